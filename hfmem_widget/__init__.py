@@ -1,0 +1,1 @@
+"""Live, exact, explained memory of Hugging Face models, in the notebook."""

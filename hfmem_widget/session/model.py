@@ -1,0 +1,196 @@
+"""The nouns: devices, series, samples, spans, peaks, findings. Fields and properties, no behaviour.
+
+Readings are floats (bytes are exact to 2**53, and "not available" needs NaN); times are seconds since
+the session began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Certainty = Literal["exact", "at least", "sampled"]
+"""How a peak is known: by the allocator's own counter, as a lower bound, or as the highest of some samples."""
+
+SpanKind = Literal[
+    "cell", "block", "train", "epoch", "step", "substep", "forward", "backward",
+    "optimizer", "evaluate", "predict", "save", "oom", "mark",
+]  # fmt: skip
+
+ROLES = ("allocated", "reserved", "peak", "device_used")
+"""What every device has a series for, whichever source fills it; `Device.total` is the fifth."""
+
+NOT_AVAILABLE = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One place memory lives in.
+
+    Attributes
+    ----------
+    key : str
+        ``"cuda:0"``, ``"cpu"``: what a person calls it.
+    name : str
+        The product's name, plain text.
+    uuid : str
+        The device's identity, with its ``GPU-`` or ``MIG-`` prefix; empty where it has none.
+    total : float
+        Capacity in bytes as this process may use it; NaN if unknown.
+    provisional : bool
+        True while key and UUID are matched by `CUDA_VISIBLE_DEVICES` alone, before CUDA is up.
+    """
+
+    key: str
+    name: str
+    uuid: str = ""
+    total: float = NOT_AVAILABLE
+    provisional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric of one device, such as ``cuda:0/allocated``.
+
+    Attributes
+    ----------
+    device : str
+        The device's key.
+    metric : str
+        One of `ROLES`, or a further metric of the source that fills it.
+    label : str
+        What people read in a legend: "allocated" on a GPU, "heap in use" on the CPU.
+    """
+
+    device: str
+    metric: str
+    label: str = ""
+
+    @property
+    def key(self) -> str:
+        """``device/metric``."""
+        return f"{self.device}/{self.metric}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading of everything at one instant.
+
+    Attributes
+    ----------
+    time : float
+        Seconds since the session began.
+    values : tuple of float
+        Bytes (counts and percents for the few series that are no bytes), aligned with
+        `Session.series`; shorter than it where series were added later. NaN is "not available".
+    """
+
+    time: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value of a series within a span, in bytes, and how it is known."""
+
+    value: float
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A named stretch of time with readings taken at both of its edges.
+
+    Attributes
+    ----------
+    id : int
+        Unique within the session, from 1, in order of opening.
+    kind : str
+        What it is a stretch of: a cell, a step, an evaluation.
+    label : str
+        Plain text.
+    start, stop : float
+        Seconds since the session began; `stop` is None while the span is open.
+    before, after : Sample
+        Readings taken on the thread that opened and closed it; `after` is None while it is open.
+    peaks : mapping of str to Peak
+        By series key.
+    parent : int or None
+        The id of the span it was opened in.
+    outcome : str
+        Empty while open, then "done", "interrupted", or "raised TypeName".
+    """
+
+    id: int
+    kind: SpanKind
+    label: str
+    start: float
+    before: Sample
+    stop: float | None = None
+    after: Sample | None = None
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    parent: int | None = None
+    outcome: str = ""
+
+    @property
+    def duration(self) -> float:
+        """Seconds from start to stop; NaN while the span is open."""
+        return NOT_AVAILABLE if self.stop is None else self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A judgement about a session, with its evidence.
+
+    Attributes
+    ----------
+    kind : str
+        The check that made it.
+    severity : {"info", "warn", "critical"}
+    title : str
+        One sentence with a figure.
+    evidence : mapping
+        The numbers behind it; bytes are ints.
+    advice : tuple of str
+        What to try, most useful first.
+    span_id : int or None
+        The span it is about.
+    """
+
+    kind: str
+    severity: Literal["info", "warn", "critical"]
+    title: str
+    evidence: Mapping[str, object] = field(default_factory=dict)
+    advice: tuple[str, ...] = ()
+    span_id: int | None = None
+
+
+@dataclass(slots=True)
+class Polling:
+    """How well the poller did; written by it, read by everything else.
+
+    Attributes
+    ----------
+    interval : float
+        Seconds between ticks as asked for.
+    current_interval : float
+        Seconds between ticks now; longer than asked for after a back-off.
+    ticks, missed : int
+        Ticks made, and ticks that came too late to be made at all.
+    longest_gap : float
+        Longest time between two neighbouring ticks, in seconds.
+    cost : float
+        Seconds of this process' CPU time that a tick takes, smoothed.
+    stopped : str
+        Why polling ended early; empty while all is well.
+    """
+
+    interval: float = 0.1
+    current_interval: float = 0.1
+    ticks: int = 0
+    missed: int = 0
+    longest_gap: float = 0.0
+    cost: float = NOT_AVAILABLE
+    stopped: str = ""

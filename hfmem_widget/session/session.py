@@ -1,0 +1,277 @@
+"""Everything known about one watch. A running and a finished session are the same type."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.labels import plain
+from hfmem_widget.session.model import (
+    NOT_AVAILABLE,
+    Device,
+    Peak,
+    Polling,
+    Sample,
+    Series,
+    Span,
+    SpanKind,
+)
+from hfmem_widget.session.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+SPANS_KEPT = 10_000
+
+
+class Session:
+    """Devices, series, their timeline, and the spans of one watch.
+
+    Parameters
+    ----------
+    label : str
+        What the user calls it.
+    started_at : float
+        Wall clock at time zero, seconds since the epoch.
+    timeline : Timeline, optional
+        Where samples go.
+
+    Attributes
+    ----------
+    devices : tuple of Device
+    series : tuple of Series
+        Only ever grows, at the end.
+    timeline : Timeline
+    polling : Polling
+        How the poller did.
+    notes : list of str
+        What a person must know to read the numbers right, one plain sentence each.
+    stopped_at : float or None
+        Wall clock at the end; None while the session runs.
+    """
+
+    def __init__(
+        self, label: str = "", *, started_at: float = 0.0, timeline: Timeline | None = None
+    ) -> None:
+        self.label = plain(label)
+        self.started_at = started_at
+        self.stopped_at: float | None = None
+        self.devices: tuple[Device, ...] = ()
+        self.series: tuple[Series, ...] = ()
+        self.timeline = timeline if timeline is not None else Timeline(0)
+        self.polling = Polling()
+        self.notes: list[str] = []
+        self._index: dict[str, int] = {}
+        self._spans: dict[int, Span] = {}
+        self._open: dict[int, list[float]] = {}
+        self._spans_opened = 0
+        self._latest = Sample(0.0, ())
+        self._highest: list[float] = []
+        self._subscribers: list[Callable[[Session], None]] = []
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "finished"
+        return (
+            f"<Session {self.label!r} {state}: {self.timeline.samples} samples of "
+            f"{len(self.series)} series, {len(self._spans)} spans>"
+        )
+
+    @property
+    def running(self) -> bool:
+        """True until the session is stopped."""
+        return self.stopped_at is None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All spans in order of opening; the oldest closed ones go once there are very many."""
+        with self._lock:
+            return tuple(self._spans.values())
+
+    @property
+    def open_spans(self) -> tuple[Span, ...]:
+        """The spans that have not ended, outermost first."""
+        with self._lock:
+            return tuple(self._spans[span_id] for span_id in self._open)
+
+    @property
+    def last_sample(self) -> Sample:
+        """The newest sample."""
+        return self._latest
+
+    def index(self, key: str) -> int | None:
+        """Return the column of a series, such as ``"cuda:0/allocated"``; None if there is none."""
+        return self._index.get(key)
+
+    def value(self, sample: Sample, key: str) -> float:
+        """Return one series' value in a sample; NaN where it has none."""
+        index = self._index.get(key)
+        if index is None or index >= len(sample.values):
+            return NOT_AVAILABLE
+        return sample.values[index]
+
+    def latest(self, key: str) -> float:
+        """Return the newest value of a series in bytes; NaN where it is not available."""
+        return self.value(self._latest, key)
+
+    def peak(self, key: str) -> float:
+        """Return the highest value of a series over the whole session in bytes, as well as it is known.
+
+        The spans' peaks, which are the allocator's own where it keeps one, and the samples
+        are taken together, so that the result is never below either.
+        """
+        with self._lock:
+            index = self._index.get(key)
+            known = [span.peaks[key].value for span in self._spans.values() if key in span.peaks]
+            if index is not None and index < len(self._highest):
+                known.append(self._highest[index])
+        known = [value for value in known if not math.isnan(value)]
+        return max(known, default=NOT_AVAILABLE)
+
+    def span(self, span_id: int) -> Span:
+        """Return one span by its id."""
+        with self._lock:
+            if span_id not in self._spans:
+                message = f"this session has no span {span_id}"
+                raise WatchStateError(message)
+            return self._spans[span_id]
+
+    def between(self, start: float, stop: float) -> Timeline:
+        """Return the part of the timeline that touches the seconds from `start` to `stop`, as a copy."""
+        with self._lock:
+            return self.timeline.between(start, stop)
+
+    def adopt(self, devices: Sequence[Device], series: Sequence[Series]) -> None:
+        """Take over what is read; series may be added at the end, devices may be replaced by key."""
+        with self._lock:
+            self.devices = tuple(devices)
+            self.series = tuple(series)
+            self._index = {one.key: position for position, one in enumerate(self.series)}
+            self.timeline.widen(len(self.series))
+            for highs in (self._highest, *self._open.values()):
+                highs.extend([NOT_AVAILABLE] * (len(self.series) - len(highs)))
+
+    def append(self, sample: Sample) -> Sample:
+        """Add a sample and return it as kept: time never runs backwards."""
+        with self._lock:
+            if sample.time < self._latest.time:
+                sample = replace(sample, time=self._latest.time)
+            self._latest = sample
+            self.timeline.append(sample.time, sample.values)
+            _raise_highs(self._highest, sample.values)
+            for highs in self._open.values():
+                _raise_highs(highs, sample.values)
+        return sample
+
+    def open_span(self, kind: SpanKind, label: str, before: Sample) -> Span:
+        """Begin a span at a sample that has been appended."""
+        with self._lock:
+            self._spans_opened += 1
+            parent = next(reversed(self._open), None)
+            span = Span(self._spans_opened, kind, plain(label), before.time, before, parent=parent)
+            self._spans[span.id] = span
+            highs = [NOT_AVAILABLE] * len(self.series)
+            _raise_highs(highs, before.values)
+            self._open[span.id] = highs
+            self._forget_old_spans()
+        return span
+
+    def close_span(
+        self, span_id: int, after: Sample, peaks: Mapping[str, Peak], outcome: str = "done"
+    ) -> Span:
+        """End a span at a sample; where `peaks` has no entry for a series, the samples give one."""
+        with self._lock:
+            if span_id not in self._open:
+                message = f"span {span_id} is not open"
+                raise WatchStateError(message)
+            highs = self._open.pop(span_id)
+            _raise_highs(highs, after.values)
+            known = {
+                series.key: Peak(high, "sampled")
+                for series, high in zip(self.series, highs, strict=False)
+                if not math.isnan(high)
+            }
+            known.update(peaks)
+            span = replace(
+                self._spans[span_id], stop=after.time, after=after, peaks=known, outcome=outcome
+            )
+            self._spans[span_id] = span
+        return span
+
+    def highest_in(self, span_id: int, key: str) -> float:
+        """Return the highest sample of a series within an open span so far; NaN if there is none."""
+        index = self._index.get(key)
+        highs = self._open.get(span_id)
+        if index is None or highs is None or index >= len(highs):
+            return NOT_AVAILABLE
+        return highs[index]
+
+    def subscribe(self, listener: Callable[[Session], None]) -> Callable[[], None]:
+        """Call `listener(session)` after each tick, on the poller's thread; return how to stop that."""
+        self._subscribers.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._subscribers:
+                self._subscribers.remove(listener)
+
+        return unsubscribe
+
+    @property
+    def subscribers(self) -> tuple[Callable[[Session], None], ...]:
+        """Who is called after each tick."""
+        return tuple(self._subscribers)
+
+    def stop(self, stopped_at: float) -> None:
+        """End the session at a wall-clock time; nothing is appended afterwards."""
+        self.stopped_at = stopped_at
+
+    def replace_lock(self) -> None:
+        """Forget who holds the lock: for a forked child, where that thread does not exist."""
+        self._lock = threading.RLock()
+
+    def to_pandas(self, fold: str = "high") -> pd.DataFrame:
+        """Return the timeline as a data frame, one column a series, indexed by seconds.
+
+        Parameters
+        ----------
+        fold : {"high", "low"}
+            Which extreme of a row to take, once rows stand for more than one sample.
+        """
+        if fold not in {"high", "low"}:
+            message = f"fold is 'high' or 'low', not {fold!r}"
+            raise ValueError(message)
+        try:
+            import pandas as pd
+        except ImportError as error:
+            message = "to_pandas() needs pandas: pip install pandas"
+            raise ImportError(message) from error
+        with self._lock:
+            values = (self.timeline.high if fold == "high" else self.timeline.low).copy()
+            time = self.timeline.time.copy()
+        columns = [series.key for series in self.series]
+        return pd.DataFrame(values, index=pd.Index(time, name="time"), columns=columns)
+
+    def figure(self) -> go.Figure:
+        """Return the session as a `plotly.graph_objects.Figure`."""
+        # The one reference against the arrow: a method where users look for it, like DataFrame.plot.
+        from hfmem_widget.view.figure import figure
+
+        return figure(self)
+
+    def _forget_old_spans(self) -> None:
+        if len(self._spans) > SPANS_KEPT:
+            oldest = next((one for one in self._spans if one not in self._open), None)
+            if oldest is not None:
+                del self._spans[oldest]
+
+
+def _raise_highs(highs: list[float], values: Sequence[float]) -> None:
+    for position, value in enumerate(values):
+        # NaN compares false both ways: an unknown high is replaced, an unknown value never is one.
+        if value > highs[position] or highs[position] != highs[position]:  # noqa: PLR0124
+            highs[position] = value

@@ -1,0 +1,74 @@
+"""Bytes and seconds as people read them.
+
+Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi and torch count.
+"""
+
+from __future__ import annotations
+
+import math
+
+KIB = 1024.0
+MIB = 1024.0**2
+GIB = 1024.0**3
+
+NOT_AVAILABLE = "n/a"
+MINUS = "\u2212"
+
+
+def unit_for(magnitude: float) -> tuple[float, str]:
+    """Return the divisor and the name of the unit that suits `magnitude` bytes: GiB from 1000 MiB up."""
+    if not math.isfinite(magnitude) or abs(magnitude) >= 999.5 * MIB:
+        return GIB, "GiB"
+    return MIB, "MiB"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:.0f}" if magnitude >= 999.5 else f"{value:.1f}"
+    return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"
+
+
+def number(value: float, divisor: float, *, signed: bool = False) -> str:
+    """Return `value` bytes in units of `divisor`, without the unit's name."""
+    if not math.isfinite(value):
+        return NOT_AVAILABLE
+    text = _three_digits(abs(value) / divisor)
+    if signed and float(text) == 0.0:
+        return "±0"
+    sign = MINUS if value < 0 and float(text) != 0.0 else "+" if signed else ""
+    return sign + text
+
+
+def format_bytes(value: float, *, signed: bool = False) -> str:
+    """Return `value` bytes as text, such as ``6.99 GiB`` or ``+12.5 MiB``."""
+    if not math.isfinite(value):
+        return NOT_AVAILABLE
+    divisor, name = unit_for(value)
+    return f"{number(value, divisor, signed=signed)} {name}"
+
+
+def format_change(before: float, after: float) -> str:
+    """Return both readings in the unit of the larger, such as ``0.00 → 3.75 GiB``."""
+    known = [value for value in (before, after) if math.isfinite(value)]
+    if not known:
+        return NOT_AVAILABLE
+    divisor, name = unit_for(max(known, key=abs))
+    return f"{number(before, divisor)} → {number(after, divisor)} {name}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as text, such as ``4 ms``, ``11.6 s``, ``3 min 07 s`` or ``2 h 05 min``."""
+    if not math.isfinite(seconds):
+        return NOT_AVAILABLE
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.0f} ms" if milliseconds >= 9.5 else f"{milliseconds:.1f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
