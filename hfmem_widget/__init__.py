@@ -1,1 +1,79 @@
-"""Live, exact, explained memory of Hugging Face models, in the notebook."""
+"""Live, exact, explained memory of Hugging Face models, in the notebook.
+
+``%load_ext hfmem_widget`` brings ``%memwatch`` and ``%%memwatch``; `watch` does the same for a ``with`` block.
+Importing this package imports nothing heavy and starts nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
+    from hfmem_widget.options import WatchOptions
+    from hfmem_widget.session import Device, Finding, Peak, Sample, Series, Session, Span, Timeline
+    from hfmem_widget.watching import watch
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "Device": "session",
+    "Finding": "session",
+    "HFMemError": "errors",
+    "OptionError": "errors",
+    "Peak": "session",
+    "Sample": "session",
+    "Series": "session",
+    "Session": "session",
+    "SourceUnavailable": "errors",
+    "Span": "session",
+    "Timeline": "session",
+    "WatchOptions": "options",
+    "WatchStateError": "errors",
+    "watch": "watching",
+}
+
+__all__ = [
+    "Device",
+    "Finding",
+    "HFMemError",
+    "OptionError",
+    "Peak",
+    "Sample",
+    "Series",
+    "Session",
+    "SourceUnavailable",
+    "Span",
+    "Timeline",
+    "WatchOptions",
+    "WatchStateError",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magics; for ``%load_ext hfmem_widget``."""
+    from hfmem_widget.magics import register
+
+    register(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Take everything back; for ``%unload_ext hfmem_widget``."""
+    from hfmem_widget.magics import unregister
+
+    unregister(shell)

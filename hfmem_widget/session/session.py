@@ -159,6 +159,10 @@ class Session:
     def append(self, sample: Sample) -> Sample:
         """Add a sample and return it as kept: time never runs backwards."""
         with self._lock:
+            missing = len(self.series) - len(sample.values)
+            if missing > 0:
+                values = (*sample.values, *[NOT_AVAILABLE] * missing)
+                sample = replace(sample, values=values)
             if sample.time < self._latest.time:
                 sample = replace(sample, time=self._latest.time)
             self._latest = sample
@@ -211,15 +215,20 @@ class Session:
             return NOT_AVAILABLE
         return highs[index]
 
-    def subscribe(self, listener: Callable[[Session], None]) -> Callable[[], None]:
-        """Call `listener(session)` after each tick, on the poller's thread; return how to stop that."""
+    def progress(self, span_id: int, peaks: Mapping[str, Peak]) -> None:
+        """Set the peaks of an open span as they are known so far."""
+        with self._lock:
+            if span_id in self._open and self._spans[span_id].peaks != peaks:
+                self._spans[span_id] = replace(self._spans[span_id], peaks=dict(peaks))
+
+    def subscribe(self, listener: Callable[[Session], None]) -> None:
+        """Call `listener(session)` after each tick, on the poller's thread."""
         self._subscribers.append(listener)
 
-        def unsubscribe() -> None:
-            if listener in self._subscribers:
-                self._subscribers.remove(listener)
-
-        return unsubscribe
+    def unsubscribe(self, listener: Callable[[Session], None]) -> None:
+        """Call it no longer; harmless if it was not called."""
+        if listener in self._subscribers:
+            self._subscribers.remove(listener)
 
     @property
     def subscribers(self) -> tuple[Callable[[Session], None], ...]:
@@ -273,5 +282,5 @@ class Session:
 def _raise_highs(highs: list[float], values: Sequence[float]) -> None:
     for position, value in enumerate(values):
         # NaN compares false both ways: an unknown high is replaced, an unknown value never is one.
-        if value > highs[position] or highs[position] != highs[position]:  # noqa: PLR0124
+        if value > highs[position] or highs[position] != highs[position]:
             highs[position] = value

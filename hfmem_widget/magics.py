@@ -1,0 +1,365 @@
+"""``%memwatch`` and ``%%memwatch``.
+
+A cell magic that runs its cell with ``shell.run_cell`` hides its failures (ipython#11314): the reply says
+"ok", and Run All and nbclient carry on. So ``%%memwatch`` does not run the cell. An input
+transformer turns its first line into a call that starts a watch, IPython runs the rest as it runs
+any cell, and the watch ends with the `post_run_cell` event of that very execution.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.labels import plain
+from hfmem_widget.options import WatchOptions
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from hfmem_widget.every_cell import EveryCell
+    from hfmem_widget.watching import Watch
+
+NAME = "memwatch"
+DEFAULTS = WatchOptions()
+ACTIONS = ("on", "off", "status")
+OPTIONS = (
+    "--label", "--interval", "--devices", "--output", "--no-chart", "--quiet", "--no-ledger",
+    "--resident-peak",
+)  # fmt: skip
+
+_FIRST_LINE = re.compile(r"%%memwatch(?:[ \t]+(?P<options>.*?))?[ \t]*\r?\n?$")
+_CELL_MAGIC = re.compile(r"%%(?P<name>\w+)(?:[ \t]+(?P<line>.*?))?[ \t]*\r?\n?$")
+
+
+@magics_class
+class MemwatchMagics(Magics):
+    """The magics of one shell, and the watches its cells are in."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._running: list[ExecutionInfo] = []
+        self._watches: list[tuple[ExecutionInfo, Watch]] = []
+        self._every_cell: EveryCell | None = None
+        self._count_at_begin = 0
+        self._counted_early = 0
+
+    @magic_arguments(NAME)
+    @argument(
+        "action",
+        nargs="?",
+        choices=ACTIONS,
+        help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) "
+        "says what is watched.",
+    )
+    @argument("-l", "--label", default="", help="What to call it. Default: the cell's number.")
+    @argument(
+        "-i",
+        "--interval",
+        type=float,
+        default=DEFAULTS.interval,
+        help="Seconds between samples, from 0.01 to 3600. Default: %(default)s.",
+    )
+    @argument(
+        "-d",
+        "--devices",
+        default="",
+        help="Only these, separated by commas, such as cuda:0,cpu. Default: all.",
+    )
+    @argument("-o", "--output", default="", metavar="NAME", help="Keep the session in this variable.")
+    @argument("--no-chart", action="store_true", help="Show the card only.")
+    @argument("-q", "--quiet", action="store_true", help="Show nothing; for use with --output.")
+    @argument(
+        "--no-ledger",
+        action="store_true",
+        help="Leave the allocator's peak counters alone. Peaks are then lower bounds.",
+    )
+    @argument(
+        "--resident-peak",
+        action="store_true",
+        help="Take the exact peak of the resident set, by resetting the kernel's mark of it (which also resets "
+        "ru_maxrss of resource.getrusage).",
+    )
+    @no_var_expand
+    @line_cell_magic(NAME)
+    def memwatch(self, line: str, cell: str | None = None) -> Any:  # noqa: ANN401
+        """Watch the memory of this cell, or of every later one.
+
+        ::
+
+            %%memwatch --label "fine-tune"
+            trainer.train()
+
+        shows a live chart while the cell runs, and afterwards a card: what it allocated, what it left behind, its
+        exact peak, what the allocator reserved, how much room there was at the peak. The cell itself runs
+        as if the first line were not there.
+
+        ``%memwatch on`` does so for every later cell, with one chart for the notebook; ``%memwatch off`` ends that.
+        """
+        if cell is None:
+            return self._control(self._parse(line))
+        return self._run_as_function(line, cell)
+
+    def arm_cell(self, line: str) -> None:
+        """Watch the cell that is running, to its end; what the transformed first line calls.
+
+        Raises
+        ------
+        UsageError
+            If an option is not one we can use. Nothing else gets out of here.
+        """
+        arguments = self._parse(line)
+        if arguments.action is not None:
+            message = f"%memwatch {arguments.action} is a line of its own, with one % sign"
+            raise UsageError(message)
+        if not self._running:
+            return
+        watch = self._start(arguments)
+        if watch is not None:
+            self._watches.append((self._running[-1], watch))
+
+    def cell_begins(self, info: ExecutionInfo) -> None:
+        """Note that a cell runs; for the `pre_run_cell` event."""
+        self._running.append(info)
+        self._count_at_begin = self.shell.execution_count
+        ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
+        if self._every_cell is not None and len(self._running) == 1 and not ours:
+            # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
+            title = _title(info.raw_cell, self._count_at_begin - self._counted_early)
+            _harmless(lambda: self._every_cell and self._every_cell.cell_begins(title))
+
+    def cell_ends(self, result: ExecutionResult) -> None:
+        """End the watches of the cell that ran; for the `post_run_cell` event."""
+        # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch.
+        if not any(info is result.info for info in self._running):
+            return
+        while self._running.pop() is not result.info:
+            pass
+        if not self._running and result.execution_count is not None:
+            self._counted_early = self._count_at_begin - result.execution_count
+        error = result.error_before_exec or result.error_in_exec
+        own = [watch for info, watch in self._watches if info is result.info]
+        self._watches = [pair for pair in self._watches if pair[0] is not result.info]
+        for watch in reversed(own):
+            _harmless(lambda watch=watch: watch.stop(error))
+        if self._every_cell is not None and not self._running:
+            every_cell = self._every_cell
+            _harmless(lambda: every_cell.cell_ends(error, annotate=not own))
+
+    def close(self) -> None:
+        """End everything that is watched."""
+        watches, self._watches = self._watches, []
+        for _, watch in watches:
+            _harmless(watch.stop)
+        every_cell, self._every_cell = self._every_cell, None
+        if every_cell is not None:
+            _harmless(every_cell.end)
+
+    def _control(self, arguments: Namespace) -> None:
+        if arguments.action == "on":
+            self._turn_on(arguments)
+        elif arguments.action == "off":
+            every_cell, self._every_cell = self._every_cell, None
+            if every_cell is None:
+                print("memwatch is off already.")  # noqa: T201
+            else:
+                every_cell.end()
+        else:
+            print(self._status())  # noqa: T201
+
+    def _turn_on(self, arguments: Namespace) -> None:
+        from hfmem_widget.every_cell import EveryCell
+        from hfmem_widget.monitor import shared_monitor
+        from hfmem_widget.view.screen import Screen
+
+        options = self._options(arguments)
+        previous, self._every_cell = self._every_cell, None
+        if previous is not None:
+            previous.end()
+        try:
+            every_cell = EveryCell(options, monitor=shared_monitor(), screen=Screen(self.shell))
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        self._every_cell = every_cell
+        self._keep(arguments, every_cell.session)
+
+    def _status(self) -> str:
+        every_cell = self._every_cell
+        if every_cell is None:
+            return "memwatch is off. %memwatch on watches every later cell; %%memwatch? is the manual."
+        session = every_cell.session
+        devices = ", ".join(f"{device.key} {device.name}" for device in session.devices)
+        return "\n".join(
+            [
+                f"memwatch is on: {len(session.spans)} cells so far, every "
+                f"{session.polling.current_interval:g} s while one runs.",
+                f"Devices: {devices}.",
+                *session.notes,
+            ]
+        )
+
+    def _parse(self, line: str) -> Namespace:
+        # IPython's own parse_argstring leaves the quotes in --label "fine-tune".
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            message = f"{error} in: {plain(line)}"
+            raise UsageError(message) from None
+        arguments: Namespace = self.memwatch.parser.parse_args(words)
+        return arguments
+
+    def _options(self, arguments: Namespace) -> WatchOptions:
+        name = arguments.output
+        if name and (not name.isidentifier() or keyword.iskeyword(name)):
+            message = f"--output is the name of a variable, not {name!r}"
+            raise UsageError(message)
+        try:
+            return WatchOptions(
+                label=arguments.label,
+                interval=arguments.interval,
+                devices=tuple(key.strip() for key in arguments.devices.split(",") if key.strip()),
+                chart=not arguments.no_chart,
+                quiet=arguments.quiet,
+                ledger=not arguments.no_ledger,
+                resident_peak=arguments.resident_peak,
+            )
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+
+    def _start(self, arguments: Namespace) -> Watch | None:
+        from hfmem_widget.monitor import shared_monitor
+        from hfmem_widget.view.screen import Screen
+        from hfmem_widget.watching import Watch
+
+        options = self._options(arguments)
+        watch = Watch(
+            options,
+            monitor=shared_monitor(),
+            screen=Screen(self.shell),
+            kind="cell",
+            title=f"cell [{self.shell.displayhook.exec_result.execution_count}]",
+        )
+        try:
+            self._keep(arguments, watch.start())
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not keep the cell from running)
+            _warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
+            return None
+        return watch
+
+    def _keep(self, arguments: Namespace, session: object) -> None:
+        if arguments.output:
+            self.shell.user_ns[arguments.output] = session
+
+    def _run_as_function(self, line: str, cell: str) -> Any:  # noqa: ANN401
+        """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
+        watch = self._start(self._parse(line))
+        error: BaseException | None = None
+        try:
+            return _execute(self.shell, cell)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if watch is not None:
+                watch.stop(error)
+            del error
+
+
+def arm_first_line(lines: list[str]) -> list[str]:
+    """Turn the first line of a ``%%memwatch`` cell into a call that arms a watch; an input transformer."""
+    match = _FIRST_LINE.match(lines[0]) if lines else None
+    if match is None or not "".join(lines[1:]).strip():
+        return lines
+    call = f"get_ipython().magics_manager.registry['MemwatchMagics'].arm_cell({match['options'] or ''!r})"
+    inner = _CELL_MAGIC.match(lines[1])
+    if inner is None:
+        return [f"{call}\n", *lines[1:]]
+    # Another cell magic stands below: IPython only looks for one on a cell's first line.
+    body = "".join(lines[2:])
+    below = f"get_ipython().run_cell_magic({inner['name']!r}, {inner['line'] or ''!r}, {body!r})"
+    return [f"{call}; {below}\n"]
+
+
+def register(shell: InteractiveShell) -> None:
+    """Add the magics, their completion, and the events they live by."""
+    unregister(shell)
+    magics = MemwatchMagics(shell)
+    shell.register_magics(magics)
+    shell.events.register("pre_run_cell", magics.cell_begins)
+    shell.events.register("post_run_cell", magics.cell_ends)
+    shell.input_transformers_cleanup.append(arm_first_line)
+    for command in (f"%{NAME}", f"%%{NAME}"):
+        shell.set_hook("complete_command", _complete, str_key=command)
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Take all of it back, the poller and the allocator's wrapped entry points included."""
+    manager = shell.magics_manager
+    magics = manager.registry.pop("MemwatchMagics", None)
+    if magics is None:
+        return
+    magics.close()
+    shell.events.unregister("pre_run_cell", magics.cell_begins)
+    shell.events.unregister("post_run_cell", magics.cell_ends)
+    shell.input_transformers_cleanup[:] = [
+        one for one in shell.input_transformers_cleanup if one is not arm_first_line
+    ]
+    for kind in ("line", "cell"):
+        manager.magics[kind].pop(NAME, None)
+    completers = shell.strdispatchers.get("complete_command")
+    for command in (f"%{NAME}", f"%%{NAME}"):
+        if completers is not None:
+            completers.strs.pop(command, None)
+    monitor = sys.modules.get("hfmem_widget.monitor")
+    if monitor is not None:
+        said = monitor.release_monitor()
+        if said:
+            print(said)  # noqa: T201
+
+
+def _complete(_shell: InteractiveShell, event: Any) -> list[str]:  # noqa: ANN401
+    words = event.line.split()
+    if event.command == f"%{NAME}" and len(words) <= 2 and not event.symbol.startswith("-"):
+        return list(ACTIONS)
+    return list(OPTIONS)
+
+
+def _execute(shell: InteractiveShell, cell: str) -> Any:  # noqa: ANN401
+    """Execute a cell in the user's namespace and return its last expression's value."""
+    tree = shell.compile.ast_parse(shell.transform_cell(cell))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<memwatch>", "exec"), shell.user_ns)  # noqa: S102  (the user's own cell)
+    if last is None:
+        return None
+    expression = compile(ast.Expression(last.value), "<memwatch>", "eval")
+    return eval(expression, shell.user_ns)  # noqa: S307  (the user's own cell)
+
+
+def _title(cell: str | None, number: int) -> str:
+    first = next((line.strip() for line in (cell or "").splitlines() if line.strip()), "")
+    return f"[{number}] {first}"[:60]
+
+
+def _harmless(action: Callable[[], object]) -> None:
+    """Do something of ours around a user's cell; a fault in it costs one line on stderr, not the cell."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001
+        _warn(f"{type(error).__name__}: {error}")
+
+
+def _warn(sentence: str) -> None:
+    print(f"memwatch: {sentence}", file=sys.stderr)  # noqa: T201

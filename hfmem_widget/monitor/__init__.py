@@ -1,0 +1,51 @@
+"""How memory is watched: one monitor per process, however many watches."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
+
+__all__ = ["Monitor", "PeakLedger", "Sampler", "outcome_of", "release_monitor", "shared_monitor"]
+
+_shared: Monitor | None = None
+_follows_forks = False
+
+
+def shared_monitor() -> Monitor:
+    """Return this process' monitor; the first call opens the sources, and still starts nothing."""
+    global _shared  # noqa: PLW0603  (one poller per process is the point)
+    if _shared is None or not _shared.in_this_process:
+        from hfmem_widget.sources import open_sources
+        from hfmem_widget.sources.torch_cuda import CudaAllocator
+
+        _shared = Monitor(Sampler(open_sources(os.environ)), PeakLedger(CudaAllocator()))
+        atexit.register(_shared.shutdown)
+        _follow_forks()
+    return _shared
+
+
+def release_monitor() -> str:
+    """End everything this process' monitor does; return what the user must know of it, or ``""``."""
+    global _shared  # noqa: PLW0603
+    monitor, _shared = _shared, None
+    if monitor is None:
+        return ""
+    atexit.unregister(monitor.shutdown)
+    return monitor.shutdown()
+
+
+def _follow_forks() -> None:
+    # These hooks cannot be taken back, so there is one set for good, and it asks who is there now.
+    global _follows_forks  # noqa: PLW0603
+    if _follows_forks or not hasattr(os, "register_at_fork"):
+        return
+    _follows_forks = True
+    os.register_at_fork(
+        before=lambda: _shared is not None and _shared.before_fork(),
+        after_in_parent=lambda: _shared is not None and _shared.after_fork_in_parent(),
+        after_in_child=lambda: _shared is not None and _shared.after_fork_in_child(),
+    )

@@ -1,0 +1,401 @@
+"""What drivers call: sessions, their spans, and one poller for them all."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.sources.host import ResidentPeak
+
+FIRST_TICK_TIMEOUT = 0.1
+"""Seconds a cell may wait for readings that are only made on the poller's thread."""
+
+LEARN_TIMEOUT = 1.0
+STOP_TIMEOUT = 0.2
+EXIT_TIMEOUT = 1.0
+FORK_TIMEOUT = 0.5
+GAP = 3.0
+"""Intervals without a sample that make a gap."""
+
+BUSY_FRACTION = 0.2
+"""Of an interval: what a tick may cost before the poller slows down."""
+
+PROGRESS_PERIOD = 0.25
+"""Seconds between looks at the peaks of open spans."""
+
+CLOCK_STEP = 2.0
+
+
+@dataclass(eq=False, slots=True)
+class _Watched:
+    """A session, and what only its monitor knows of it."""
+
+    session: Session
+    options: WatchOptions
+    origin: float
+    columns: list[int] | None = None
+    windows: dict[int, Window] = field(default_factory=dict)
+    resident: dict[int, ResidentPeak] = field(default_factory=dict)
+    notes_seen: int = 0
+
+
+class Monitor:
+    """Polls while a span is open, and reads exactly at every span's edges.
+
+    Parameters
+    ----------
+    sampler : Sampler
+    ledger : PeakLedger
+    clock : callable, optional
+        Monotonic seconds.
+    wall : callable, optional
+        Seconds since the epoch.
+    cpu : callable, optional
+        CPU seconds of the calling thread.
+    make_ticker : callable, optional
+        Takes the tick and the interval.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        ledger: PeakLedger,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        cpu: Callable[[], float] = time.thread_time,
+        make_ticker: Callable[[Callable[[], None], float], Ticker] = Ticker,
+    ) -> None:
+        self.sampler = sampler
+        self.ledger = ledger
+        self._clock = clock
+        self._wall = wall
+        self._cpu = cpu
+        self._make_ticker = make_ticker
+        self._ticker: Ticker | None = None
+        self._claims = 0
+        self._missed_before = 0
+        self._notes_said = 0
+        self._held_for_fork = False
+        self._watched: dict[int, _Watched] = {}
+        self._lock = threading.RLock()
+        self._ticking = threading.Lock()
+        self._last_tick = -math.inf
+        self._last_progress = -math.inf
+        self._last_wall = math.nan
+        self._pid = os.getpid()
+
+    @property
+    def polling(self) -> bool:
+        """True while the poller's thread runs."""
+        return self._ticker is not None and self._ticker.alive
+
+    @property
+    def in_this_process(self) -> bool:
+        """False in a forked child, where a monitor is inert."""
+        return self._pid == os.getpid()
+
+    def begin(self, options: WatchOptions) -> Session:
+        """Begin a session; nothing is polled until a span is opened in it.
+
+        Raises
+        ------
+        OptionError
+            If a device was asked for that is not there.
+        """
+        self.sampler.edge()
+        if options.devices:
+            self._learn_devices()
+            options.check_devices(tuple(device.key for device in self.sampler.devices))
+        session = Session(options.label, started_at=self._wall())
+        session.polling.interval = session.polling.current_interval = options.interval
+        watched = _Watched(session, options, self._clock(), notes_seen=self._notes_said)
+        self._adopt(watched)
+        with self._lock:
+            self._watched[id(session)] = watched
+        return session
+
+    def end(self, session: Session, outcome: str = "done") -> None:
+        """End a session and the spans still open in it; ending it again does nothing."""
+        with self._lock:
+            watched = self._watched.get(id(session))
+        if watched is None:
+            return
+        for span in reversed(session.open_spans):
+            self.close_span(session, span.id, outcome)
+        with self._lock:
+            self._watched.pop(id(session), None)
+        session.stop(self._wall())
+
+    def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
+        """Open a span with readings of this instant.
+
+        The outermost span of all starts the poller and waits for its first tick, at most 0.1 s, so that
+        also what is only read on the poller's thread is known at its start.
+        """
+        watched = self._find(session)
+        if not self.in_this_process:
+            return session.open_span(kind, label, session.last_sample)
+        self._start_polling(watched.options.interval)
+        try:
+            window = self.ledger.open(bounded=not watched.options.ledger)
+            before = self._append(watched, self.sampler.edge())
+            span = session.open_span(kind, label, before)
+            watched.windows[span.id] = window
+            if watched.options.resident_peak and not watched.resident:
+                watched.resident[span.id] = ResidentPeak()
+        except BaseException:
+            self._stop_polling()
+            raise
+        return span
+
+    def close_span(self, session: Session, span_id: int, outcome: str = "done") -> Span:
+        """Close a span with readings of this instant; closing it again returns it as it is."""
+        watched = self._find(session)
+        span = session.span(span_id)
+        if span.stop is not None:
+            return span
+        if not self.in_this_process:
+            return session.close_span(span_id, session.last_sample, {}, outcome)
+        if len(session.open_spans) == 1:
+            self._poll_once()
+        after = self._append(watched, self.sampler.edge())
+        window = watched.windows.pop(span_id, None)
+        peaks = self.ledger.close(window) if window is not None else {}
+        peaks = {key: self._at_least_sampled(session, span_id, key, peaks[key]) for key in peaks}
+        resident = watched.resident.pop(span_id, None)
+        if resident is not None:
+            peaks["cpu/reserved"] = Peak(resident.read(), "exact")
+        span = session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
+        self._stop_polling()
+        return span
+
+    @contextmanager
+    def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
+        """Keep a span open for a ``with`` block, and say how the block ended."""
+        span = self.open_span(session, kind, label)
+        try:
+            yield span
+        except BaseException as error:
+            self.close_span(session, span.id, outcome_of(error))
+            raise
+        else:
+            self.close_span(session, span.id)
+
+    def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
+        """End all sessions and the poller, and put the allocator's entry points back.
+
+        Returns
+        -------
+        str
+            A sentence if the user's own peaks now read lower, else ``""``.
+        """
+        if not self.in_this_process:
+            return ""
+        for watched in list(self._watched.values()):
+            self.end(watched.session)
+        ticker, self._ticker = self._ticker, None
+        # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
+        if ticker is None or ticker.stop(timeout):
+            self.sampler.close()
+        return self.ledger.uninstall()
+
+    def before_fork(self) -> None:
+        """Hold the tick, so that no lock of ours is in the middle of anything."""
+        self._held_for_fork = self._ticking.acquire(timeout=FORK_TIMEOUT)
+
+    def after_fork_in_parent(self) -> None:
+        """Let the tick go on."""
+        if self._held_for_fork:
+            self._held_for_fork = False
+            self._ticking.release()
+
+    def after_fork_in_child(self) -> None:
+        """Become inert: the poller's thread did not come along."""
+        self._ticking = threading.Lock()
+        self._lock = threading.RLock()
+        self._ticker = None
+        self._claims = 0
+        self.sampler.replace_locks()
+        self.ledger.forget_windows()
+        for watched in self._watched.values():
+            watched.session.replace_lock()
+
+    def _tick(self) -> None:
+        with self._ticking:
+            ticker = self._ticker
+            started = self._cpu()
+            now = self._clock()
+            self.ledger.install()
+            row = self.sampler.poll()
+            # A reading that hung came back to a world in which this poller was given up.
+            if ticker is None or ticker.stopping:
+                return
+            missed = ticker.missed - self._missed_before
+            for watched in self._listening():
+                self._append(watched, row)
+                self._count(watched.session, now, missed, ticker.interval)
+            self._last_tick, self._missed_before = now, ticker.missed
+            self._watch_clocks(now)
+            self._report_progress(now)
+            self._back_off(ticker, self._cpu() - started)
+            self._publish()
+
+    def _listening(self) -> list[_Watched]:
+        with self._lock:
+            return [one for one in self._watched.values() if one.session.open_spans]
+
+    def _append(self, watched: _Watched, row: Sequence[float]) -> Sample:
+        session = watched.session
+        self._adopt(watched)
+        values = row
+        if watched.columns is not None:
+            values = [row[column] for column in watched.columns if column < len(row)]
+        now = self._clock() - watched.origin
+        last = session.last_sample.time
+        if session.timeline.samples and now - last > GAP * session.polling.current_interval:
+            session.timeline.add_gap(last, now)
+        return session.append(Sample(now, tuple(values)))
+
+    def _adopt(self, watched: _Watched) -> None:
+        session, sampler = watched.session, self.sampler
+        devices, series = sampler.devices, sampler.series
+        if watched.options.devices:
+            wanted = watched.options.devices
+            watched.columns = [i for i, one in enumerate(series) if one.device in wanted]
+            series = tuple(series[column] for column in watched.columns)
+            devices = tuple(device for device in devices if device.key in wanted)
+        if devices != session.devices or len(series) != len(session.series):
+            session.adopt(devices, series)
+        with self._lock:
+            notes = sampler.take_notes()
+            session.notes.extend(notes[watched.notes_seen :])
+            # A session begun later is not told again what an earlier one has shown.
+            watched.notes_seen = self._notes_said = len(notes)
+
+    def _count(self, session: Session, now: float, missed: int, interval: float) -> None:
+        polling = session.polling
+        polling.ticks += 1
+        polling.missed += missed
+        polling.current_interval = interval
+        since = now - self._last_tick
+        if since > GAP * interval and math.isfinite(since):
+            polling.longest_gap = max(polling.longest_gap, since)
+
+    def _watch_clocks(self, now: float) -> None:
+        ahead = self._wall() - now
+        if abs(ahead - self._last_wall) > CLOCK_STEP:
+            self._note("The machine was suspended or its clock was set while this ran.")
+        self._last_wall = ahead
+
+    def _report_progress(self, now: float) -> None:
+        if now - self._last_progress < PROGRESS_PERIOD:
+            return
+        self._last_progress = now
+        by_window = self.ledger.so_far()
+        for watched in self._listening():
+            for span_id, window in list(watched.windows.items()):
+                if window in by_window:
+                    watched.session.progress(span_id, self._wanted(watched, by_window[window]))
+
+    def _back_off(self, ticker: Ticker, cost: float) -> None:
+        for watched in self._listening():
+            polling = watched.session.polling
+            polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
+            if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.interval:
+                ticker.interval *= 2
+                watched.session.notes.append(
+                    f"A tick cost {polling.cost * 1000:.0f} ms, so samples are now taken every "
+                    f"{ticker.interval:g} s. Exact peaks are not affected."
+                )
+                break
+
+    def _publish(self) -> None:
+        for watched in self._listening():
+            for listener in watched.session.subscribers:
+                try:
+                    listener(watched.session)
+                except Exception as error:  # noqa: BLE001  (a broken view must not stop the poller)
+                    watched.session.unsubscribe(listener)
+                    self._note(f"The live view stopped ({type(error).__name__}: {error}).")
+
+    def _note(self, sentence: str) -> None:
+        for watched in self._listening():
+            if sentence not in watched.session.notes:
+                watched.session.notes.append(sentence)
+
+    def _start_polling(self, interval: float) -> None:
+        with self._lock:
+            self._claims += 1
+            ticker = self._ticker
+            if ticker is not None and ticker.alive:
+                ticker.interval = min(ticker.interval, interval)
+                return
+            self._last_tick = -math.inf
+            self._last_wall = math.nan
+            self._missed_before = 0
+            self._ticker = ticker = self._make_ticker(self._tick, interval)
+            ticker.start()
+        ticker.tick_now(FIRST_TICK_TIMEOUT)
+
+    def _stop_polling(self) -> None:
+        with self._lock:
+            self._claims -= 1
+            if self._claims or self._ticker is None:
+                return
+            ticker, self._ticker = self._ticker, None
+        ticker.stop(STOP_TIMEOUT)
+
+    def _poll_sources(self) -> None:
+        self.sampler.poll()
+
+    def _learn_devices(self) -> None:
+        # A driver call belongs on a thread that may hang, here too.
+        ticker = self._make_ticker(self._poll_sources, LEARN_TIMEOUT)
+        ticker.start()
+        ticker.tick_now(LEARN_TIMEOUT)
+        ticker.stop(STOP_TIMEOUT)
+
+    def _poll_once(self) -> None:
+        ticker = self._ticker
+        if ticker is not None and ticker.alive:
+            ticker.tick_now(FIRST_TICK_TIMEOUT)
+
+    def _find(self, session: Session) -> _Watched:
+        watched = self._watched.get(id(session))
+        if watched is None:
+            message = "this session has ended; begin a new one with hfmem_widget.watch()"
+            raise WatchStateError(message)
+        return watched
+
+    def _at_least_sampled(self, session: Session, span_id: int, key: str, peak: Peak) -> Peak:
+        if peak.certainty == "exact":
+            return peak
+        sampled = session.highest_in(span_id, key)
+        return Peak(max(peak.value, sampled), peak.certainty) if sampled > peak.value else peak
+
+    def _wanted(self, watched: _Watched, peaks: dict[str, Peak]) -> dict[str, Peak]:
+        wanted = watched.options.devices
+        if not wanted:
+            return peaks
+        return {key: peak for key, peak in peaks.items() if key.partition("/")[0] in wanted}
+
+
+def outcome_of(error: BaseException | None) -> str:
+    """Return how a stretch of code ended, as `Span.outcome` says it."""
+    if error is None:
+        return "done"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"raised {type(error).__name__}"

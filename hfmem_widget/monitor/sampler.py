@@ -1,0 +1,152 @@
+"""All sources as one row of values."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hfmem_widget.session import Device, Series
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources import Source
+
+READ_TIMEOUT = 0.05
+"""Seconds to wait while another thread reads the same source, where that reading cannot hang."""
+
+STALE_AFTER = 1.0
+"""Seconds after which a reading of a source that may hang no longer stands for now."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One source, and which columns of the row are its own."""
+
+    source: Source
+    columns: list[int] = field(default_factory=list)
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    latest: Sequence[float] = ()
+    latest_at: float = -1e300
+    failed: bool = False
+
+
+class Sampler:
+    """Reads sources into rows whose columns only ever grow, at the end.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.devices: tuple[Device, ...] = ()
+        self.series: tuple[Series, ...] = ()
+        self.notes: list[str] = []
+        self._clock = clock
+        self._readers = [_Reader(source) for source in sources]
+        self._layout = threading.Lock()
+        self._known_devices: tuple[tuple[Device, ...], ...] = ()
+
+    def poll(self) -> tuple[float, ...]:
+        """Read every source once; for the poller's thread."""
+        for reader in self._readers:
+            self._read(reader)
+        return self._row()
+
+    def edge(self) -> tuple[float, ...]:
+        """Read what never blocks, and take the rest as last polled; for the user's thread."""
+        now = self._clock()
+        for reader in self._readers:
+            if not reader.source.blocks:
+                self._read(reader)
+            elif now - reader.latest_at > STALE_AFTER:
+                reader.latest = ()
+        return self._row()
+
+    def replace_locks(self) -> None:
+        """Forget who holds which lock: for a forked child, where those threads do not exist."""
+        self._layout = threading.Lock()
+        for reader in self._readers:
+            reader.busy = threading.Lock()
+
+    def close(self) -> None:
+        """Give back what the sources opened."""
+        for reader in self._readers:
+            reader.source.close()
+
+    def _read(self, reader: _Reader) -> None:
+        # A call that hangs keeps its lock for as long: whoever comes next goes on without it.
+        patience = 0 if reader.source.blocks else READ_TIMEOUT
+        if reader.failed or not reader.busy.acquire(timeout=patience):
+            return
+        try:
+            now = self._clock()
+            reader.latest = reader.source.read(now)
+            reader.latest_at = now
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
+            reader.failed = True
+            reader.latest = ()
+            self.notes.append(
+                f"Reading {reader.source.name} failed ({type(error).__name__}: {error}); "
+                "the other figures are unaffected. Please report this."
+            )
+        finally:
+            reader.busy.release()
+
+    def _row(self) -> tuple[float, ...]:
+        self._follow_sources()
+        row = [NOT_AVAILABLE] * len(self.series)
+        for reader in self._readers:
+            for column, value in zip(reader.columns, reader.latest, strict=False):
+                row[column] = value
+        return tuple(row)
+
+    def _follow_sources(self) -> None:
+        known = tuple(reader.source.devices for reader in self._readers)
+        grown = any(len(one.columns) < len(one.source.series) for one in self._readers)
+        if not grown and known == self._known_devices:
+            return
+        with self._layout:
+            series = list(self.series)
+            for reader in self._readers:
+                for new in reader.source.series[len(reader.columns) :]:
+                    reader.columns.append(len(series))
+                    series.append(new)
+            self.series = tuple(series)
+            self.devices = merge_devices(known)
+            self._known_devices = known
+
+    def take_notes(self) -> list[str]:
+        """Return all that the sources have had to say so far, in order."""
+        said = [note for reader in self._readers for note in reader.source.notes]
+        return said + self.notes
+
+
+def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
+    """Join what several sources know of the same devices; the first to know a field is believed."""
+    merged: dict[str, Device] = {}
+    for devices in known:
+        for device in devices:
+            first = merged.get(device.key)
+            merged[device.key] = device if first is None else _join(first, device)
+    return tuple(sorted(merged.values(), key=lambda device: _order(device.key)))
+
+
+def _join(first: Device, second: Device) -> Device:
+    return replace(
+        first,
+        name=first.name or second.name,
+        uuid=first.uuid or second.uuid,
+        total=second.total if first.total != first.total else first.total,
+        provisional=first.provisional and second.provisional,
+    )
+
+
+def _order(key: str) -> tuple[bool, str, int]:
+    kind, _, index = key.partition(":")
+    # The host comes last: it is the one device without an index.
+    return (not index, kind, int(index) if index.isdigit() else 0)

@@ -1,0 +1,96 @@
+"""The only place that makes a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Ticker:
+    """Calls `tick` on its own daemon thread, on an absolute schedule, until it is stopped.
+
+    A tick that comes too late is not made up for: it is skipped and counted. A ticker runs once.
+
+    Parameters
+    ----------
+    tick : callable
+        What to do; an exception out of it ends the ticker and is kept in `failure`.
+    interval : float
+        Seconds between ticks; may be changed while it runs.
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        tick: Callable[[], None],
+        interval: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.interval = interval
+        self.missed = 0
+        self.failure: BaseException | None = None
+        self._tick = tick
+        self._clock = clock
+        self._due = clock()
+        self._stopping = False
+        self._wake = threading.Event()
+        self._served = threading.Condition()
+        self._asked_for = 0
+        self._served_up_to = 0
+        self._thread = threading.Thread(target=self._run, name="hfmem-poller", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def stopping(self) -> bool:
+        """True once it was told to stop; a tick that is late to return must then change nothing."""
+        return self._stopping
+
+    def start(self) -> None:
+        """Make the thread; the first tick comes at once."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Ask the thread to end, wait at most `timeout` seconds, and say whether it has."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self.alive
+
+    def tick_now(self, timeout: float) -> bool:
+        """Have one whole tick made now, and say whether it was done within `timeout` seconds."""
+        with self._served:
+            self._asked_for += 1
+            request = self._asked_for
+            self._wake.set()
+            return self._served.wait_for(lambda: self._served_up_to >= request, timeout)
+
+    def step(self) -> float:
+        """Make one tick and return the seconds to wait for the next."""
+        serving = self._asked_for
+        now = self._clock()
+        if now >= self._due:
+            late = int((now - self._due) // self.interval)
+            self.missed += late
+            self._due += (late + 1) * self.interval
+        self._tick()
+        with self._served:
+            self._served_up_to = serving
+            self._served.notify_all()
+        return max(0.0, min(self._due - self._clock(), self.interval))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                delay = self.step()
+                self._wake.wait(delay)
+                self._wake.clear()
+        except BaseException as error:  # noqa: BLE001  (nobody stands above a thread to catch it)
+            self.failure = error

@@ -1,0 +1,114 @@
+"""When the wire is used: what is new, at a pace that neither floods nor outlives its readers."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+
+from hfmem_widget.session import Session, Span
+from hfmem_widget.view import protocol
+
+Send = Callable[[protocol.Message, protocol.Buffers], None]
+
+PACES = (
+    # unseen for up to seconds, seconds between messages, seconds between snapshots
+    (120.0, 0.25, 5.0),
+    (600.0, 1.0, 30.0),
+    (math.inf, 10.0, 300.0),
+)
+"""A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
+slows down while nobody is seen watching."""
+
+OUTBOX_ROWS = 500
+"""More news than this goes out as a snapshot, which is bounded."""
+
+
+class Publisher:
+    """Sends a session's news through `send`; called after each tick, on the poller's thread.
+
+    Parameters
+    ----------
+    session : Session
+    send : callable
+        Takes a message and its buffers.
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self, session: Session, send: Send, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.run = secrets.token_hex(4)
+        self._session = session
+        self._send = send
+        self._clock = clock
+        self._seq = 0
+        self._seen_at = clock()
+        self._sent_at = self._snapshot_at = -math.inf
+        self._columns = -1
+        self._outbox: list[tuple[float, tuple[float, ...]]] = []
+        self._sent_until = -math.inf
+        self._gap_until = -math.inf
+        self._spans: dict[int, Span] = {}
+
+    def seen(self) -> None:
+        """Somebody is watching: keep, or take up again, the quick pace."""
+        self._seen_at = self._clock()
+
+    def resync(self) -> None:
+        """Send a snapshot with the next tick."""
+        self._snapshot_at = -math.inf
+
+    def __call__(self, session: Session) -> None:
+        """Take in the newest sample, and send what has come together if it is time to."""
+        self._collect(session)
+        now = self._clock()
+        unseen = now - self._seen_at
+        between, snapshots = next(pace[1:] for pace in PACES if unseen <= pace[0])
+        due = len(session.series) != self._columns or now - self._snapshot_at >= snapshots
+        if due or len(self._outbox) > OUTBOX_ROWS:
+            self._send_snapshot(now)
+        elif now - self._sent_at >= between:
+            self._send_rows(now)
+
+    def finish(self) -> None:
+        """Send the last snapshot."""
+        self._send_snapshot(self._clock())
+
+    def _collect(self, session: Session) -> None:
+        sample = session.last_sample
+        if sample.time <= self._sent_until:
+            return
+        gaps = session.timeline.gaps
+        if gaps and gaps[-1][0] >= self._sent_until and gaps[-1][1] > self._gap_until:
+            start, self._gap_until = gaps[-1]
+            self._outbox.append(((start + self._gap_until) / 2, ()))
+        self._outbox.append((sample.time, sample.values))
+        self._sent_until = sample.time
+
+    def _send_rows(self, now: float) -> None:
+        changed = [
+            span for span in self._session.spans[-200:] if self._spans.get(span.id) is not span
+        ][-protocol.SPANS_IN_ROWS :]
+        self._sent_at = now
+        self._seq += 1
+        samples, self._outbox = self._outbox, []
+        self._send(*protocol.rows(self._session, self.run, self._seq, samples, changed))
+        self._remember(changed)
+
+    def _send_snapshot(self, now: float) -> None:
+        self._sent_at = self._snapshot_at = now
+        self._columns = len(self._session.series)
+        self._seq += 1
+        self._outbox.clear()
+        spans = self._session.spans
+        self._send(*protocol.snapshot(self._session, self.run, self._seq))
+        self._spans.clear()
+        self._remember(spans[-200:])
+
+    def _remember(self, spans: list[Span] | tuple[Span, ...]) -> None:
+        self._spans.update((span.id, span) for span in spans)
+        while len(self._spans) > 400:
+            del self._spans[next(iter(self._spans))]

@@ -1,0 +1,70 @@
+"""Where a watch shows itself: the outputs of the cell that is running."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Bundle = Mapping[str, Any]
+
+
+class Screen:
+    """The outputs of an IPython shell, addressed by display ids.
+
+    Parameters
+    ----------
+    shell : InteractiveShell or None
+        Without one, plain text is printed.
+    """
+
+    def __init__(self, shell: Any = None) -> None:  # noqa: ANN401  (IPython is not imported here)
+        self._shell = shell
+        self._cleared = False
+        self._stop_listening: Callable[[], None] | None = None
+
+    @property
+    def live(self) -> bool:
+        """True where an output can be shown now and replaced later: a kernel's, not captured ones."""
+        publisher = getattr(self._shell, "display_pub", None)
+        kernel = getattr(publisher, "pub_socket", None) is not None
+        return kernel and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+
+    def show(self, bundle: Bundle, *, display_id: str = "") -> str:
+        """Show a bundle of MIME types as a new output, and return its display id."""
+        display_id = display_id or f"hfmem-{secrets.token_hex(8)}"
+        self._publish(bundle, display_id, update=False)
+        return display_id
+
+    def replace(self, display_id: str, bundle: Bundle) -> None:
+        """Show a bundle in the place of an earlier one; as a new output if the user cleared that."""
+        self._publish(bundle, display_id, update=not self._cleared)
+
+    def watch_clearing(self) -> None:
+        """Notice from now on if the user's code clears the outputs."""
+        publisher = self._shell.display_pub if self._shell is not None else None
+        if self._stop_listening is not None or not hasattr(publisher, "register_hook"):
+            return
+
+        def notice(message: dict[str, Any]) -> dict[str, Any]:
+            if message.get("header", {}).get("msg_type") == "clear_output":
+                self._cleared = True
+            return message
+
+        publisher.register_hook(notice)
+        self._stop_listening = lambda: publisher.unregister_hook(notice)
+
+    def close(self) -> None:
+        """Stop noticing."""
+        stop, self._stop_listening = self._stop_listening, None
+        if stop is not None:
+            stop()
+
+    def _publish(self, bundle: Bundle, display_id: str, *, update: bool) -> None:
+        if self._shell is None:
+            print(bundle.get("text/plain", ""))  # noqa: T201  (the output of a script is its terminal)
+            return
+        self._shell.display_pub.publish(
+            data=dict(bundle), metadata={}, transient={"display_id": display_id}, update=update
+        )

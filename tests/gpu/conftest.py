@@ -1,0 +1,55 @@
+"""Tests on a real GPU. Each runs its code in an interpreter of its own, where CUDA is as it was at the start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+LOOK = """
+import importlib.util
+if importlib.util.find_spec("torch") is None:
+    print("torch is not installed")
+else:
+    import torch
+    if torch.version.cuda is None:
+        print("torch is built without CUDA")
+    elif not torch.cuda.is_available():
+        print("torch finds no CUDA device")
+"""
+
+Run = Callable[[str], Any]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip everything here, with the reason, where there is no GPU."""
+    here = [item for item in items if "tests/gpu" in item.path.as_posix()]
+    if not here:
+        return
+    look = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=False)
+    reason = look.stdout.strip() or (look.stderr.strip().splitlines() or [""])[-1]
+    for item in here:
+        item.add_marker(pytest.mark.gpu)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=f"no GPU to test on: {reason}"))
+
+
+@pytest.fixture
+def run_python() -> Run:
+    """Return a function that runs code in a fresh interpreter and returns what it passed to `report`."""
+
+    def run(code: str) -> Any:
+        script = f"import json\ndef report(value):\n    print('\\n@@' + json.dumps(value))\n{code}"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        lines = [line for line in done.stdout.splitlines() if line.startswith("@@")]
+        assert lines, done.stdout[-2000:]
+        return json.loads(lines[-1][2:])
+
+    return run

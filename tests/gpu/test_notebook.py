@@ -1,0 +1,103 @@
+"""A real kernel executes a notebook on the GPU, as nbclient and papermill do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.gpu.scenarios import MODEL, QUIET_CHECK, SETUP, TRAIN
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
+
+
+def execute(*cells: str) -> nbformat.NotebookNode:
+    """Run some cells in a new kernel and return the notebook with its outputs."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    return notebook
+
+
+def plain(cell: nbformat.NotebookNode) -> str:
+    """Return all of a cell's plain text."""
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return "\n".join(parts)
+
+
+def test_memwatch_on_leaves_cuda_alone() -> None:
+    """`%load_ext` and `%memwatch on` leave CUDA down, NVML's figure unchanged, and a fork able to use CUDA."""
+    notebook = execute(
+        QUIET_CHECK + "before = device_used()",
+        "%load_ext hfmem_widget",
+        "%memwatch on",
+        "import time, torch; time.sleep(0.5)",
+        "print(torch.cuda.is_initialized(), device_used() - before, child_can_use_cuda())",
+    )
+
+    assert plain(notebook.cells[-1]).splitlines()[0] == "False 0 4.0"
+
+
+def test_the_card_says_what_the_bare_cell_says() -> None:
+    """The exact peak on the card of a training cell is that of the same cell in a kernel without us."""
+    bare = execute(
+        SETUP + "torch.cuda.reset_peak_memory_stats()",
+        TRAIN,
+        "print(torch.cuda.max_memory_allocated())",
+    )
+    watched = execute(
+        "%load_ext hfmem_widget",
+        SETUP,
+        "%%memwatch -o session\n" + TRAIN,
+        'print(int(session.peak("cuda:0/allocated")))',
+    )
+
+    assert plain(watched.cells[-1]) == plain(bare.cells[-1])
+    assert " GiB exact" in plain(watched.cells[2])
+
+
+def test_out_of_memory_fails_the_cell_and_frees_the_memory() -> None:
+    """The error is the user's own, the card stands, and nothing of ours keeps the memory."""
+    with pytest.raises(CellExecutionError, match="CUDA out of memory"):
+        execute("%load_ext hfmem_widget", "import torch", "%%memwatch\ntorch.empty(1 << 42, device='cuda')")
+    notebook = execute(
+        "%load_ext hfmem_widget",
+        "import torch, gc, sys",
+        "%%memwatch\nblock = torch.ones(1 << 28, device='cuda')\n"
+        "try:\n    torch.empty(1 << 42, device='cuda')\nexcept torch.OutOfMemoryError:\n    pass",
+        "del block\nprint(torch.cuda.memory_allocated())",
+    )
+
+    assert plain(notebook.cells[-1]).strip() == "0"
+    assert "peak 1.00 GiB exact" in plain(notebook.cells[2])
+
+
+def test_the_quickstart_runs() -> None:
+    """The notebook that people meet first runs on the GPU, with bert-large's shape, and its card is exact."""
+    notebook = nbformat.read(QUICKSTART, as_version=4)
+    NotebookClient(notebook, timeout=400, kernel_name="python3").execute()
+    card = next(plain(cell) for cell in notebook.cells if "--label \"fine-tune\"" in cell.source)
+
+    assert 'memwatch "fine-tune"' in card
+    assert "cuda:0" in card
+    assert "exact" in card
+
+
+def test_a_model_loaded_in_a_watched_cell_stays_on_the_card() -> None:
+    """What the cell leaves behind is the model's bytes."""
+    notebook = execute(
+        "%load_ext hfmem_widget",
+        MODEL,
+        "%%memwatch -o session\nmodel = make_model(2)",
+        "span = session.spans[0]\n"
+        "left = session.value(span.after, 'cuda:0/requested')\n"
+        "print(int(left), sum(p.numel() * p.element_size() for p in model.parameters())"
+        " + sum(b.numel() * b.element_size() for b in model.buffers()))",
+    )
+    left, expected = plain(notebook.cells[-1]).split()
+
+    assert left == expected

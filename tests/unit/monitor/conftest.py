@@ -1,0 +1,89 @@
+"""A monitor without hardware, without a thread, and with a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from hfmem_widget.monitor import Monitor, PeakLedger, Sampler
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.session import Device, Series
+from hfmem_widget.testing import FakeClock, FakeSource
+from tests.fakes.torch_cuda import FakeAllocator
+
+
+class HandTicker(Ticker):
+    """A ticker without a thread: it ticks when it is asked to."""
+
+    def start(self) -> None:
+        """Begin, without a thread."""
+        self.started = True
+
+    @property
+    def alive(self) -> bool:
+        """True between start and stop."""
+        return getattr(self, "started", False) and not self.stopping
+
+    def tick_now(self, timeout: float) -> bool:
+        """Tick on the caller's thread."""
+        self.step()
+        return True
+
+
+@dataclass
+class Bench:
+    """A monitor, and all that it stands on."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    wall: FakeClock = field(default_factory=lambda: FakeClock(1e9))
+    cpu: FakeClock = field(default_factory=FakeClock)
+    allocator: FakeAllocator = field(default_factory=FakeAllocator)
+    host: FakeSource = field(
+        default_factory=lambda: FakeSource(
+            [Device("cpu", "CPU", total=1000.0)],
+            [Series("cpu", "allocated"), Series("cpu", "reserved")],
+            [10.0, 20.0],
+            name="host",
+        )
+    )
+    driver: FakeSource = field(
+        default_factory=lambda: FakeSource(
+            [Device("cuda:0", "NVIDIA H200", "GPU-1", total=5000.0)],
+            [Series("cuda:0", "device_used")],
+            [600.0],
+            name="nvml",
+            blocks=True,
+        )
+    )
+    tickers: list[HandTicker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler([self.driver, self.host], clock=self.clock)
+        self.ledger = PeakLedger(self.allocator)
+        self.monitor = Monitor(
+            self.sampler,
+            self.ledger,
+            clock=self.clock,
+            wall=self.wall,
+            cpu=self.cpu,
+            make_ticker=self.make_ticker,
+        )
+
+    def make_ticker(self, tick: Callable[[], None], interval: float) -> Ticker:
+        """Return a ticker that is stepped by hand, and remember it."""
+        self.tickers.append(HandTicker(tick, interval, clock=self.clock))
+        return self.tickers[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass and one tick come at its end."""
+        self.clock.advance(seconds)
+        self.wall.advance(seconds)
+        self.tickers[-1].step()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Return a monitor on a bench."""
+    return Bench()

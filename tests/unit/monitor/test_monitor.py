@@ -1,0 +1,339 @@
+"""The monitor polls while a span is open, and reads exactly at its edges."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.monitor import Monitor, Sampler
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Device, Peak, Series
+from hfmem_widget.testing import FakeSource
+from tests.unit.monitor.conftest import Bench
+
+HEAP = "cpu/allocated"
+
+
+def test_nothing_is_polled_before_a_span_is_open(bench: Bench) -> None:
+    """A session alone starts no ticker."""
+    bench.monitor.begin(WatchOptions())
+
+    assert bench.tickers == []
+
+
+def test_polling_ends_with_the_last_span(bench: Bench) -> None:
+    """The ticker lives exactly as long as any span of any session."""
+    one, two = bench.monitor.begin(WatchOptions()), bench.monitor.begin(WatchOptions())
+    first = bench.monitor.open_span(one, "cell")
+    second = bench.monitor.open_span(two, "cell")
+    bench.monitor.close_span(one, first.id)
+
+    assert bench.monitor.polling
+    bench.monitor.close_span(two, second.id)
+    assert not bench.monitor.polling
+    assert len(bench.tickers) == 1
+
+
+def test_a_span_shorter_than_an_interval_is_exact(bench: Bench) -> None:
+    """Readings at both edges make the change exact with no tick between them."""
+    session = bench.monitor.begin(WatchOptions())
+    span = bench.monitor.open_span(session, "cell")
+    bench.host.values = [25.0, 30.0]
+    span = bench.monitor.close_span(session, span.id)
+
+    assert session.value(span.before, HEAP) == 10.0
+    assert span.after is not None
+    assert session.value(span.after, HEAP) == 25.0
+
+
+def test_the_start_of_a_span_knows_what_only_the_poller_reads(bench: Bench) -> None:
+    """The first tick is waited for, so that the driver's figure stands in the first edge."""
+    session = bench.monitor.begin(WatchOptions())
+    span = bench.monitor.open_span(session, "cell")
+
+    assert session.value(span.before, "cuda:0/device_used") == 600.0
+
+
+def test_an_edge_never_calls_the_driver(bench: Bench) -> None:
+    """A source that may hang is read on the poller's thread only."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    reads = bench.driver.reads
+    inner = bench.monitor.open_span(session, "step")
+    bench.monitor.close_span(session, inner.id)
+
+    assert bench.driver.reads == reads
+
+
+def test_an_old_reading_of_the_driver_does_not_stand_for_now(bench: Bench) -> None:
+    """If the poller hangs, what it read before is not repeated."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.clock.advance(5.0)
+    inner = bench.monitor.open_span(session, "step")
+
+    assert math.isnan(session.value(inner.before, "cuda:0/device_used"))
+
+
+def test_a_counters_exact_peak_reaches_the_span(bench: Bench) -> None:
+    """What the ledger says of a window stands in the span."""
+    session = bench.monitor.begin(WatchOptions())
+    span = bench.monitor.open_span(session, "cell")
+    bench.allocator.free(bench.allocator.alloc(1 << 20))
+    span = bench.monitor.close_span(session, span.id)
+
+    assert span.peaks["cuda:0/allocated"] == Peak(1 << 20, "exact")
+    assert span.peaks[HEAP] == Peak(10.0, "sampled")
+
+
+def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
+    """`ledger=False` resets nothing and wraps nothing at the edges."""
+    session = bench.monitor.begin(WatchOptions(ledger=False))
+    span = bench.monitor.open_span(session, "cell")
+    bench.allocator.alloc(1 << 20)
+    span = bench.monitor.close_span(session, span.id)
+
+    assert bench.allocator.resets == 0
+    assert span.peaks["cuda:0/allocated"] == Peak(1 << 20, "at least")
+
+
+def test_an_unknown_device_is_refused_before_anything_runs(bench: Bench) -> None:
+    """A device that is not there is an error that lists those that are."""
+    with pytest.raises(OptionError, match="there is cuda:0, cpu"):
+        bench.monitor.begin(WatchOptions(devices=("cuda:5",)))
+
+
+def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:
+    """A session of one device has no series of another."""
+    session = bench.monitor.begin(WatchOptions(devices=("cpu",)))
+    span = bench.monitor.open_span(session, "cell")
+    bench.allocator.alloc(1 << 20)
+    span = bench.monitor.close_span(session, span.id)
+
+    assert {series.device for series in session.series} == {"cpu"}
+    assert {key.partition("/")[0] for key in span.peaks} == {"cpu"}
+
+
+def test_a_long_silence_is_a_gap(bench: Bench) -> None:
+    """Three intervals without a sample are kept as a gap, and the longest is told."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.pass_time(0.1)
+    bench.pass_time(4.7)
+
+    assert session.timeline.gaps == [pytest.approx((0.1, 4.8))]
+    assert session.polling.longest_gap == pytest.approx(4.7)
+    assert session.polling.missed > 40
+
+
+def test_time_between_cells_is_a_gap_but_nothing_was_missed(bench: Bench) -> None:
+    """A session of several cells breaks its line between them and does not count that as failing."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.close_span(session, bench.monitor.open_span(session, "cell").id)
+    bench.clock.advance(60.0)
+    bench.wall.advance(60.0)
+    bench.monitor.open_span(session, "cell")
+
+    assert len(session.timeline.gaps) == 1
+    assert session.polling.missed == 0
+    assert session.polling.longest_gap == 0.0
+
+
+def test_a_source_that_breaks_is_noted_once_and_the_others_go_on(bench: Bench) -> None:
+    """A fault in one source costs its figures, one sentence, and nothing else."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.driver.failure = RuntimeError("no such bus")
+    bench.pass_time(0.1)
+    bench.pass_time(0.1)
+
+    assert [note for note in session.notes if "nvml" in note and "no such bus" in note] != []
+    assert len(session.notes) == 1
+    assert math.isnan(session.latest("cuda:0/device_used"))
+    assert session.latest(HEAP) == 10.0
+
+
+def test_a_sentence_is_said_to_the_first_session_only(bench: Bench) -> None:
+    """A later session does not repeat what an earlier one has shown."""
+    bench.driver.notes.append("No driver.")
+    first = bench.monitor.begin(WatchOptions())
+    bench.monitor.end(first)
+    second = bench.monitor.begin(WatchOptions())
+
+    assert first.notes == ["No driver."]
+    assert second.notes == []
+
+
+def test_series_may_appear_while_a_span_is_open(bench: Bench) -> None:
+    """A device that comes up later adds its series at the end; its past is not available."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.host.series = (*bench.host.series, Series("cpu", "cached"))
+    bench.host.values = [10.0, 20.0, 3.0]
+    bench.pass_time(0.1)
+
+    assert session.latest("cpu/cached") == 3.0
+    assert math.isnan(float(session.timeline.high[0, session.index("cpu/cached") or 0]))
+
+
+def test_a_costly_tick_slows_the_poller_down(bench: Bench) -> None:
+    """A tick that takes more than a fifth of the interval doubles it, and says so."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    read = bench.host.read
+
+    def slow(now: float) -> object:
+        bench.cpu.advance(0.05)
+        return read(now)
+
+    bench.host.read = slow  # type: ignore[method-assign,assignment]
+    for _ in range(20):
+        bench.pass_time(0.1)
+
+    assert session.polling.current_interval > 0.1
+    assert any("samples are now taken every" in note for note in session.notes)
+
+
+def test_a_suspended_machine_is_noted(bench: Bench) -> None:
+    """When the wall clock runs ahead of the monotonic one, the session says so."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.pass_time(0.1)
+    bench.wall.advance(3600.0)
+    bench.pass_time(0.1)
+
+    assert any("suspended" in note for note in session.notes)
+
+
+def test_a_broken_view_does_not_stop_the_poller(bench: Bench) -> None:
+    """A subscriber that raises is dropped with one sentence."""
+    session = bench.monitor.begin(WatchOptions())
+    calls: list[int] = []
+
+    def broken(_session: object) -> None:
+        calls.append(1)
+        message = "gone"
+        raise OSError(message)
+
+    session.subscribe(broken)
+    bench.monitor.open_span(session, "cell")
+    bench.pass_time(0.1)
+    bench.pass_time(0.1)
+
+    assert len(calls) == 1
+    assert any("live view stopped" in note for note in session.notes)
+
+
+def test_ending_a_session_closes_its_spans_innermost_first(bench: Bench) -> None:
+    """What is open at the end gets the end's outcome, and the session is finished."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.monitor.open_span(session, "step")
+    bench.monitor.end(session, "raised ValueError")
+
+    assert [span.outcome for span in session.spans] == ["raised ValueError"] * 2
+    assert not session.running
+    assert bench.ledger.open_windows == 0
+
+
+def test_ending_twice_is_harmless_and_opening_afterwards_is_not(bench: Bench) -> None:
+    """An ended session stays as it is, and says so to who goes on using it."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.end(session)
+    bench.monitor.end(session)
+
+    with pytest.raises(WatchStateError, match="has ended"):
+        bench.monitor.open_span(session, "cell")
+
+
+def test_the_span_context_tells_how_its_block_ended(bench: Bench) -> None:
+    """An error passes through and names the outcome."""
+    session = bench.monitor.begin(WatchOptions())
+    with pytest.raises(ZeroDivisionError), bench.monitor.span(session, "step"):
+        _ = 1 / 0
+    with pytest.raises(KeyboardInterrupt), bench.monitor.span(session, "step"):
+        raise KeyboardInterrupt
+
+    assert [span.outcome for span in session.spans] == ["raised ZeroDivisionError", "interrupted"]
+
+
+def test_a_failed_opening_leaves_no_poller(bench: Bench) -> None:
+    """If a span cannot be opened, polling does not go on for it."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.ledger.open = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(ZeroDivisionError):
+        bench.monitor.open_span(session, "cell")
+
+    assert not bench.monitor.polling
+
+
+def test_a_late_tick_of_a_stopped_poller_changes_nothing(bench: Bench) -> None:
+    """A reading that hung and comes back after the end is dropped."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    hung = bench.tickers[-1]
+    bench.monitor.end(session)
+    samples = session.timeline.samples
+    hung.step()
+
+    assert session.timeline.samples == samples
+
+
+def test_in_a_forked_child_a_monitor_is_inert(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child can leave its parent's watch without touching a source or a counter."""
+    session = bench.monitor.begin(WatchOptions())
+    span = bench.monitor.open_span(session, "cell")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    bench.monitor.after_fork_in_child()
+    reads, resets = bench.host.reads, bench.allocator.resets
+    bench.monitor.close_span(session, span.id)
+    inner = bench.monitor.open_span(session, "step")
+    bench.monitor.close_span(session, inner.id)
+    bench.monitor.shutdown()
+
+    assert (bench.host.reads, bench.allocator.resets) == (reads, resets)
+
+
+def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None:
+    """A driver library must not be shut down under a call in flight (nvitop#222)."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    ticker = bench.tickers[-1]
+    ticker.stop = lambda timeout: False  # type: ignore[method-assign]  # noqa: ARG005
+    bench.monitor._stop_polling = lambda: None  # type: ignore[method-assign]  # noqa: SLF001
+    bench.monitor.shutdown()
+
+    assert not bench.driver.closed
+
+
+def test_devices_of_two_sources_are_one() -> None:
+    """Where two sources know a device, each fills what the other leaves empty; the host stands last."""
+    torch = FakeSource([Device("cuda:0", "", "GPU-1")], [Series("cuda:0", "allocated")])
+    driver = FakeSource(
+        [Device("cuda:0", "NVIDIA H200", "", 5000.0), Device("cuda:10", "x"), Device("cuda:2", "y")],
+        [Series("cuda:0", "device_used")],
+    )
+    host = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")])
+    sampler = Sampler([host, torch, driver])
+    sampler.poll()
+
+    assert [device.key for device in sampler.devices] == ["cuda:0", "cuda:2", "cuda:10", "cpu"]
+    assert sampler.devices[0] == Device("cuda:0", "NVIDIA H200", "GPU-1", 5000.0)
+
+
+def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
+    """With the real ticker, a span is polled and nothing is left running."""
+    source = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")], [1.0])
+    from tests.fakes.torch_cuda import FakeAllocator
+
+    monitor = Monitor(Sampler([source]), PeakLedger(FakeAllocator(initialized=False)))
+    session = monitor.begin(WatchOptions(interval=0.01))
+    with monitor.span(session, "cell"):
+        assert monitor.polling
+
+    assert not monitor.polling
+    assert session.timeline.samples >= 2

@@ -1,0 +1,252 @@
+"""The ledger keeps exact peaks for any windows and leaves the user's own as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfmem_widget.monitor.peaks import PeakLedger, Window
+from tests.fakes.torch_cuda import FakeAllocator
+
+KEY = "cuda:0/allocated"
+MIB = 1 << 20
+
+
+def user_peak(allocator: FakeAllocator) -> float:
+    """Return what `torch.cuda.max_memory_allocated` would say."""
+    return float(allocator.user_stats(0)["allocated_bytes"]["all"]["peak"])
+
+
+def test_a_peak_between_two_samples_is_in_the_window() -> None:
+    """Memory that came and went between the edges counts, to the byte."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    peaks = ledger.close(window)
+
+    assert peaks[KEY].value == 8 * MIB
+    assert peaks[KEY].certainty == "exact"
+
+
+def test_an_earlier_peak_is_not_in_the_window() -> None:
+    """What was freed before a window opened is not its peak."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+    allocator.free(allocator.alloc(64 * MIB))
+    window = ledger.open()
+    allocator.alloc(2 * MIB)
+
+    assert ledger.close(window)[KEY].value == 2 * MIB
+
+
+def test_an_inner_window_does_not_disturb_the_outer() -> None:
+    """The outer window keeps a peak that came before an inner one opened."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    outer = ledger.open()
+    allocator.free(allocator.alloc(32 * MIB))
+    inner = ledger.open()
+    allocator.alloc(4 * MIB)
+
+    assert ledger.close(inner)[KEY].value == 4 * MIB
+    assert ledger.close(outer)[KEY].value == 32 * MIB
+
+
+def test_the_users_peak_survives_our_resets() -> None:
+    """`max_memory_allocated` says what it would have said without a ledger."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+    allocator.free(allocator.alloc(32 * MIB))
+    ledger.close(ledger.open())
+
+    assert user_peak(allocator) == 32 * MIB
+
+
+def test_a_users_reset_inside_a_window_is_honoured_and_harmless() -> None:
+    """After their own reset the user reads their own new peak, and the window keeps the whole."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(32 * MIB))
+    allocator.user_reset(0)
+    allocator.alloc(1 * MIB)
+
+    assert user_peak(allocator) == 1 * MIB
+    assert ledger.close(window)[KEY].value == 32 * MIB
+
+
+def test_closing_twice_gives_the_same() -> None:
+    """A window closed again says what it said."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.alloc(MIB)
+    first = ledger.close(window)
+    allocator.alloc(MIB)
+
+    assert ledger.close(window) == first
+
+
+def test_an_allocation_between_reading_and_reset_makes_a_bound() -> None:
+    """If another thread allocated within an edge, the windows open across it say `at least`."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.alloc(MIB)
+    allocator.before_reset = lambda: allocator.free(allocator.alloc(16 * MIB))
+    ledger.close(ledger.open())
+
+    assert ledger.close(window)[KEY].certainty == "at least"
+
+
+def test_without_the_count_of_allocations_there_is_no_certificate() -> None:
+    """cudaMallocAsync keeps no such count, so its peaks are bounds."""
+    allocator = FakeAllocator()
+    allocator.counts_allocations = False
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.alloc(MIB)
+
+    assert ledger.close(window)[KEY].certainty == "at least"
+
+
+def test_a_window_opened_before_cuda_came_up_is_exact() -> None:
+    """Once the entry points are wrapped, CUDA may come up within a window without a loss."""
+    allocator = FakeAllocator(initialized=False)
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.initialized = True
+    allocator.free(allocator.alloc(8 * MIB))
+
+    assert ledger.close(window)[KEY].value == 8 * MIB
+    assert ledger.close(window)[KEY].certainty == "exact"
+
+
+def test_without_resets_a_peak_is_a_bound() -> None:
+    """A bounded window touches no counter and says `at least`."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    allocator.free(allocator.alloc(64 * MIB))
+    window = ledger.open(bounded=True)
+    allocator.free(allocator.alloc(8 * MIB))
+    allocator.alloc(2 * MIB)
+    peaks = ledger.close(window)
+
+    assert not allocator.installed
+    assert peaks[KEY].value == 2 * MIB
+    assert peaks[KEY].certainty == "at least"
+
+
+def test_a_bounded_window_takes_a_counter_that_rose() -> None:
+    """A counter above what it was at the opening gives the bound."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open(bounded=True)
+    allocator.free(allocator.alloc(8 * MIB))
+
+    assert ledger.close(window)[KEY].value == 8 * MIB
+
+
+def test_peaks_so_far_need_no_reset() -> None:
+    """Looking at open windows changes nothing."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    resets = allocator.resets
+
+    assert ledger.so_far()[window][KEY].value == 8 * MIB
+    assert allocator.resets == resets
+
+
+def test_uninstalling_says_so_if_the_users_peak_reads_lower_now() -> None:
+    """The one trace a ledger can leave is told in a sentence."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+    allocator.free(allocator.alloc(32 * MIB))
+    ledger.close(ledger.open())
+    said = ledger.uninstall()
+
+    assert "cuda:0 32.0 MiB" in said
+    assert not allocator.installed
+
+
+def test_uninstalling_an_untouched_ledger_says_nothing() -> None:
+    """Without a lowered peak there is nothing to tell."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+
+    assert ledger.uninstall() == ""
+
+
+ACTIONS = st.lists(
+    st.sampled_from(["alloc", "free", "open", "close_old", "close_new", "user_reset", "user_peak"]),
+    max_size=80,
+)
+
+
+class _Truth:
+    """Peaks kept the slow way: every window and the user look at every change."""
+
+    def __init__(self, allocator: FakeAllocator) -> None:
+        self.allocator = allocator
+        self.windows: dict[Window, int] = {}
+        self.user = 0
+
+    def look(self) -> None:
+        now = self.allocator.allocated
+        self.user = max(self.user, now)
+        for window, peak in self.windows.items():
+            self.windows[window] = max(peak, now)
+
+
+@settings(max_examples=300, deadline=None)
+@given(actions=ACTIONS, data=st.data())
+def test_any_interleaving_of_windows_is_exact(actions: list[str], data: Any) -> None:
+    """Nested, overlapping and repeated windows, user resets and reads: nobody's peak is a byte off."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+    truth = _Truth(allocator)
+    blocks: list[Any] = []
+    for action in actions:
+        if action == "alloc":
+            blocks.append(allocator.alloc(data.draw(st.integers(1, 1 << 30))))
+        elif action == "free" and blocks:
+            allocator.free(blocks.pop(data.draw(st.integers(0, len(blocks) - 1))))
+        elif action == "open":
+            truth.windows[ledger.open()] = allocator.allocated
+        elif action.startswith("close") and truth.windows:
+            ends = list(truth.windows)
+            window = ends[0] if action == "close_old" else ends[-1]
+            peaks = ledger.close(window)
+            expected = truth.windows.pop(window)
+            if KEY in peaks or expected:
+                assert peaks[KEY].value == expected
+                assert peaks[KEY].certainty == "exact"
+        elif action == "user_reset":
+            allocator.user_reset(0)
+            truth.user = allocator.allocated
+        elif action == "user_peak":
+            assert user_peak(allocator) == truth.user
+        truth.look()
+
+
+@pytest.mark.parametrize("rounds", [100])
+def test_installing_many_times_leaves_the_originals(rounds: int) -> None:
+    """A hundred rounds of wrapping and unwrapping end where they began."""
+    allocator = FakeAllocator()
+    for _ in range(rounds):
+        ledger = PeakLedger(allocator)
+        ledger.install()
+        ledger.uninstall()
+
+    assert not allocator.installed

@@ -1,0 +1,86 @@
+"""The ticker is the one place that makes a thread; these tests step it by hand, but for the last few."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.testing import FakeClock
+
+
+def test_the_schedule_is_absolute() -> None:
+    """A tick that takes time shortens the wait after it."""
+    clock = FakeClock()
+    ticker = Ticker(lambda: clock.advance(0.03), 0.1, clock=clock)
+
+    assert ticker.step() == pytest.approx(0.07)
+
+
+def test_late_ticks_are_skipped_and_counted() -> None:
+    """After half a second away, the ticks that were due are not made up for."""
+    clock = FakeClock()
+    ticker = Ticker(lambda: None, 0.1, clock=clock)
+    ticker.step()
+    clock.advance(0.55)
+    delay = ticker.step()
+
+    assert ticker.missed == 4
+    assert delay == pytest.approx(0.05)
+
+
+def test_an_interval_may_change_while_it_runs() -> None:
+    """The wait after a change follows the new interval."""
+    clock = FakeClock()
+    ticker = Ticker(lambda: None, 0.1, clock=clock)
+    ticker.step()
+    ticker.interval = 0.4
+    clock.advance(0.1)
+
+    assert ticker.step() == pytest.approx(0.4)
+
+
+def test_an_error_ends_the_thread_and_is_kept() -> None:
+    """A tick that raises stops the ticker and says why; it reaches nobody else."""
+
+    def fail() -> None:
+        message = "no"
+        raise LookupError(message)
+
+    ticker = Ticker(fail, 0.01)
+    ticker.start()
+
+    assert ticker.stop(timeout=5.0)
+    assert isinstance(ticker.failure, LookupError)
+
+
+def test_tick_now_waits_for_a_tick_that_began_after_it() -> None:
+    """Asking for a tick returns once one was made, long before it was due."""
+    ticks: list[int] = []
+    ticker = Ticker(lambda: ticks.append(1), 3600.0)
+    ticker.start()
+    try:
+        assert ticker.tick_now(timeout=5.0)
+        made = len(ticks)
+        assert ticker.tick_now(timeout=5.0)
+        assert len(ticks) == made + 1
+    finally:
+        assert ticker.stop(timeout=5.0)
+
+
+def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
+    """A driver call that does not return cannot hold up who asks for a tick."""
+    release = threading.Event()
+    ticker = Ticker(lambda: void(release.wait(10.0)), 0.01)
+    ticker.start()
+    try:
+        assert not ticker.tick_now(timeout=0.01)
+        assert not ticker.stop(timeout=0.01)
+    finally:
+        release.set()
+        assert ticker.stop(timeout=5.0)
+
+
+def void(_value: object) -> None:
+    """Take a value and give none, for a lambda that must return None."""

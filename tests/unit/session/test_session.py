@@ -1,0 +1,123 @@
+"""A session holds what one watch knows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.session import Device, Peak, Sample, Series, Session
+
+ALLOCATED = Series("cuda:0", "allocated")
+RESERVED = Series("cuda:0", "reserved")
+
+
+@pytest.fixture
+def session() -> Session:
+    """Return a session of one device with two series."""
+    one = Session("fine-tune")
+    one.adopt([Device("cuda:0", "NVIDIA H200", total=100.0)], [ALLOCATED, RESERVED])
+    return one
+
+
+def test_latest_is_the_newest_sample(session: Session) -> None:
+    """`latest` gives the value of the sample appended last."""
+    session.append(Sample(0.0, (1.0, 2.0)))
+    session.append(Sample(1.0, (3.0, 4.0)))
+
+    assert session.latest("cuda:0/reserved") == 4.0
+
+
+def test_an_unknown_series_is_not_available(session: Session) -> None:
+    """Asking for a series that is not read gives NaN, not an error."""
+    assert math.isnan(session.latest("cuda:7/allocated"))
+    assert math.isnan(session.peak("cuda:7/allocated"))
+
+
+def test_time_never_runs_backwards(session: Session) -> None:
+    """A sample that was read earlier but arrives later is put at the time of the one before it."""
+    session.append(Sample(1.0, (1.0, 1.0)))
+    kept = session.append(Sample(0.5, (2.0, 2.0)))
+
+    assert kept.time == 1.0
+
+
+def test_a_series_added_while_running_pads_older_samples(session: Session) -> None:
+    """A row read before a series existed gets NaN for it."""
+    session.adopt(session.devices, [ALLOCATED, RESERVED, Series("cpu", "allocated")])
+    kept = session.append(Sample(0.0, (1.0, 2.0)))
+
+    assert kept.values[:2] == (1.0, 2.0)
+    assert math.isnan(kept.values[2])
+
+
+def test_a_span_keeps_the_highest_sample_within_it(session: Session) -> None:
+    """Where no counter gives a peak, the span's is the highest of its own samples, labelled so."""
+    before = session.append(Sample(0.0, (9.0, 0.0)))
+    session.append(Sample(0.1, (50.0, 0.0)))
+    session.append(Sample(0.2, (1.0, 0.0)))
+    opening = session.append(Sample(0.3, (1.0, 0.0)))
+    span = session.open_span("cell", "a", opening)
+    session.append(Sample(0.4, (7.0, 0.0)))
+    after = session.append(Sample(0.5, (2.0, 0.0)))
+    span = session.close_span(span.id, after, {})
+
+    assert before.values[0] == 9.0
+    assert span.peaks["cuda:0/allocated"] == Peak(7.0, "sampled")
+
+
+def test_a_counters_peak_wins_over_the_samples(session: Session) -> None:
+    """A peak given at the close stands as given."""
+    span = session.open_span("cell", "a", session.append(Sample(0.0, (1.0, 1.0))))
+    after = session.append(Sample(1.0, (1.0, 1.0)))
+    peak = Peak(99.0, "exact")
+    span = session.close_span(span.id, after, {"cuda:0/allocated": peak})
+
+    assert span.peaks["cuda:0/allocated"] == peak
+    assert session.peak("cuda:0/allocated") == 99.0
+
+
+def test_spans_nest_by_order_of_opening(session: Session) -> None:
+    """A span's parent is the innermost one open when it was opened."""
+    sample = session.append(Sample(0.0, (0.0, 0.0)))
+    outer = session.open_span("cell", "outer", sample)
+    inner = session.open_span("step", "inner", sample)
+    session.close_span(inner.id, sample, {})
+    sibling = session.open_span("step", "sibling", sample)
+
+    assert (outer.parent, inner.parent, sibling.parent) == (None, outer.id, outer.id)
+
+
+def test_closing_a_span_twice_is_an_error(session: Session) -> None:
+    """A closed span cannot be closed again."""
+    sample = session.append(Sample(0.0, (0.0, 0.0)))
+    span = session.open_span("cell", "a", sample)
+    session.close_span(span.id, sample, {})
+
+    with pytest.raises(WatchStateError, match="not open"):
+        session.close_span(span.id, sample, {})
+
+
+def test_labels_become_plain_text(session: Session) -> None:
+    """A span's label loses control and bidi characters where it enters."""
+    span = session.open_span("cell", "a\u202eb\x00c\n d", session.append(Sample(0.0, (0.0, 0.0))))
+
+    assert span.label == "abc d"
+
+
+def test_to_pandas_has_a_column_for_each_series(session: Session) -> None:
+    """The data frame is indexed by seconds and named by series key."""
+    session.append(Sample(0.0, (1.0, 2.0)))
+    session.append(Sample(0.5, (3.0, 4.0)))
+    frame = session.to_pandas()
+
+    assert ["cuda:0/allocated", "cuda:0/reserved"] == list(frame.columns)
+    assert [0.0, 0.5] == list(frame.index)
+    assert frame["cuda:0/allocated"].max() == 3.0
+
+
+def test_to_pandas_refuses_an_unknown_fold(session: Session) -> None:
+    """Only the two extremes that a timeline keeps can be asked for."""
+    with pytest.raises(ValueError, match="'high' or 'low'"):
+        session.to_pandas(fold="mean")

@@ -1,0 +1,87 @@
+"""The timeline keeps the shape of a run of any length in bounded memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import Timeline
+from hfmem_widget.session.timeline import GAPS_KEPT
+
+VALUES = st.lists(
+    st.one_of(st.just(float("nan")), st.floats(0, 1e12)), min_size=1, max_size=400
+)
+
+
+@given(VALUES)
+def test_a_fold_never_loses_an_extreme(values: list[float]) -> None:
+    """However often a timeline folds, its highest and lowest values stay those of the samples."""
+    timeline = Timeline(1, capacity=8)
+    for second, value in enumerate(values):
+        timeline.append(float(second), (value,))
+
+    known = [value for value in values if value == value]
+    if known:
+        assert max(known) == np.nanmax(timeline.high)
+        assert min(known) == np.nanmin(timeline.low)
+    else:
+        assert np.isnan(timeline.high).all()
+
+
+@given(st.integers(1, 5000))
+def test_rows_never_exceed_capacity(samples: int) -> None:
+    """A timeline holds at most its capacity of rows, and counts every sample."""
+    timeline = Timeline(2, capacity=16)
+    for second in range(samples):
+        timeline.append(float(second), (1.0, 2.0))
+
+    assert len(timeline) <= 16
+    assert samples == timeline.samples
+
+
+def test_time_stays_in_order_through_folds() -> None:
+    """Row times increase, and each is the time of the first sample in its row."""
+    timeline = Timeline(1, capacity=4)
+    for second in range(100):
+        timeline.append(float(second), (float(second),))
+
+    assert (np.diff(timeline.time) > 0).all()
+    np.testing.assert_array_equal(timeline.time, timeline.low[:, 0])
+
+
+def test_a_series_added_later_has_no_past() -> None:
+    """Widening fills the rows before it with NaN and leaves the others as they were."""
+    timeline = Timeline(1)
+    timeline.append(0.0, (5.0,))
+    timeline.widen(2)
+    timeline.append(1.0, (6.0, 7.0))
+
+    np.testing.assert_array_equal([[5.0, np.nan], [6.0, 7.0]], timeline.high)
+
+
+def test_the_longest_gaps_are_kept() -> None:
+    """With more gaps than are kept, the shortest goes first."""
+    timeline = Timeline(1)
+    for second in range(GAPS_KEPT + 1):
+        timeline.add_gap(float(second), second + (0.1 if second == 7 else 0.5))
+
+    assert len(timeline.gaps) == GAPS_KEPT
+    assert (7.0, 7.1) not in timeline.gaps
+
+
+def test_between_includes_the_row_that_the_start_falls_into() -> None:
+    """A part begins with the row that was being filled at its start."""
+    timeline = Timeline(1)
+    for second in range(10):
+        timeline.append(float(second), (float(second),))
+
+    assert [3.0, 4.0, 5.0, 6.0] == timeline.between(3.5, 6.0).time.tolist()
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 7, -2])
+def test_capacity_is_even_and_positive(capacity: int) -> None:
+    """A capacity that cannot be halved is refused."""
+    with pytest.raises(ValueError, match="even number"):
+        Timeline(1, capacity=capacity)

@@ -1,0 +1,137 @@
+"""The architecture, held: who may import whom, and what importing us may load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+
+PACKAGE = Path(hfmem_widget.__file__).parent
+NAME = "hfmem_widget"
+
+GROUND = {"errors", "labels", "units", "interrupts"}
+MAY_IMPORT = {
+    "session": GROUND,
+    "sources": GROUND | {"session"},
+    "monitor": GROUND | {"session", "sources", "options"},
+    "analysis": GROUND | {"session"},
+    "view": GROUND | {"session", "analysis"},
+    "options": GROUND,
+    "testing": GROUND | {"session", "sources"},
+    "watching": GROUND | {"session", "monitor", "view", "options"},
+    "every_cell": GROUND | {"session", "monitor", "view", "options"},
+    "magics": GROUND | {"session", "monitor", "view", "options", "watching", "every_cell"},
+    **dict.fromkeys(GROUND, set()),
+}
+"""Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
+
+HOMES = {
+    "torch": {"sources/torch_cuda.py"},
+    "pynvml": {"sources/nvml.py"},
+    "psutil": {"sources/host.py"},
+    "transformers": set(),
+    "anywidget": {"view/widget.py"},
+    "IPython": {"magics.py", "__init__.py"},
+    "plotly": {"view/figure.py", "session/session.py"},
+    "threading.Thread": {"monitor/ticker.py"},
+}
+"""The one file that may touch each of these (`__init__` and `session` do so for type checkers alone)."""
+
+METHOD_WHERE_USERS_LOOK = ("session/session.py", "view")
+"""`Session.figure()`: the one import against the arrow, inside a method."""
+
+
+def modules() -> Iterator[Path]:
+    """Yield every module of the package."""
+    yield from sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_point_down(path: Path) -> None:
+    """A module imports only from the rooms its own room may look into."""
+    relative = str(path.relative_to(PACKAGE))
+    room = relative.split("/")[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = name.split(".")
+        if parts[0] != NAME or len(parts) == 1:
+            continue
+        target = parts[1]
+        if (relative, target) == METHOD_WHERE_USERS_LOOK or not (
+            (PACKAGE / target).is_dir() or (PACKAGE / f"{target}.py").exists()
+        ):
+            continue
+        assert target == room or target in MAY_IMPORT[room], f"{relative} imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_each_library_has_one_home(path: Path) -> None:
+    """A library with a file of its own is imported nowhere else."""
+    relative = str(path.relative_to(PACKAGE))
+    text = path.read_text(encoding="utf-8")
+    names = {name.split(".")[0] for name in imported(ast.parse(text))}
+    if "threading.Thread(" in text:
+        names.add("threading.Thread")
+    for library, homes in HOMES.items():
+        assert library not in names or relative in homes, f"{relative} uses {library}"
+
+
+def loaded_by(code: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter has loaded after some code."""
+    script = f"{code}\nimport sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(run.stdout.split())
+
+
+HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    """`import hfmem_widget` leaves every heavy library alone, and IPython too."""
+    assert loaded_by("import hfmem_widget") & (HEAVY | {"IPython"}) == set()
+
+
+def test_loading_the_extension_loads_nothing_heavy() -> None:
+    """`%load_ext hfmem_widget` adds no heavy library to a shell."""
+    shell = "from IPython.core.interactiveshell import InteractiveShell as S; s = S.instance()"
+    bare = loaded_by(shell)
+
+    assert (loaded_by(f"{shell}; s.run_line_magic('load_ext', 'hfmem_widget')") - bare) & HEAVY == set()
+
+
+def test_loading_the_extension_starts_no_thread() -> None:
+    """`%load_ext hfmem_widget` starts nothing."""
+    script = (
+        "import threading\n"
+        "from IPython.core.interactiveshell import InteractiveShell as S\n"
+        "s = S.instance(); before = threading.active_count()\n"
+        "s.run_line_magic('load_ext', 'hfmem_widget')\n"
+        "raise SystemExit(threading.active_count() - before)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_all_public_names_resolve() -> None:
+    """Everything in `__all__` is there, and everything lazy is in `__all__`."""
+    assert all(hasattr(hfmem_widget, name) for name in hfmem_widget.__all__)
+    assert set(hfmem_widget.__all__) == set(hfmem_widget._HOMES)

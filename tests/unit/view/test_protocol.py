@@ -1,0 +1,125 @@
+"""What goes over the wire."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, Timeline
+from hfmem_widget.view import protocol
+
+
+def make_session(gpus: int = 1, samples: int = 5) -> Session:
+    """Return a session of some GPUs with every charted metric and one that is not charted."""
+    session = Session("fine-tune", started_at=1000.0)
+    keys = [f"cuda:{index}" for index in range(gpus)]
+    metrics = ("allocated", "reserved", "active", "device_used")
+    session.adopt(
+        [Device(key, "NVIDIA H200", total=100.0) for key in keys],
+        [Series(key, metric, metric) for key in keys for metric in metrics],
+    )
+    for index in range(samples):
+        session.append(Sample(index / 10, tuple(float(index) for _ in session.series)))
+    return session
+
+
+def test_only_charted_metrics_are_sent() -> None:
+    """A metric that no chart draws costs no byte."""
+    schema = protocol.describe(make_session())
+
+    assert [one["metric"] for one in schema["series"]] == ["allocated", "reserved", "device_used"]
+
+
+def test_rows_carry_what_is_new() -> None:
+    """Times are float64 and values float32, row by row, in the order of the schema."""
+    session = make_session()
+    message, (time, values) = protocol.rows(
+        session, "run", 3, [(0.5, (1.0, 2.0, 3.0, 4.0)), (0.6, ())], []
+    )
+
+    assert (message["kind"], message["seq"], message["rows"]) == ("rows", 3, 2)
+    assert np.frombuffer(time, "<f8").tolist() == [0.5, 0.6]
+    decoded = np.frombuffer(values, "<f4").reshape(2, 3)
+    assert decoded[0].tolist() == [1.0, 2.0, 4.0]
+    assert np.isnan(decoded[1]).all()
+
+
+def test_messages_are_strict_json() -> None:
+    """What is not available is null: browsers do not parse NaN."""
+    session = make_session()
+    session.adopt([Device("cuda:0", "x", total=math.nan)], session.series)
+    session.open_span("cell", "a", Sample(0.0, ()))
+
+    for message, _ in (
+        protocol.snapshot(session, "run", 1),
+        protocol.rows(session, "run", 2, [], session.spans),
+    ):
+        json.dumps(message, allow_nan=False)
+
+
+def test_a_span_tells_what_it_did_to_each_device_it_touched() -> None:
+    """Before, after and peak of allocated memory, for devices that have any."""
+    session = make_session(gpus=2, samples=0)
+    zero = (0.0,) * 4
+    span = session.open_span("cell", "a", session.append(Sample(0.0, (5.0, 0, 0, 0, *zero))))
+    after = session.append(Sample(1.0, (7.0, 0, 0, 0, *zero)))
+    span = session.close_span(span.id, after, {"cuda:0/allocated": Peak(9.0, "exact")})
+
+    assert protocol.describe_span(session, span)["devices"] == {
+        "cuda:0": {"before": 5.0, "after": 7.0, "peak": 9.0, "certainty": "exact"}
+    }
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_snapshot_is_bounded(gpus: int) -> None:
+    """However long the run and many the devices, a snapshot's numbers stay within their bound."""
+    session = make_session(gpus, samples=20_000)
+    message, (time, values) = protocol.snapshot(session, "run", 1)
+
+    assert len(time) + len(values) <= protocol.SNAPSHOT_BYTES
+    assert message["rows"] * 8 == len(time)
+
+
+def test_a_live_message_does_not_grow_with_the_run() -> None:
+    """One tick of one GPU is below 1.2 kB after a day as after a second."""
+    session = make_session(samples=50_000)
+    span = session.open_span("cell", "fine-tune", session.last_sample)
+    message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 4)], [span])
+
+    assert len(json.dumps(message)) + sum(map(len, buffers)) < 1200
+
+
+@given(
+    st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e6)), min_size=1, max_size=600),
+    st.integers(8, 200),
+)
+def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
+    """The highest and the lowest value survive, in at most the rows allowed, in order of time."""
+    timeline = Timeline(1, capacity=128)
+    for index, value in enumerate(values):
+        timeline.append(index / 10, (value,))
+    time, rows = protocol.decimate(timeline, [0], most)
+    known = [value for value in values if not math.isnan(value)]
+
+    assert len(time) <= most
+    assert (np.diff(time) >= 0).all()
+    if known:
+        assert np.nanmax(rows) == max(known)
+        assert np.nanmin(rows) == min(known)
+
+
+def test_a_gap_is_a_row_of_nothing() -> None:
+    """Where nothing was sampled the line breaks, in a snapshot too."""
+    timeline = Timeline(1)
+    timeline.append(0.0, (1.0,))
+    timeline.append(10.0, (1.0,))
+    timeline.add_gap(0.0, 10.0)
+    time, rows = protocol.decimate(timeline, [0], 100)
+
+    assert time.tolist() == [0.0, 5.0, 10.0]
+    assert np.isnan(rows[1, 0])

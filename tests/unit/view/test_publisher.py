@@ -1,0 +1,134 @@
+"""The pace of the wire."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import Sample, Session
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.view.protocol import Buffers, Message
+from hfmem_widget.view.publisher import Publisher
+from tests.unit.view.test_protocol import make_session
+
+
+class Line:
+    """A wire that keeps what was sent."""
+
+    def __init__(self, session: Session) -> None:
+        self.clock = FakeClock()
+        self.session = session
+        self.sent: list[tuple[float, Message, int]] = []
+        self.publisher = Publisher(session, self.send, clock=self.clock)
+
+    def send(self, message: Message, buffers: Buffers) -> None:
+        self.sent.append((self.clock.now, message, sum(map(len, buffers))))
+
+    def run(self, seconds: float, interval: float = 0.1) -> None:
+        """Sample and tick for so long."""
+        for _ in range(round(seconds / interval)):
+            self.clock.advance(interval)
+            values = tuple(1.0 for _ in self.session.series)
+            self.session.append(Sample(self.clock.now, values))
+            self.publisher(self.session)
+
+
+def test_a_snapshot_comes_first() -> None:
+    """A page knows what the columns are before any row arrives."""
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+
+    assert [message["kind"] for _, message, _ in line.sent][:3] == ["snapshot", "rows", "rows"]
+
+
+def test_every_sample_is_sent_once() -> None:
+    """Between two snapshots, rows carry each sample once and in order."""
+    line = Line(make_session(samples=0))
+    line.run(4.0)
+    rows = [message["rows"] for _, message, _ in line.sent[1:] if message["kind"] == "rows"]
+
+    assert abs(sum(rows) - 39) <= 3
+
+
+def test_messages_are_numbered_without_a_hole() -> None:
+    """A page can tell that it missed one."""
+    line = Line(make_session(samples=0))
+    line.run(20.0)
+
+    assert [message["seq"] for _, message, _ in line.sent] == list(range(1, len(line.sent) + 1))
+
+
+@given(st.sampled_from([0.01, 0.05, 0.1, 0.7]), st.integers(1, 8))
+def test_the_wire_is_never_flooded(interval: float, gpus: int) -> None:
+    """At most 5 messages and 100 kB in any second, whatever is sampled."""
+    line = Line(make_session(gpus, samples=0))
+    line.run(12.0, interval)
+    for start in range(12):
+        within = [size for at, _, size in line.sent if start <= at < start + 1]
+        assert len(within) <= 5
+        assert sum(within) <= 100_000
+
+
+def test_the_pace_slows_while_nobody_is_seen() -> None:
+    """After ten minutes without a sign of a reader, a message goes out every ten seconds."""
+    line = Line(make_session(samples=0))
+    line.run(700.0, interval=0.5)
+    last = [at for at, _, _ in line.sent if at > 640]
+
+    assert len(last) <= 7
+
+
+def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
+    """A page that says it is there gets four messages a second, however long the run."""
+    line = Line(make_session(samples=0))
+    for _ in range(70):
+        line.publisher.seen()
+        line.run(10.0)
+    last = [at for at, _, _ in line.sent if at > 690]
+
+    assert len(last) >= 30
+
+
+def test_a_closed_tab_costs_the_server_little() -> None:
+    """An hour without a reader is below 3 MB on the wire (jupyter_server keeps it all)."""
+    line = Line(make_session(gpus=1, samples=0))
+    line.run(3600.0, interval=0.5)
+
+    assert sum(size + 900 for _, _, size in line.sent) < 3_000_000
+
+
+def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick() -> None:
+    """`resync` is answered at once."""
+    line = Line(make_session(samples=0))
+    line.run(2.0)
+    before = len(line.sent)
+    line.publisher.resync()
+    line.run(0.1)
+
+    assert line.sent[before][1]["kind"] == "snapshot"
+
+
+def test_a_series_that_appears_is_announced() -> None:
+    """New columns come with a snapshot, which alone carries the schema."""
+    line = Line(make_session(samples=0))
+    line.run(2.0)
+    before = len(line.sent)
+    wider = make_session(gpus=2, samples=0)
+    line.session.adopt(wider.devices, wider.series)
+    line.run(0.1)
+
+    assert line.sent[before][1]["kind"] == "snapshot"
+    assert len(line.sent[before][1]["schema"]["series"]) == 6
+
+
+def test_a_span_is_sent_when_it_opens_and_when_it_closes() -> None:
+    """Each change of a span travels once."""
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+    span = line.session.open_span("step", "1", line.session.last_sample)
+    line.run(1.0)
+    line.session.close_span(span.id, line.session.last_sample, {})
+    line.run(1.0)
+    told = [one["stop"] for _, message, _ in line.sent for one in message["spans"]]
+
+    assert told == [None, span.start + 1.0] or len(told) == 2
