@@ -173,7 +173,9 @@ class _Stage:
         values: list[float] = []
         for key in self._gpus:
             ours = self._reserved[key] + _CONTEXT
-            peak = max((known.get(f"{key}/allocated", 0.0) for known in self._peaks.values()), default=0.0)
+            peak = max(
+                (known.get(f"{key}/allocated", 0.0) for known in self._peaks.values()), default=0.0
+            )
             values += (self._allocated[key], self._reserved[key], peak)
             values += (ours + _OTHERS, _DRIVER, ours, _OTHERS)
         heap = self._allocated["cpu"]
@@ -194,7 +196,9 @@ class _Stage:
 
     def _raise_peaks(self) -> None:
         for key in self._gpus:
-            self._reserved[key] = max(self._reserved[key], min(1.06 * self._allocated[key], _MOST_RESERVED))
+            self._reserved[key] = max(
+                self._reserved[key], min(1.06 * self._allocated[key], _MOST_RESERVED)
+            )
             for known in self._peaks.values():
                 for metric, now in (("allocated", self._allocated), ("reserved", self._reserved)):
                     name = f"{key}/{metric}"
@@ -203,8 +207,8 @@ class _Stage:
 
 def _train(stage: _Stage, steps: int, seconds: float, keys: Sequence[str], top: float) -> None:
     """Weights, then steps whose activations rise and fall; gradients and optimizer states stay."""
-    chance = random.Random(7)
-    stage.hold({key: top * 0.18 for key in keys}, seconds * 0.1)
+    chance = random.Random(7)  # noqa: S311  (a script, not a secret)
+    stage.hold(dict.fromkeys(keys, top * 0.18), seconds * 0.1)
     evaluate_after = steps * 2 // 3
     kept = top * 0.537
     worst = chance.randrange(steps // 3, steps)
@@ -213,15 +217,19 @@ def _train(stage: _Stage, steps: int, seconds: float, keys: Sequence[str], top: 
             share = 1.0 if step == worst else 0.82 + 0.15 * chance.random()
             with stage.span("step", f"step {step + 1}"):
                 took = seconds * 0.78 / steps
-                stage.hold({key: top * share * (1 - 0.03 * at) for at, key in enumerate(keys)}, took * 0.55)
+                stage.hold(
+                    {key: top * share * (1 - 0.03 * at) for at, key in enumerate(keys)}, took * 0.55
+                )
                 stage.hold(dict.fromkeys(keys, kept), took * 0.45)
             if step + 1 == evaluate_after:
                 with stage.span("evaluate", "evaluate"):
-                    stage.hold({key: kept * 1.12 for key in keys}, seconds * 0.06)
+                    stage.hold(dict.fromkeys(keys, kept * 1.12), seconds * 0.06)
                     stage.hold(dict.fromkeys(keys, kept), seconds * 0.06)
 
 
-def _training(certainty: Certainty = "exact", outcome: str = "done", top: float = 6.99 * GIB) -> Session:
+def _training(
+    certainty: Certainty = "exact", outcome: str = "done", top: float = 6.99 * GIB
+) -> Session:
     stage = _Stage("fine-tune", gpus=1)
     stage.certainty = certainty
     with stage.span("cell", "fine-tune", outcome):
@@ -261,7 +269,9 @@ def _short() -> Session:
 
 def _hour_with_gaps() -> Session:
     stage = _Stage("overnight", gpus=1, interval=0.5)
-    stage.session.notes.append("The poller slowed down from 100 ms to 500 ms, since a tick took long.")
+    stage.session.notes.append(
+        "The poller slowed down from 100 ms to 500 ms, since a tick took long."
+    )
     with stage.span("cell", "overnight"):
         stage.hold({"cuda:0": 22 * GIB}, 40.0)
         for epoch in range(3):
@@ -273,7 +283,7 @@ def _hour_with_gaps() -> Session:
 
 
 def _steps(stage: _Stage, epoch: int) -> None:
-    chance = random.Random(epoch)
+    chance = random.Random(epoch)  # noqa: S311  (a script, not a secret)
     for step in range(160):
         with stage.span("step", f"step {160 * epoch + step + 1}"):
             stage.hold({"cuda:0": (88 + 16 * chance.random()) * GIB}, 4.0)
@@ -308,9 +318,12 @@ _RUNS: Final[dict[str, Callable[[], Session]]] = {
 }
 
 SCRIPTED_RUNS: Final = tuple(_RUNS)
-"""The runs there are: an H200 training run with steps; two and eight GPUs at work; a run on the CPU; a cell of
-10 ms; an hour with gaps in it; a cell that failed when memory was nearly full; a run whose peak is only a
-lower bound; and an interrupted cell that left the GPU alone."""
+"""The runs there are, by name.
+
+An H200 training run with steps; two and eight GPUs at work; a run on the CPU; a cell of 10 ms; an hour
+with gaps in it; a cell that failed when memory was nearly full; a run whose peak is only a lower bound;
+an interrupted cell that left the GPU alone.
+"""
 
 
 def scripted_run(name: str = "training") -> Session:

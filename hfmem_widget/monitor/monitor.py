@@ -84,6 +84,7 @@ class Monitor:
         self._cpu = cpu
         self._make_ticker = make_ticker
         self._ticker: Ticker | None = None
+        self._hung: list[Ticker] = []
         self._claims = 0
         self._missed_before = 0
         self._notes_said = 0
@@ -175,8 +176,8 @@ class Monitor:
         peaks = self.ledger.close(window) if window is not None else {}
         peaks = {key: self._at_least_sampled(session, span_id, key, peaks[key]) for key in peaks}
         resident = watched.resident.pop(span_id, None)
-        if resident is not None:
-            peaks["cpu/reserved"] = Peak(resident.read(), "exact")
+        if resident is not None and not math.isnan(highest := resident.read()):
+            peaks["cpu/reserved"] = Peak(highest, "exact")
         span = session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
         self._stop_polling()
         return span
@@ -205,9 +206,8 @@ class Monitor:
             return ""
         for watched in list(self._watched.values()):
             self.end(watched.session)
-        ticker, self._ticker = self._ticker, None
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
-        if ticker is None or ticker.stop(timeout):
+        if all(ticker.stop(timeout) for ticker in self._hung):
             self.sampler.close()
         return self.ledger.uninstall()
 
@@ -355,7 +355,11 @@ class Monitor:
             if self._claims or self._ticker is None:
                 return
             ticker, self._ticker = self._ticker, None
-        ticker.stop(STOP_TIMEOUT)
+        self._end(ticker)
+
+    def _end(self, ticker: Ticker) -> None:
+        if not ticker.stop(STOP_TIMEOUT):
+            self._hung.append(ticker)
 
     def _poll_sources(self) -> None:
         self.sampler.poll()
@@ -365,7 +369,7 @@ class Monitor:
         ticker = self._make_ticker(self._poll_sources, LEARN_TIMEOUT)
         ticker.start()
         ticker.tick_now(LEARN_TIMEOUT)
-        ticker.stop(STOP_TIMEOUT)
+        self._end(ticker)
 
     def _poll_once(self) -> None:
         ticker = self._ticker

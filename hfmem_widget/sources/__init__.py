@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hfmem_widget.session import Device, Series
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.torch_cuda import TorchCudaSource
 
 
 class Source(Protocol):
@@ -49,3 +52,19 @@ class Source(Protocol):
     def close(self) -> None:
         """Give back what was opened; called once, after the last `read`."""
         ...
+
+
+SOURCES: tuple[type[Source], ...] = (TorchCudaSource, NvmlSource, HostSource)
+"""All there are, in the order of reading: where two know a device, the earlier knows it better."""
+
+
+def open_sources(environ: Mapping[str, str]) -> tuple[Source, ...]:
+    """Return one of each of `SOURCES`, which open what they need at their first reading.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Where `CUDA_VISIBLE_DEVICES` stands, such as `os.environ`.
+    """
+    torch_cuda = TorchCudaSource()
+    return (torch_cuda, NvmlSource(torch_cuda.uuids, environ), HostSource())

@@ -109,7 +109,8 @@ class CellView:
         self._session.unsubscribe(self._on_tick)
         with self._lock:
             self._finished = True
-        still = chart_bundle(self._session, span) if self._chart_id else None
+        long_enough = bool(self._chart_id) and span.duration >= PATIENCE
+        still = chart_bundle(self._session, span) if long_enough else None
         bundle = card_bundle(self._session, span, with_chart=still is not None)
         if self._card_id:
             self._screen.replace(self._card_id, bundle)

@@ -17,8 +17,8 @@ def batch_of(tokens, size=4):
     ids = torch.randint(1000, 30000, (size, tokens), generator=generator).cuda()
     return {"input_ids": ids, "labels": torch.zeros(size, dtype=torch.long, device="cuda")}
 
-def step(model, optimizer, tokens):
-    model(**batch_of(tokens)).loss.backward()
+def step(model, optimizer, tokens, size=4):
+    model(**batch_of(tokens, size)).loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 """

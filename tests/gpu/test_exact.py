@@ -113,7 +113,7 @@ marks = []
     marks.append(count())
     for number in range(16):
         with monitor.span(session, "step", str(number)):
-            step(model, optimizer, 40 + (number * 137) % 470)
+            step(model, optimizer, 40 + (number * 137) % 470, size=16)
         marks.append(count())
 trace = torch.cuda.memory._snapshot()["device_traces"][0]
 torch.cuda.memory._record_memory_history(enabled=None)

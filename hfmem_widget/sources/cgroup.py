@@ -1,0 +1,99 @@
+"""The memory limit of this process' control group, which is a container's or a batch job's machine.
+
+Both versions of the interface, as the kernel documents them: admin-guide/cgroup-v2 and cgroup-v1/memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hfmem_widget.session.model import NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    limit: str
+    usage: str
+    idle_cache: str
+
+
+_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Version("memory.max", "memory.current", "inactive_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The group whose limit binds this process first.
+
+    Attributes
+    ----------
+    limit : float
+        Bytes its processes may use together.
+    """
+
+    folder: Path
+    limit: float
+    version: _Version
+
+    def in_use(self) -> float:
+        """Return the bytes it uses without idle file cache, which goes first; NaN if unknown."""
+        usage = _number(self.folder / self.version.usage)
+        try:
+            lines = (self.folder / "memory.stat").read_text().splitlines()
+        except OSError:
+            return usage
+        fields = dict(line.split(maxsplit=1) for line in lines if " " in line)
+        try:
+            return max(usage - float(fields.get(self.version.idle_cache, 0)), 0.0)
+        except ValueError:
+            return usage
+
+
+def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
+    """Return the tightest limit from this process' group upwards; None where nothing limits it.
+
+    Parameters
+    ----------
+    proc, mount : Path
+        Where ``/proc`` and ``/sys/fs/cgroup`` are.
+    machine_total : float
+        The machine's memory in bytes: a limit that is no smaller limits nothing ("max", and what v1
+        says for no limit, are of that kind).
+    """
+    found = [
+        Cgroup(folder, limit, version)
+        for root, path, version in _memberships(proc, mount)
+        for folder in _upwards(root, path)
+        if 0 < (limit := _number(folder / version.limit)) < machine_total
+    ]
+    return min(found, key=lambda group: group.limit, default=None)
+
+
+def _memberships(proc: Path, mount: Path) -> list[tuple[Path, str, _Version]]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0":
+            found.append((mount, path, _V2))
+        elif "memory" in controllers.split(","):
+            found.append((mount / "memory", path, _V1))
+    return found
+
+
+def _upwards(root: Path, path: str) -> list[Path]:
+    # Inside a container the path may be the host's, or begin with "/.."; the root then is our own group.
+    parts = [part for part in PurePosixPath(path).parts if part not in {"/", ".."}]
+    return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _number(path: Path) -> float:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):  # "max" is no number: no limit
+        return NOT_AVAILABLE

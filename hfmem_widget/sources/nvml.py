@@ -1,0 +1,228 @@
+"""Device memory as NVIDIA's driver counts it, for every GPU this process can see, whoever uses it.
+
+NVML creates no context and initialises no CUDA. It is opened at the first reading and stays open:
+drivers have had trouble with being opened again and again (go-nvml#152).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hfmem_widget.labels import plain
+from hfmem_widget.session import Device, Series
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
+from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
+from hfmem_widget.sources.procfs import PROC, ProcessIds, process_ids
+from hfmem_widget.sources.visible import is_provisional, names_instances, visible
+
+RETRY_INTERVAL: Final = 30.0
+"""Seconds before NVML is tried again."""
+
+
+def _import_pynvml() -> Any:
+    import pynvml
+
+    return pynvml
+
+
+class NvmlSource:
+    """Device memory, the driver's reserve, this process' share, and how busy each GPU is.
+
+    Parameters
+    ----------
+    cuda_uuids : callable
+        Returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up.
+    environ : mapping of str to str
+        Where `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` stand; watched until CUDA is up, which
+        reads them once.
+    load : callable
+        Returns the module `pynvml`.
+    proc : Path
+        Where ``/proc`` is.
+    """
+
+    name = "nvml"
+    blocks = True
+
+    def __init__(
+        self,
+        cuda_uuids: Callable[[], Sequence[str] | None],
+        environ: Mapping[str, str],
+        *,
+        load: Callable[[], Any] = _import_pynvml,
+        proc: Path = PROC,
+    ) -> None:
+        self.devices: tuple[Device, ...] = ()
+        self.series: tuple[Series, ...] = ()
+        self.notes: list[str] = []
+        self._cuda_uuids = cuda_uuids
+        self._environ = environ
+        self._load = load
+        self._proc = proc
+        self._nvml: Any = None
+        self._pid = -1
+        self._pids = ProcessIds()
+        self._retry_at = -math.inf
+        self._reopened = False
+        self._gpus: list[Gpu] = []
+        self._found_by: tuple[object, ...] = ()
+        self._cuda_is_up = False
+
+    def read(self, now: float) -> Sequence[float]:
+        """Return the values of `series`, in bytes and percent, for every visible GPU."""
+        values: list[float] = []
+        try:
+            if self._ready(now):
+                for gpu in self._gpus:
+                    values += gpu.read(now)
+                if self._cuda_is_up:
+                    self._explain_process_ids()
+        except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
+            self._give_up(error, now)
+            values = []
+        values += [NOT_AVAILABLE] * (len(self.series) - len(values))
+        return values
+
+    def close(self) -> None:
+        """Shut NVML down; never while another thread is inside `read`, which crashes (nvitop#222)."""
+        if self._nvml is not None and self._pid == os.getpid():
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+        self._nvml = None
+        self._retry_at = math.inf
+
+    def _ready(self, now: float) -> bool:
+        if self._nvml is not None and self._pid != os.getpid():
+            self._nvml = None  # a forked child: the parent's handles are not ours, nor ours to shut
+        if self._nvml is None:
+            if now < self._retry_at:
+                return False
+            self._open()
+        if not self._cuda_is_up:
+            self._find()
+        return True
+
+    def _open(self) -> None:
+        nvml = self._load()
+        nvml.nvmlInit()
+        self._nvml = nvml
+        self._pid = os.getpid()
+        self._pids = process_ids(self._proc)
+        self._found_by = ()
+        self._cuda_is_up = False
+
+    def _give_up(self, error: Exception, now: float) -> None:
+        self._nvml = None
+        if code_of(error) == Fault.UNINITIALIZED and not self._reopened:
+            # Somebody shut NVML down more often than they opened it; we may be the last to notice.
+            self._reopened = True
+            return
+        self._retry_at = now + RETRY_INTERVAL
+        self._note(why_closed(error))
+
+    def _find(self) -> None:
+        """Match the devices again whenever what they are matched by has changed."""
+        uuids = tuple(self._cuda_uuids() or ())
+        value = self._environ.get("CUDA_VISIBLE_DEVICES")
+        order = self._environ.get("CUDA_DEVICE_ORDER")
+        if (uuids, value, order) == self._found_by:
+            return
+        self._cuda_is_up = bool(uuids) and all(uuids)
+        before = [gpu.uuid for gpu in self._gpus]
+        provisional = False
+        if self._cuda_is_up:
+            self._gpus = [self._named(uuid) for uuid in uuids]
+        else:
+            self._gpus, provisional = self._visible(value, order)
+        self._found_by = (uuids, value, order)
+        self._adopt(provisional=provisional)
+        if self._cuda_is_up and any(
+            gpu.uuid != known for gpu, known in zip(self._gpus, before, strict=False)
+        ):
+            self._note(
+                "CUDA numbers the GPUs otherwise than the driver does, so before CUDA was up their device "
+                "memory was shown under other numbers. CUDA_DEVICE_ORDER=PCI_BUS_ID makes both agree."
+            )
+
+    def _adopt(self, *, provisional: bool) -> None:
+        self.devices = tuple(
+            Device(f"cuda:{index}", gpu.name, gpu.uuid, gpu.total, provisional)
+            for index, gpu in enumerate(self._gpus)
+        )
+        for device, gpu in zip(self.devices, self._gpus, strict=True):
+            gpu.label = f"{device.key} ({device.name})"
+        # The devices count from cuda:0 without a gap, so those that are new come at the end.
+        known = len(self.series) // len(METRICS)
+        self.series += tuple(
+            Series(device.key, metric, label)
+            for device in self.devices[known:]
+            for metric, label in METRICS
+        )
+
+    def _visible(self, value: str | None, order: str | None) -> tuple[list[Gpu], bool]:
+        cards = self._cards()
+        if names_instances(value):
+            instances = [one for card in cards for one in self._instances(card)]
+            return [instances[i] for i in visible(value, [one.uuid for one in instances])], False
+        chosen = [cards[i] for i in visible(value, [card.uuid for card in cards])]
+        # Of a card that is split, CUDA shows an instance and never the card.
+        parts = [self._instances(card) for card in chosen]
+        gpus = [part[0] if part else card for part, card in zip(parts, chosen, strict=True)]
+        return gpus, any(parts) or is_provisional(value, order, [card.name for card in cards])
+
+    def _cards(self) -> list[Gpu]:
+        cards = []
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            label = f"GPU {index}"
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            except self._nvml.NVMLError as error:
+                # A card this process may not open (a batch job's others) is none to CUDA either.
+                if code_of(error) == Fault.NO_PERMISSION:
+                    continue
+                self._note(why_unread(label, error))
+                handle = None
+            cards.append(self._gpu(handle, label))
+        return cards
+
+    def _instances(self, card: Gpu) -> list[Gpu]:
+        nvml, found = self._nvml, []
+        with contextlib.suppress(nvml.NVMLError):  # most cards cannot be split
+            if card.handle is None or not nvml.nvmlDeviceGetMigMode(card.handle)[0]:
+                return []
+            for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle)):
+                with contextlib.suppress(nvml.NVMLError):  # slots are not filled in order
+                    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
+                    found.append(self._gpu(handle, f"MIG instance {index} of {card.label}"))
+        return found
+
+    def _named(self, uuid: str) -> Gpu:
+        # Not every torch tells a MIG instance from a GPU, so both prefixes are tried.
+        for name in (uuid, "MIG-" + uuid.removeprefix("GPU-")):
+            with contextlib.suppress(self._nvml.NVMLError):
+                return self._gpu(self._nvml.nvmlDeviceGetHandleByUUID(name), uuid)
+        self._note(
+            f"CUDA uses {plain(uuid)}, which the driver's library does not know, so device in use is not "
+            "shown there; what torch allocates is."
+        )
+        return self._gpu(None, uuid)
+
+    def _gpu(self, handle: Any, label: str) -> Gpu:
+        return Gpu(self._nvml, handle, label, self._pids, self._note)
+
+    def _explain_process_ids(self) -> None:
+        if any(gpu.unexplained for gpu in self._gpus) and not any(gpu.listed for gpu in self._gpus):
+            self._note(
+                "The driver does not list this process under an id that it knows itself by, as in some "
+                "containers, so its share of device memory beyond torch's own is not told from the others'."
+            )
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)

@@ -1,0 +1,96 @@
+"""What NVML's error codes mean for a person: what happened, what still works, what to do."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from hfmem_widget.labels import plain
+
+
+class Fault(IntEnum):
+    """The error codes of ``nvml.h`` that call for something of their own."""
+
+    UNINITIALIZED = 1
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    DRIVER_NOT_LOADED = 9
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+
+
+LOST = frozenset({Fault.GPU_IS_LOST, Fault.RESET_REQUIRED})
+"""The device answers no more until it is reset."""
+
+MISSING = frozenset(
+    {Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND, Fault.ARGUMENT_VERSION_MISMATCH}
+)
+"""This driver or device does not have what was asked for."""
+
+_CLOSED = {
+    Fault.LIBRARY_NOT_FOUND: (
+        "No NVIDIA driver was found, so GPU memory is not shown; this process' own memory is. "
+        "If this machine has an NVIDIA GPU, install its driver, or start the container with its GPUs."
+    ),
+    Fault.DRIVER_NOT_LOADED: (
+        "The NVIDIA driver is installed but not running, so device memory is not shown; all else is. "
+        "nvidia-smi, or a reboot, usually starts it."
+    ),
+    Fault.LIB_RM_VERSION_MISMATCH: (
+        "The NVIDIA driver was updated while it was running, so device memory is not shown until "
+        "the machine is rebooted; all else is."
+    ),
+    Fault.NO_PERMISSION: (
+        "This user may not ask the NVIDIA driver, so device memory is not shown; all else is. "
+        "The administrator can give access to /dev/nvidia*."
+    ),
+}
+
+
+def code_of(error: Exception) -> int | None:
+    """Return the error code that an NVML error carries; None for any other error."""
+    code = getattr(error, "value", None)
+    return code if isinstance(code, int) else None
+
+
+def why_closed(error: Exception) -> str:
+    """Return why NVML cannot be used at all, in one or two plain sentences with the remedy."""
+    if isinstance(error, ImportError):
+        return (
+            "The package nvidia-ml-py is missing, so device memory is not shown; all else is. "
+            "pip install nvidia-ml-py brings it."
+        )
+    code = code_of(error)
+    if code in _CLOSED:
+        return _CLOSED[Fault(code)]
+    return (
+        f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all else is. "
+        "nvidia-smi may tell more."
+    )
+
+
+def why_unread(device: str, error: Exception) -> str:
+    """Return why one device's memory cannot be read, in one or two plain sentences with the remedy."""
+    code = code_of(error)
+    if code in LOST:
+        return (
+            f"{device} is lost to the driver ({plain(error)}): its device memory ends here; "
+            "other GPUs go on. A reset of the GPU or a reboot brings it back."
+        )
+    if code == Fault.NOT_SUPPORTED:
+        return (
+            f"{device} has no memory figures of its own, as GPUs that share the CPU's memory have none, so "
+            "device in use is not shown; what torch allocates is."
+        )
+    if code == Fault.NO_PERMISSION:
+        return (
+            f"This user may not read the memory of {device}, so device in use is not shown; what torch "
+            "allocates is. The administrator can allow it."
+        )
+    return (
+        f"The driver does not tell the memory of {device} ({plain(error)}), so device in use is not shown "
+        "while that lasts; what torch allocates is. nvidia-smi may tell more."
+    )

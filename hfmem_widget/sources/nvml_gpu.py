@@ -1,0 +1,190 @@
+"""One GPU, or MIG instance, as NVML tells of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from hfmem_widget.labels import plain
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.nvml_faults import LOST, MISSING, Fault, code_of, why_unread
+from hfmem_widget.sources.procfs import ProcessIds
+
+METRICS: Final = (
+    ("device_used", "device in use"),
+    ("driver_reserved", "driver's reserve"),
+    ("process", "this process"),
+    ("others", "other processes"),
+    ("utilization", "GPU busy (%)"),
+)
+NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
+
+SLOW_INTERVAL: Final = 1.0
+"""Seconds between looks at the process list, which takes milliseconds on some drivers (MangoHud#2104)."""
+
+_PEBIBYTE: Final = 2.0**50
+_CONTEXT_BYTES: Final = 256 * 2.0**20
+
+
+class Gpu:
+    """A device's handle, what it is, and what was last read of it.
+
+    Parameters
+    ----------
+    nvml : module
+        `pynvml`, initialised.
+    handle : object
+        NVML's; None where it could not be had, and once the device has stopped answering for good.
+    label : str
+        What notes call it.
+    pids : ProcessIds
+        How this process may be listed.
+    note : callable
+        Takes a sentence for the user.
+
+    Attributes
+    ----------
+    name, uuid : str
+    total : float
+        Bytes; NaN if unknown.
+    listed : bool
+        Whether the driver names this process among the device's.
+    unexplained : bool
+        Whether it does not, though ids can differ and more is in use than nobody's use would be.
+    """
+
+    def __init__(
+        self, nvml: Any, handle: Any, label: str, pids: ProcessIds, note: Callable[[str], None]
+    ) -> None:
+        self.handle = handle
+        self.label = label
+        self.name = "NVIDIA GPU"
+        self.uuid = ""
+        self.total = NOT_AVAILABLE
+        self.listed = False
+        self.unexplained = False
+        self._nvml = nvml
+        self._pids = pids
+        self._note = note
+        self._knows_v2 = True
+        self._slow_due = -math.inf
+        self._slow: tuple[float, float, float] = (NOT_AVAILABLE,) * 3
+        if handle is not None:
+            self._describe()
+
+    def read(self, now: float) -> Sequence[float]:
+        """Return the values of `METRICS`; NVML's error only where NVML itself has been shut down."""
+        if self.handle is None:
+            return NOTHING
+        used = reserve = NOT_AVAILABLE
+        try:
+            used, reserve = self._used_and_reserve()
+        except self._nvml.NVMLError as error:
+            self._take(error)
+        if now >= self._slow_due:
+            self._slow_due = now + SLOW_INTERVAL
+            self._slow = self._read_slowly(used)
+        # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
+        return NOTHING if self.handle is None else (used, reserve, *self._slow)
+
+    def _describe(self) -> None:
+        nvml = self._nvml
+        try:
+            self.name = plain(nvml.nvmlDeviceGetName(self.handle))
+            self.uuid = plain(nvml.nvmlDeviceGetUUID(self.handle))
+            self.total = _within(self._memory().total, _PEBIBYTE)
+        except nvml.NVMLError as error:
+            # Any other fault shows in the first reading, under the label that people know.
+            if code_of(error) in {*LOST, Fault.UNINITIALIZED}:
+                self._take(error)
+
+    def _used_and_reserve(self) -> tuple[float, float]:
+        memory = self._memory()
+        total, used = memory.total, memory.used
+        if not self._knows_v2:
+            return _within(used, total), NOT_AVAILABLE
+        reserve = memory.reserved
+        unaccounted = total - memory.free - used
+        # Whether v2's `used` includes the reserve differs between drivers (nvml-wrapper#57); the sum tells.
+        if abs(unaccounted) < abs(unaccounted - reserve):
+            used -= reserve
+        return _within(used, total), _within(reserve, total)
+
+    def _memory(self) -> Any:
+        nvml = self._nvml
+        if self._knows_v2:
+            try:
+                return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
+            except nvml.NVMLError as error:
+                if code_of(error) not in MISSING:
+                    raise
+        memory = nvml.nvmlDeviceGetMemoryInfo(self.handle)
+        if self._knows_v2:
+            self._knows_v2 = False
+            self._note(
+                "This driver, older than R510, counts what it reserves for itself as device memory in use; "
+                "a newer one tells the two apart."
+            )
+        return memory
+
+    def _read_slowly(self, used: float) -> tuple[float, float, float]:
+        process = self._unless_missing(self._own_bytes)
+        self.unexplained = math.isnan(process) and not self.listed and used > _CONTEXT_BYTES
+        # Taken together with the process' share: with an older one, the others' would jump about.
+        others = max(used - process, 0.0)
+        return process, others, self._unless_missing(self._utilization)
+
+    def _own_bytes(self) -> float:
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            try:
+                listed = self._processes(kind)
+            except self._nvml.NVMLError:
+                if kind == "Compute":
+                    raise
+                continue
+            # A process in more than one list has the same total in each.
+            for process in listed:
+                if process.pid in self._pids.own:
+                    self.listed = True
+                    return _within(process.usedGpuMemory, self.total)
+        self.listed = False
+        # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
+        return 0.0 if self._pids.all_visible else NOT_AVAILABLE
+
+    def _processes(self, kind: str) -> Sequence[Any]:
+        prefix = f"nvmlDeviceGet{kind}RunningProcesses"
+        try:
+            listed: Sequence[Any] = getattr(self._nvml, prefix + "_v3")(self.handle)
+        except self._nvml.NVMLError as error:
+            if code_of(error) not in MISSING:
+                raise
+            listed = getattr(self._nvml, prefix + "_v2")(self.handle)
+        return listed
+
+    def _utilization(self) -> float:
+        return _within(self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu, 100)
+
+    def _unless_missing(self, read: Callable[[], float]) -> float:
+        if self.handle is None:
+            return NOT_AVAILABLE
+        try:
+            return read()
+        except self._nvml.NVMLError as error:
+            # Quietly: MIG instances tell no utilisation, WDDM no processes, and both are extras.
+            if code_of(error) not in MISSING:
+                self._take(error)
+            return NOT_AVAILABLE
+
+    def _take(self, error: Exception) -> None:
+        code = code_of(error)
+        if code == Fault.UNINITIALIZED:
+            raise error
+        if code in LOST:
+            self.handle = None
+        self._note(why_unread(self.label, error))
+
+
+def _within(value: float | None, most: float) -> float:
+    """Return a value as a float; NaN unless it is from 0 to `most` (NVML says 2**64 - 1 for unknown)."""
+    return float(value) if value is not None and 0 <= value <= most else NOT_AVAILABLE

@@ -1,0 +1,1 @@
+"""How it looks: functions of a `Session`; nothing here can reach a device."""

@@ -1,0 +1,258 @@
+"""The card under a watched cell: HTML that needs no script, no style sheet and no kernel."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from hfmem_widget.labels import for_html, plain
+from hfmem_widget.session import Polling, Session, Span
+from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
+from hfmem_widget.view import palette
+from hfmem_widget.view.facts import Facts, facts_of, samples_in
+from hfmem_widget.view.line import (
+    duration_text,
+    headroom_text,
+    how_it_went,
+    left_behind_text,
+    line,
+    parts,
+    peak_text,
+)
+from hfmem_widget.view.sparkline import sparkline
+
+MOST_NOTES = 3
+TIMES = "\u00d7"
+NOTE_LENGTH = 300
+
+MANY_MISSED = 0.05
+LONG_GAP = 1.0
+LONG_GAP_INTERVALS = 5
+
+_TEXT = "color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;"
+_FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
+_QUIET = "opacity:.72"
+_BOX = (
+    f'<div style="box-sizing:border-box;max-width:860px;margin:2px 0;padding:10px 14px 11px;'
+    f"border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));border-radius:6px;"
+    f'font-size:13px;line-height:1.45;{_FONT}{_TEXT}">'
+)
+_SMALL_LINE = '<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
+
+
+def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, str]:
+    """Return the card by MIME type.
+
+    Parameters
+    ----------
+    with_chart : bool
+        True where the chart is an output of its own; otherwise the card carries a small picture.
+    """
+    facts = facts_of(session, span)
+    html = "".join(
+        (
+            _BOX,
+            _header(session, span, facts),
+            _figures(facts[0]) if len(facts) == 1 else _table(facts),
+            "" if with_chart else _picture(session, span),
+            _use(facts[0]) if len(facts) == 1 else "",
+            *(_note(note) for note in session.notes[:MOST_NOTES]),
+            _polling(session.polling),
+            "</div>",
+        )
+    )
+    return {"text/html": html, "text/plain": line(session, span)}
+
+
+def running_bundle(label: str) -> dict[str, str]:
+    """Return what stands in the card's place while the cell runs."""
+    html = (
+        f'<div style="font-size:13px;line-height:1.45;margin:2px 0;{_FONT}{_TEXT}">'
+        f"{_bullet(palette.ALLOCATED)} <strong>{for_html(label)}</strong> "
+        f'<span style="{_QUIET}">· watching …</span></div>'
+    )
+    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
+
+
+def compact_bundle(session: Session, span: Span) -> dict[str, str]:
+    """Return the card of a quick cell: the same facts on one line."""
+    facts = facts_of(session, span)
+    devices = [[one.device.key, *parts(one)] for one in facts]
+    first = devices.pop(0) if len(devices) == 1 else []
+    html = (
+        f'<div style="font-size:12px;line-height:1.5;margin:2px 0;{_FONT}{_TEXT}">'
+        f"{_outcome_bullet(span)} <strong>{for_html(span.label or span.kind)}</strong> "
+        f'<span style="{_QUIET}">{_phrases([*how_it_went(session, span), *first])}</span>'
+        + "".join(
+            f'<div style="margin-left:14px;{_QUIET}">{_phrases(one)}</div>' for one in devices
+        )
+        + "</div>"
+    )
+    return {"text/html": html, "text/plain": line(session, span)}
+
+
+def _header(session: Session, span: Span, facts: tuple[Facts, ...]) -> str:
+    told = [span.kind, duration_text(session, span), *_devices(facts)]
+    outcome = plain(span.outcome) or "running"
+    return (
+        '<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px">'
+        f'<strong style="font-size:15px;overflow-wrap:anywhere">{for_html(span.label or span.kind)}</strong> '
+        f'<span style="{_QUIET}">{_phrases(told)}</span> '
+        f'<span style="margin-left:auto">{_outcome_bullet(span)} {for_html(outcome)}</span></div>'
+    )
+
+
+def _phrases(phrases: list[str]) -> str:
+    """Return the phrases, none of them broken, each but the last with the dot that follows it."""
+    last = len(phrases) - 1
+    return " ".join(
+        f'<span style="white-space:nowrap">{for_html(phrase)}{" ·" if at < last else ""}</span>'
+        for at, phrase in enumerate(phrases)
+    )
+
+
+def _devices(facts: tuple[Facts, ...]) -> list[str]:
+    if not facts:
+        return []
+    if len(facts) == 1:
+        device = facts[0].device
+        return [f"{device.key} {device.name}"]
+    names = {one.device.name for one in facts}
+    return [f"{len(facts)} {TIMES} {names.pop()}" if len(names) == 1 else f"{len(facts)} devices"]
+
+
+def _outcome_bullet(span: Span) -> str:
+    if span.outcome in {"", "done"}:
+        return _bullet(palette.GOOD if span.outcome else palette.ALLOCATED)
+    return _bullet(palette.STOPPED if span.outcome == "interrupted" else palette.BAD)
+
+
+def _bullet(colour: str) -> str:
+    return f'<span aria-hidden="true" style="color:{colour}">●</span>'
+
+
+def _columns(facts: Facts) -> list[tuple[str, str, str]]:
+    """Return the five figures: what each is, what it reads, and what stands small below it."""
+    certainty = "" if math.isnan(facts.peak.value) else f" ({facts.peak.certainty})"
+    bound = "≥ " if facts.peak.certainty == "at least" else ""
+    return [
+        (f"{facts.allocated_label}, start → end", format_change(facts.before, facts.after), ""),
+        ("left behind", left_behind_text(facts), ""),
+        (
+            f"peak{certainty}",
+            bound + format_bytes(facts.peak.value),
+            _known(
+                facts.above_start, f"{format_bytes(facts.above_start, signed=True)} above the start"
+            ),
+        ),
+        (
+            facts.reserved_label,
+            format_bytes(facts.reserved),
+            _known(facts.reserved_peak, f"{format_bytes(facts.reserved_peak)} at its peak"),
+        ),
+        (
+            "headroom at the peak",
+            headroom_text(facts),
+            _known(facts.device.total, f"of {format_bytes(facts.device.total)}"),
+        ),
+    ]
+
+
+def _known(value: float, text: str) -> str:
+    return "" if math.isnan(value) else text
+
+
+def _figures(facts: Facts) -> str:
+    drawn = []
+    for label, value, below in _columns(facts):
+        small = (
+            f'<dd style="margin:0;font-size:11px;{_QUIET}">{for_html(below)}</dd>' if below else ""
+        )
+        drawn.append(
+            '<div style="flex:1 1 84px;min-width:max-content;white-space:nowrap">'
+            f'<dt style="margin:0;font-size:11px;font-weight:normal;{_QUIET}">{for_html(label)}</dt>'
+            f'<dd style="margin:0;font-size:15px;font-weight:600">{for_html(value)}</dd>{small}</div>'
+        )
+    return (
+        f'<dl style="display:flex;flex-wrap:wrap;gap:8px 10px;margin:9px 0 0">{"".join(drawn)}</dl>'
+    )
+
+
+def _table(facts: tuple[Facts, ...]) -> str:
+    if not facts:
+        return ""
+    cell = "padding:2px 0 2px 18px;text-align:right;white-space:nowrap;border:0;background:none"
+    first = (
+        "padding:2px 0;text-align:left;white-space:nowrap;border:0;background:none;font-weight:600"
+    )
+    heads = ["device", *(label for label, _, _ in _columns(facts[0]))]
+    heads[3] = "peak"
+    top = "".join(
+        f'<th scope="col" style="{first if at == 0 else cell};font-size:11px;font-weight:normal;'
+        f'{_QUIET}">{for_html(head)}</th>'
+        for at, head in enumerate(heads)
+    )
+    rows = "".join(
+        # JupyterLab stripes rows; here they are the card's own.
+        f'<tr style="background:none"><th scope="row" style="{first}">{for_html(one.device.key)}</th>'
+        + "".join(f'<td style="{cell}">{for_html(value)}</td>' for value in _row(one))
+        + "</tr>"
+        for one in facts
+    )
+    return (
+        '<div style="overflow-x:auto;margin:8px 0 0"><table style="border-collapse:collapse;'
+        'table-layout:auto;border:0;margin:0;width:100%;font-size:13px;color:inherit">'
+        f'<thead style="border:0"><tr>{top}</tr></thead><tbody>'
+        f"{rows}</tbody></table></div>"
+    )
+
+
+def _row(facts: Facts) -> list[str]:
+    return [
+        format_change(facts.before, facts.after),
+        left_behind_text(facts),
+        peak_text(facts.peak),
+        format_bytes(facts.reserved),
+        headroom_text(facts),
+    ]
+
+
+def _picture(session: Session, span: Span) -> str:
+    drawn = sparkline(session, span)
+    if drawn:
+        return drawn
+    count = samples_in(session, span)
+    samples = "1 sample" if count == 1 else f"{count} samples"
+    return f"{_SMALL_LINE}too short to chart: {samples} in {duration_text(session, span)}</div>"
+
+
+def _use(facts: Facts) -> str:
+    """Return who uses the device, in the unit of its capacity."""
+    if math.isnan(facts.used):
+        return ""
+    divisor, _ = unit_for(facts.device.total if facts.device.total > 0 else facts.used)
+    told = [
+        f"{facts.used_label} {number(facts.used, divisor)} of {format_bytes(facts.device.total)}"
+    ]
+    if math.isfinite(facts.process):
+        told.append(f"this process {number(facts.process, divisor)}")
+    if math.isfinite(facts.others):
+        told.append(f"other processes {number(facts.others, divisor)}")
+    return f"{_SMALL_LINE}{_phrases(told)}</div>"
+
+
+def _note(note: str) -> str:
+    return f"{_SMALL_LINE}{escape(plain(note, NOTE_LENGTH))}</div>"
+
+
+def _polling(polling: Polling) -> str:
+    """Say how far the samples can be trusted, only where they came badly."""
+    told = []
+    due = polling.ticks + polling.missed
+    if due and polling.missed / due > MANY_MISSED:
+        told.append(f"{polling.missed} of {due} samples were missed")
+    if polling.longest_gap > max(LONG_GAP, LONG_GAP_INTERVALS * polling.interval):
+        told.append(f"nothing was sampled for up to {format_duration(polling.longest_gap)}")
+    if polling.stopped:
+        told.append(f"sampling stopped early: {polling.stopped}")
+    return f"{_SMALL_LINE}{escape(plain('; '.join(told), NOTE_LENGTH))}</div>" if told else ""

@@ -1,0 +1,77 @@
+"""One series over one stretch of time, in few points that keep every extreme that a screen could show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.session import Timeline
+
+Points = list[tuple[float, float]]
+"""Seconds since the stretch began, and bytes. NaN breaks the line."""
+
+Gap = tuple[float, float]
+
+
+def curve(part: Timeline, column: int, start: float, stop: float, *, columns: int) -> Points:
+    """Return a series as at most about two points for each of so many columns of the picture.
+
+    Parameters
+    ----------
+    part : Timeline
+        The rows between `start` and `stop`.
+    column : int
+        Which series.
+    columns : int
+        Into how many columns of equal width the time is divided; the lowest and highest value of each stay.
+    """
+    if column >= part.width:
+        return []
+    low, high = part.low[:, column], part.high[:, column]
+    time = part.time.clip(start, stop)
+    pixel = np.minimum((time - start) / max(stop - start, 1e-9) * columns, columns - 1).astype(int)
+    points: Points = []
+    for rows in _stretches(part, ~np.isnan(high), visible_gaps(part, start, stop, columns)):
+        if points:
+            points.append(((points[-1][0] + time[rows[0]] - start) / 2, math.nan))
+        for row, values in _extremes(rows, pixel[rows], low, high):
+            points.append((float(time[row] - start), float(values[row])))
+    return points
+
+
+def visible_gaps(part: Timeline, start: float, stop: float, columns: int) -> list[Gap]:
+    """Return the gaps wide enough to be seen, cut to the stretch."""
+    least = (stop - start) / columns
+    cut = ((max(start, one), min(stop, two)) for one, two in part.gaps)
+    return [(one, two) for one, two in cut if two - one > least]
+
+
+def _stretches(part: Timeline, known: NDArray[np.bool_], gaps: list[Gap]) -> list[NDArray[np.intp]]:
+    """Return the rows of each unbroken run: no gap and no missing value within it."""
+    broken = np.zeros(len(known) + 1, dtype=int)
+    for gap_start, _ in gaps:
+        broken[part.time.searchsorted(gap_start, side="right")] += 1
+    run = np.cumsum(broken[:-1] + ~known)
+    rows = np.flatnonzero(known)
+    return [one for one in np.split(rows, np.flatnonzero(np.diff(run[rows])) + 1) if len(one)]
+
+
+def _extremes(
+    rows: NDArray[np.intp],
+    pixel: NDArray[np.intp],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield, in order of time, which rows to draw and whether by their low or their high."""
+    for group in np.split(rows, np.flatnonzero(np.diff(pixel)) + 1):
+        lowest, highest = int(group[low[group].argmin()]), int(group[high[group].argmax()])
+        chosen = {(lowest, 0), (highest, 1)}
+        # A line reaches from its first reading to its last, whatever the extremes in between.
+        chosen |= {(int(row), 1) for row in group if row in (rows[0], rows[-1])}
+        for row, is_high in sorted(chosen):
+            if is_high and (row, 0) in chosen and low[row] == high[row]:
+                continue
+            yield row, high if is_high else low

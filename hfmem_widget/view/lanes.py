@@ -1,0 +1,157 @@
+"""Spans as bars in lanes: which are drawn, which fold into groups, which one was the worst."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hfmem_widget.session import Session, Span, SpanKind
+from hfmem_widget.units import format_duration
+from hfmem_widget.view.facts import allocated_peak
+from hfmem_widget.view.line import peak_text
+
+TO = "\u2013"
+
+MOST_BARS = 200
+MOST_LANES = 4
+LEAST_RIVALS = 3
+"""Among this many siblings or more, the worst is worth marking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A span, or a run of neighbours of the same kind, as it is drawn.
+
+    Attributes
+    ----------
+    lane : int
+        0 is the top.
+    kind : str
+    label : str
+        Plain text.
+    start, stop : float
+        Seconds since the view begins, cut to it.
+    worst : bool
+        True for the one with the highest peak of its lane.
+    told : tuple of str
+        What hovering says, line by line; plain text.
+    """
+
+    lane: int
+    kind: SpanKind
+    label: str
+    start: float
+    stop: float
+    worst: bool
+    told: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a bar goes, and which span is the worst there."""
+
+    lane: int
+    start: float
+    stop: float
+    worst: Span | None
+
+
+def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[Bar]:
+    """Return the bars of what happened between two instants, for the peaks of one device."""
+    ends = {
+        span.id: session.last_sample.time if span.stop is None else span.stop
+        for span in session.spans
+    }
+    in_view = [
+        span
+        for span in session.spans
+        # What only touches the view's edge belongs to its neighbour.
+        if start <= span.start <= stop and (ends[span.id] > start or span.start == ends[span.id])
+    ]
+    lanes = _assign(in_view, ends)
+    most = MOST_BARS // max(1, len(lanes))
+    return [
+        _bar(session, device, group, _Place(index, start, stop, worst), ends)
+        for index, lane in enumerate(lanes)
+        for worst in [_worst(session, device, lane)]
+        for group in _fold(lane, most)
+    ]
+
+
+def range_label(first: str, last: str) -> str:
+    """Return "steps 1 to 250", with a dash, for "step 1" and "step 250"; other pairs are written out."""
+    one, two = re.fullmatch(r"(.*?)(\d+)", first), re.fullmatch(r"(.*?)(\d+)", last)
+    if one is None or two is None or one[1] != two[1]:
+        return f"{first} {TO} {last}"
+    name = one[1].strip()
+    return f"{name}s {one[2]}{TO}{two[2]}" if name else f"{one[2]}{TO}{two[2]}"
+
+
+def _assign(spans: Sequence[Span], ends: dict[int, float]) -> list[list[Span]]:
+    """Put every span a lane below its parent; further down where siblings overlap."""
+    epoch_parents = {span.parent for span in spans if span.kind == "epoch"}
+    lane_of: dict[int | None, int] = {}
+    busy_until = [-math.inf] * MOST_LANES
+    lanes: list[list[Span]] = [[] for _ in range(MOST_LANES)]
+    for span in sorted(spans, key=lambda span: (span.start, span.id)):
+        lane = lane_of.get(span.parent, -1) + 1
+        if span.kind == "train" and span.parent is not None and span.id in epoch_parents:
+            # Around epochs it says nothing that the cell's bar and theirs do not.
+            lane_of[span.id] = lane - 1
+            continue
+        while lane < MOST_LANES and busy_until[lane] > span.start + 1e-6:
+            lane += 1
+        lane_of[span.id] = lane
+        if lane < MOST_LANES:
+            busy_until[lane] = ends[span.id]
+            lanes[lane].append(span)
+    return [lane for lane in lanes if lane]
+
+
+def _fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
+    """Group neighbours that are alike until at most about `most` groups are left."""
+    size = math.ceil(len(lane) / most)
+    for _, alike in groupby(lane, key=lambda span: (span.kind, span.parent)):
+        run = list(alike)
+        yield from (run[at : at + size] for at in range(0, len(run), size))
+
+
+def _worst(session: Session, device: str, lane: Sequence[Span]) -> Span | None:
+    peaks = {
+        span.id: allocated_peak(session, span, device).value for span in lane if span.kind == "step"
+    }
+    known = [value for value in peaks.values() if value > 0]
+    if len(known) < LEAST_RIVALS or min(known) == max(known):
+        return None
+    return next(span for span in lane if peaks.get(span.id) == max(known))
+
+
+def _bar(
+    session: Session, device: str, group: Sequence[Span], place: _Place, ends: dict[int, float]
+) -> Bar:
+    first, last = group[0], group[-1]
+    stop = ends[last.id]
+    label = first.label or first.kind
+    highest = max(group, key=lambda span: _or_lowest(allocated_peak(session, span, device).value))
+    peak = f"peak {peak_text(allocated_peak(session, highest, device))}"
+    if len(group) > 1:
+        label = range_label(label, last.label or last.kind)
+        peak = f"{peak} in {highest.label or highest.kind}"
+    failed = [span.outcome for span in group if span.outcome not in {"", "done"}]
+    told = (f"{label} · {format_duration(stop - first.start)}", peak, *failed[:1])
+    return Bar(
+        place.lane,
+        first.kind,
+        label,
+        start=first.start - place.start,
+        stop=min(stop, place.stop) - place.start,
+        worst=place.worst is not None and place.worst in group,
+        told=told,
+    )
+
+
+def _or_lowest(value: float) -> float:
+    return -math.inf if math.isnan(value) else value

@@ -1,0 +1,84 @@
+"""A span in one line of plain text: what terminals, logs and bare front ends show."""
+
+from __future__ import annotations
+
+import math
+
+from hfmem_widget.labels import plain
+from hfmem_widget.session import Peak, Session, Span
+from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
+from hfmem_widget.view.facts import Facts, end_of, facts_of
+
+
+def line(session: Session, span: Span) -> str:
+    """Return what a span cost; each further device gets a line of its own.
+
+    Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) ·
+    peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``.
+    """
+    head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
+    devices = [" · ".join((plain(one.device.key), *parts(one))) for one in facts_of(session, span)]
+    if len(devices) > 1:
+        return "\n  ".join((" · ".join((*head, f"{len(devices)} devices")), *devices))
+    return " · ".join((*head, *devices))
+
+
+def how_it_went(session: Session, span: Span) -> list[str]:
+    """Return how long it took, and its outcome where that is not "done"."""
+    told = [duration_text(session, span)]
+    if span.outcome != "done":
+        told.append(plain(span.outcome) or "running")
+    return told
+
+
+def duration_text(session: Session, span: Span) -> str:
+    """Return how long a span took, or has taken so far."""
+    return format_duration(end_of(session, span) - span.start)
+
+
+def parts(facts: Facts) -> list[str]:
+    """Return one device's figures as short phrases, always in the same order."""
+    return [
+        f"{facts.allocated_label} {change(facts)}",
+        f"peak {peak_text(facts.peak)}",
+        f"{facts.reserved_label} {_like(facts.reserved, facts.peak.value)}",
+        f"headroom {headroom_text(facts)}",
+    ]
+
+
+def change(facts: Facts) -> str:
+    """Return both edges and the difference, such as ``0.00 → 3.75 GiB (+3.75)``."""
+    divisor, _ = unit_for(max(facts.before, facts.after))
+    kept = number(facts.left_behind, divisor, signed=True)
+    if unit_for(facts.left_behind)[0] != divisor and facts.left_behind != 0:
+        # 3 MiB would vanish among GiB, and a slow leak with them.
+        kept = format_bytes(facts.left_behind, signed=True)
+    return f"{format_change(facts.before, facts.after)} ({kept})"
+
+
+def left_behind_text(facts: Facts) -> str:
+    """Return the difference with its sign; ``±0`` needs no unit."""
+    text = format_bytes(facts.left_behind, signed=True)
+    return "±0" if text.startswith("±0") else text
+
+
+def peak_text(peak: Peak) -> str:
+    """Return a peak and how it is known, such as ``6.99 GiB exact`` or ``≥ 6.99 GiB``."""
+    if math.isnan(peak.value):
+        return format_bytes(peak.value)
+    if peak.certainty == "at least":
+        return f"≥ {format_bytes(peak.value)}"
+    return f"{format_bytes(peak.value)} {peak.certainty}"
+
+
+def headroom_text(facts: Facts) -> str:
+    """Return the headroom in the unit of the capacity it is a part of."""
+    if math.isnan(facts.headroom):
+        return format_bytes(facts.headroom)
+    divisor, unit = unit_for(facts.device.total)
+    return f"{number(facts.headroom, divisor)} {unit}"
+
+
+def _like(value: float, neighbour: float) -> str:
+    divisor, _ = unit_for(neighbour)
+    return number(value, divisor) if unit_for(value)[0] == divisor else format_bytes(value)

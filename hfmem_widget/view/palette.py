@@ -1,0 +1,78 @@
+"""The colours, in one place: Okabe and Ito's, which stay apart for colour-blind eyes, and greys.
+
+Plotly takes no CSS variables, so what it draws must read on white and on black alike. No grey has 4.5:1
+on both #ffffff and #111111 (their own 18.9:1 allows √18.9 = 4.35 at best); `INK` has that.
+"""
+
+from __future__ import annotations
+
+from hfmem_widget.session import SpanKind
+
+ALLOCATED = "#0072B2"
+RESERVED = "#868C94"
+DEVICE_USED = "#9AA3AD"
+PEAK = "#D55E00"
+CAPACITY = "#D55E00"
+
+INK = "#797979"
+GRID = "rgba(128,128,128,0.22)"
+
+GOOD = "#009E73"
+STOPPED = "#E69F00"
+BAD = "#D55E00"
+
+DEVICES: tuple[tuple[str, str], ...] = (
+    (ALLOCATED, "solid"),
+    ("#E69F00", "dash"),
+    ("#009E73", "dot"),
+    ("#CC79A7", "dashdot"),
+    ("#56B4E9", "longdash"),
+    ("#D55E00", "longdashdot"),
+    ("#9C8A00", "solid"),
+    ("#868C94", "dash"),
+)
+"""Colour and dash of each device's line; the yellow is darkened, since #F0E442 is lost on white."""
+
+STROKES: dict[str, str] = {
+    "solid": "",
+    "dash": "6 4",
+    "dot": "2 3",
+    "dashdot": "6 3 2 3",
+    "longdash": "10 4",
+    "longdashdot": "10 3 2 3",
+}
+"""Plotly's names of dashes as SVG writes them."""
+
+_DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
+_KINDS: dict[SpanKind, str] = {"evaluate": "#CC79A7", "predict": "#CC79A7", "oom": PEAK}
+
+
+def bar(kind: SpanKind, lane: int, *, worst: bool = False) -> str:
+    """Return the colour of a span's bar: structure is grey by depth, with one hue for evaluations."""
+    if worst:
+        return PEAK
+    return _KINDS.get(kind, _DEPTHS[min(lane, len(_DEPTHS) - 1)])
+
+
+def ink_on(background: str) -> str:
+    """Return black or white, whichever reads better on a ``#rrggbb`` background."""
+    return (
+        "#ffffff"
+        if contrast("#ffffff", background) > contrast("#000000", background)
+        else "#000000"
+    )
+
+
+def contrast(first: str, second: str) -> float:
+    """Return the WCAG contrast ratio of two ``#rrggbb`` colours, from 1 to 21."""
+    bright, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (_linear(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)

@@ -1,0 +1,223 @@
+"""The picture before it is drawn: ranges, lines, the peak, bars, gaps. A pure function of a session."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hfmem_widget.session import Device, Peak, Session, Span
+from hfmem_widget.units import unit_for
+from hfmem_widget.view.curve import Gap, Points, curve, visible_gaps
+from hfmem_widget.view.facts import active_devices, allocated_peak, end_of, label_of
+from hfmem_widget.view.lanes import Bar, lay_lanes
+from hfmem_widget.view.line import peak_text
+
+LEAST_SAMPLES = 5
+"""Fewer are too few for a line that means anything."""
+
+CAPACITY_FROM = 0.6
+DEVICE_USED_UP_TO = 2.0
+
+LABEL_ROOM = 0.11
+CLEARANCE = 0.03
+"""Shares of the plot's height: what a label needs, and how far it keeps from a line."""
+
+_EDGE = 0.25
+"""Closer to a side than this share of the width, the peak's label turns inwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series as it is drawn."""
+
+    device: str
+    metric: str
+    label: str
+    points: Points
+
+    @property
+    def runs(self) -> list[Points]:
+        """The points between breaks."""
+        runs: list[Points] = [[]]
+        for point in self.points:
+            if math.isnan(point[1]):
+                runs.append([])
+            else:
+                runs[-1].append(point)
+        return [run for run in runs if run]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMark:
+    """Where the highest point stands, in seconds of the scene and bytes, and its label's foot."""
+
+    time: float
+    peak: Peak
+    text: str
+    label_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is to be drawn. Times are seconds since its own beginning, heights are bytes.
+
+    Attributes
+    ----------
+    duration : float
+    device : Device
+        The one shown in full; the others only have their allocated line.
+    lines : tuple of Line
+        In order of drawing.
+    peak : PeakMark or None
+    capacity : float or None
+        Where the data come near it.
+    ceiling, top : float
+        The highest of what is drawn, and the upper end of the vertical axis; labels stand between.
+    bars : tuple of Bar
+    gaps : tuple of (float, float)
+    """
+
+    duration: float
+    device: Device
+    lines: tuple[Line, ...]
+    peak: PeakMark | None
+    capacity: float | None
+    ceiling: float
+    top: float
+    bars: tuple[Bar, ...]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Divisor and name of the unit that suits the picture."""
+        return unit_for(self.top)
+
+    @property
+    def peak_side(self) -> str:
+        """Which side of its point the peak's label stands on: "left", "right", or "" for above it."""
+        share = 0.5 if self.peak is None else self.peak.time / self.duration
+        return "right" if share < _EDGE else "left" if share > 1 - _EDGE else ""
+
+    def name(self, line: Line) -> str:
+        """Return what a line is called in the legend."""
+        if line.device != self.device.key:
+            return line.device
+        # The legend's columns are as wide as its longest name: the device is said once.
+        told = len(self.devices) > 1 and line.metric == "allocated"
+        return f"{line.device} {line.label}" if told else line.label
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that have a line, the one shown in full first."""
+        return tuple(dict.fromkeys((self.device.key, *(line.device for line in self.lines))))
+
+
+def build_scene(session: Session, span: Span | None = None, *, columns: int) -> Scene | None:
+    """Return what to draw of a span, or of the whole session; None where there is too little for it.
+
+    Parameters
+    ----------
+    columns : int
+        How finely time is resolved; each line has about two points a column at most.
+    """
+    start, stop = (span.start, end_of(session, span)) if span else (0.0, _session_end(session))
+    devices = active_devices(session, span)
+    part = session.between(start, stop)
+    if len(part) < LEAST_SAMPLES or stop <= start or not devices:
+        return None
+    primary = _most_used(session, span, devices)
+
+    def line(device: Device, metric: str) -> Line:
+        index = session.index(f"{device.key}/{metric}")
+        points = [] if index is None else curve(part, index, start, stop, columns=columns)
+        return Line(device.key, metric, label_of(session, device, metric), points)
+
+    lines = [line(primary, "allocated"), line(primary, "reserved")]
+    others = [line(device, "allocated") for device in devices if device.key != primary.key]
+    peak = _highest(session, span, primary)
+    data = _highest_point([*lines, *others], peak)
+    if math.isnan(data):
+        return None
+    used = line(primary, "device_used")
+    if _highest_point([used]) <= DEVICE_USED_UP_TO * data:
+        lines.insert(0, used)
+    lines = [one for one in (*lines, *others) if one.points]
+    capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
+    ceiling = _highest_point(lines, peak) or 1.0
+    label_at, top = _layout(ceiling, capacity)
+    return Scene(
+        stop - start,
+        primary,
+        tuple(lines),
+        None if peak is None else _mark(session, primary.key, peak, (start, stop), label_at),
+        capacity,
+        ceiling,
+        top,
+        tuple(lay_lanes(session, primary.key, start, stop)),
+        tuple((one - start, two - start) for one, two in visible_gaps(part, start, stop, columns)),
+    )
+
+
+def _session_end(session: Session) -> float:
+    return max((end_of(session, span) for span in session.spans), default=session.last_sample.time)
+
+
+def _most_used(session: Session, span: Span | None, devices: tuple[Device, ...]) -> Device:
+    def height(device: Device) -> float:
+        peak = _highest(session, span, device)
+        return -1.0 if peak is None else peak.value
+
+    return max(devices, key=height)
+
+
+def _highest(session: Session, span: Span | None, device: Device) -> Peak | None:
+    """Return the peak of a span; of a session, that of the span that rose highest, or of the samples."""
+    if span is not None:
+        known = [allocated_peak(session, span, device.key)]
+    else:
+        known = [allocated_peak(session, one, device.key) for one in session.spans]
+        known.append(Peak(session.peak(f"{device.key}/allocated"), "sampled"))
+    known = [peak for peak in known if not math.isnan(peak.value)]
+    # max() returns the first of equals: a span's own peak stands before the samples'.
+    return max(known, key=lambda peak: peak.value, default=None)
+
+
+def _highest_point(lines: list[Line], peak: Peak | None = None) -> float:
+    heights = [value for line in lines for _, value in line.points if not math.isnan(value)]
+    return max([*heights, *([peak.value] if peak else [])], default=math.nan)
+
+
+def _layout(ceiling: float, capacity: float | None) -> tuple[float, float]:
+    """Return where the peak's label stands, clear of every line, and how high the axis must reach."""
+    top = ceiling / (1 - LABEL_ROOM - CLEARANCE)
+    if capacity is None:
+        return ceiling + CLEARANCE * top, top
+    top = max(top, capacity / (1 - LABEL_ROOM))
+    if capacity - ceiling > (LABEL_ROOM + 2 * CLEARANCE) * top:
+        return ceiling + CLEARANCE * top, top
+    top = max(ceiling, capacity) / (1 - LABEL_ROOM - CLEARANCE)
+    return max(ceiling, capacity) + CLEARANCE * top, top
+
+
+def _mark(
+    session: Session, device: str, peak: Peak, view: tuple[float, float], label_at: float
+) -> PeakMark:
+    """Place the peak: in the shortest span that has it, where the samples are highest."""
+    start, stop = view
+    inside = [
+        (end_of(session, one) - one.start, one.start, end_of(session, one))
+        for one in session.spans
+        if start <= one.start
+        and end_of(session, one) <= stop
+        and allocated_peak(session, one, device).value == peak.value
+    ]
+    _, start, stop = min(inside, default=(0.0, start, stop))
+    time = (start + stop) / 2
+    index = session.index(f"{device}/allocated")
+    part = session.between(start, stop)
+    if index is not None and len(part):
+        column = part.high[:, index]
+        if not all(math.isnan(value) for value in column):
+            row = max(range(len(column)), key=lambda at: (not math.isnan(column[at]), column[at]))
+            time = min(max(float(part.time[row]), start), stop)
+    return PeakMark(time - view[0], peak, f"peak {peak_text(peak)}", label_at)

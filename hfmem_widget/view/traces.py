@@ -1,0 +1,190 @@
+"""What a scene holds, as Plotly's traces."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hfmem_widget.labels import for_plotly
+from hfmem_widget.view import palette
+from hfmem_widget.view.curve import Points
+from hfmem_widget.view.lanes import Bar
+from hfmem_widget.view.scene import Line, PeakMark, Scene
+
+Trace = dict[str, Any]
+
+CLEAR = "rgba(0,0,0,0)"
+BAR_FONT = 10
+
+_NARROW = 320
+"""Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""
+
+_LETTER = 5.7
+_LEAST_LETTERS = 8
+
+_FILLS = {"device_used": (palette.DEVICE_USED, 0.22), "allocated": (palette.ALLOCATED, 0.28)}
+
+
+def traces(scene: Scene) -> list[Trace]:
+    """Return everything that is drawn between the axes, in order of drawing."""
+    styles = dict(zip(scene.devices, _cycle(len(scene.devices)), strict=True))
+    drawn = [trace for line in scene.lines for trace in _line(line, scene, styles[line.device])]
+    if scene.gaps:
+        drawn.append(_gaps(scene))
+    if scene.peak is not None:
+        drawn.append(_peak(scene.peak, scene))
+    return drawn + _lanes(scene)
+
+
+def packed(values: Iterable[float]) -> dict[str, str]:
+    """Return numbers as Plotly's base64 of ``float32``.
+
+    Seven digits in five bytes each; a list costs three times that, since notebooks are saved
+    with every number on a line of its own.
+    """
+    data = np.fromiter(values, dtype="<f4").tobytes()
+    return {"dtype": "f4", "bdata": base64.b64encode(data).decode()}
+
+
+def short(value: float) -> float:
+    """Return a number to the five digits that a screen can show."""
+    return float(f"{value:.5g}")
+
+
+def _cycle(count: int) -> list[tuple[str, str]]:
+    known = palette.DEVICES
+    return [known[index % len(known)] for index in range(count)]
+
+
+def _line(line: Line, scene: Scene, style: tuple[str, str]) -> list[Trace]:
+    trace = _points(line.points, scene) | {
+        "name": for_plotly(scene.name(line)),
+        # Not the name itself: a template would fill in what it finds in it.
+        "hovertemplate": f"%{{y:.4~g}} {scene.unit[1]}<extra>%{{fullData.name}}</extra>",
+    }
+    if line.device != scene.device.key:
+        return [trace | {"line": {"color": style[0], "width": 1.2, "dash": style[1]}}]
+    if line.metric == "reserved":
+        return [trace | {"line": {"color": palette.RESERVED, "width": 1, "dash": "4px,3px"}}]
+    fill = {"fill": "tozeroy", "fillcolor": _translucent(*_FILLS[line.metric])}
+    bare = {"line": {"color": CLEAR, "width": 0}}
+    if line.metric == "device_used":
+        return [trace | _points(_grounded(line), scene) | fill | bare]
+    stroke = {"line": {"color": palette.ALLOCATED, "width": 1.3}}
+    if len(line.runs) == 1:
+        return [trace | fill | stroke]
+    area = (
+        _points(_grounded(line), scene) | fill | bare | {"hoverinfo": "skip", "showlegend": False}
+    )
+    return [area, trace | stroke]
+
+
+def _points(points: Points, scene: Scene) -> Trace:
+    divisor, _ = scene.unit
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": packed(time for time, _ in points),
+        "y": packed(value / divisor for _, value in points),
+    }
+
+
+def _grounded(line: Line) -> Points:
+    """Return the points with every run brought down to zero, since Plotly fills across breaks."""
+    grounded: Points = []
+    for run in line.runs:
+        grounded += [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]
+    return grounded
+
+
+def _gaps(scene: Scene) -> Trace:
+    divisor, _ = scene.unit
+    return {
+        "type": "bar",
+        "name": "nothing sampled",
+        "x": [round((start + stop) / 2, 3) for start, stop in scene.gaps],
+        "width": [round(stop - start, 3) for start, stop in scene.gaps],
+        "y": [short(scene.top / divisor)] * len(scene.gaps),
+        "hovertemplate": "nothing was sampled here<extra></extra>",
+        "showlegend": False,
+        "marker": {
+            "color": CLEAR,
+            "line": {"width": 0},
+            "pattern": {
+                "shape": "/",
+                "size": 6,
+                "solidity": 0.18,
+                "fgcolor": palette.INK,
+                "fgopacity": 0.45,
+                "bgcolor": CLEAR,
+            },
+        },
+    }
+
+
+def _peak(mark: PeakMark, scene: Scene) -> Trace:
+    divisor, _ = scene.unit
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "peak",
+        "x": [round(mark.time, 4)],
+        "y": [short(mark.peak.value / divisor)],
+        "cliponaxis": False,
+        "showlegend": False,
+        "hovertemplate": f"{for_plotly(mark.text)}<extra></extra>",
+        "marker": {"color": palette.PEAK, "size": 7, "line": {"width": 0}},
+    }
+
+
+def _lanes(scene: Scene) -> list[Trace]:
+    """Return the bars, a trace for each colour, so that the colour is written once."""
+    colours: dict[str, list[Bar]] = {}
+    for bar in scene.bars:
+        colours.setdefault(palette.bar(bar.kind, bar.lane, worst=bar.worst), []).append(bar)
+    return [_bars(colour, bars, scene) for colour, bars in colours.items()]
+
+
+def _bars(colour: str, bars: list[Bar], scene: Scene) -> Trace:
+    least = scene.duration / 400
+    lengths = [max(bar.stop - bar.start, least) for bar in bars]
+    # A sliver of the page between neighbours, where there is room for it.
+    seams = [least * 0.6 if length > 3 * least else 0.0 for length in lengths]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "yaxis": "y2",
+        "base": packed(bar.start for bar in bars),
+        "x": packed(length - seam for length, seam in zip(lengths, seams, strict=True)),
+        "y": packed(bar.lane for bar in bars),
+        "width": 0.84,
+        "text": [
+            _fitting(bar.label, length / scene.duration)
+            for bar, length in zip(bars, lengths, strict=True)
+        ],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "textangle": 0,
+        "constraintext": "none",
+        "insidetextfont": {"size": BAR_FONT, "color": palette.ink_on(colour)},
+        "hovertext": ["<br>".join(for_plotly(told) for told in bar.told) for bar in bars],
+        "hoverinfo": "text",
+        "showlegend": False,
+        "marker": {"color": colour, "line": {"width": 0}},
+    }
+
+
+def _fitting(label: str, share: float) -> str:
+    """Return the label, shortened to its bar, or nothing where too little of it would fit."""
+    letters = int((share * _NARROW - 8) / _LETTER)
+    if letters >= len(label):
+        return for_plotly(label)
+    return for_plotly(label[: letters - 1] + "…") if letters >= _LEAST_LETTERS else ""
+
+
+def _translucent(colour: str, opacity: float) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity:g})"

@@ -1,0 +1,61 @@
+/** Axes that fit the data and hold still. */
+
+import { formatTick } from "./format.ts";
+
+export interface Ticks {
+  values: number[];
+  texts: string[];
+}
+
+/** Steps of an eighth or so: small enough to waste no height, large enough to hold still for a while. */
+const MANTISSAS = [1, 1.1, 1.25, 1.4, 1.6, 1.8, 2, 2.25, 2.5, 2.8, 3.2, 3.6, 4, 4.5, 5, 5.6, 6.3, 7, 8, 9];
+const SECONDS = [
+  1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200,
+];
+
+/** The smallest round number that is at least `least`. */
+export function niceTop(least: number): number {
+  if (!(least > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const mantissa = MANTISSAS.find((candidate) => candidate * power >= least * (1 - 1e-9));
+  return (mantissa ?? 10) * power;
+}
+
+/** About `count` ticks from 0 to `top`, at multiples of 1, 2, 2.5 or 5. */
+export function valueTicks(top: number, count: number): Ticks {
+  const power = 10 ** Math.floor(Math.log10(top / count));
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((candidate) => top / candidate <= count + 0.01)!;
+  const decimals = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9) + (isQuarter(step) ? 1 : 0));
+  const values = [];
+  for (let index = 0; index * step <= top * (1 + 1e-9); index++) values.push(index * step);
+  return { values, texts: values.map((value) => value.toFixed(decimals)) };
+}
+
+/** Ticks at round times within [start, stop], at most `count` of them. */
+export function timeTicks([start, stop]: readonly [number, number], count: number): Ticks {
+  const step = timeStep((stop - start) / Math.max(1, count));
+  const values = [];
+  for (let index = Math.ceil(start / step - 1e-9); index * step <= stop + step * 1e-9; index++) {
+    values.push(index * step);
+  }
+  return { values, texts: values.map((value) => formatTick(value, step, stop)) };
+}
+
+/** The end of a growing axis: it moves on in steps of about a twelfth of what it shows. */
+export function growingEnd(elapsed: number): number {
+  const step = timeStep(elapsed / 12);
+  return Math.max(step, Math.ceil(elapsed / step - 1e-6) * step);
+}
+
+function timeStep(least: number): number {
+  if (least <= 0) return 0.001;
+  if (least < 1) {
+    const power = 10 ** Math.floor(Math.log10(least));
+    return [1, 2, 5, 10].map((m) => m * power).find((candidate) => candidate >= least * (1 - 1e-9))!;
+  }
+  return SECONDS.find((candidate) => candidate >= least) ?? Math.ceil(least / 86400) * 86400;
+}
+
+function isQuarter(step: number): boolean {
+  return Math.abs(step / 10 ** Math.floor(Math.log10(step) + 1e-9) - 2.5) < 1e-6;
+}

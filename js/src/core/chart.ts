@@ -1,0 +1,177 @@
+/** One Plotly figure: drawn a few times a second at most, sized by its container, read by the pointer. */
+
+import { make, textWidth } from "./dom.ts";
+import { toFigure } from "./figure.ts";
+import { barAt, readBar, readTime, Tip } from "./hover.ts";
+import { Pacer } from "./pacer.ts";
+import { draw, type GraphDiv, purge } from "./plotly.ts";
+import { composeScene, type Hold, LABEL_PIXELS, MARGIN, type Scene } from "./scene.ts";
+import type { Range, Settings } from "./settings.ts";
+import type { Store } from "./store.ts";
+import { readTheme } from "./theme.ts";
+
+/** 2.5 draws a second. */
+const PAUSE_BETWEEN_DRAWS = 400;
+const CLICK_PIXELS = 4;
+const LEAST_ZOOM_SECONDS = 1e-4;
+
+export interface ChartEvents {
+  onZoom(range: Range | null): void;
+  onDraw(milliseconds: number): void;
+}
+
+export class Chart {
+  readonly element = make("div", "chart");
+  scene: Scene | null = null;
+  draws = 0;
+
+  private readonly plot: GraphDiv = make("div", "plot");
+  private readonly tip = new Tip();
+  private readonly pacer: Pacer;
+  private readonly hold: Hold = { key: "", top: 0, end: 0, lanes: 0 };
+  private pressed: { x: number; y: number } | null = null;
+  private frozen: number | null = null;
+  private inSight = true;
+
+  constructor(
+    private readonly store: Store,
+    private readonly settings: Settings,
+    private readonly events: ChartEvents,
+    private readonly signal: AbortSignal,
+  ) {
+    this.pacer = new Pacer(() => this.draw(), PAUSE_BETWEEN_DRAWS, signal);
+    this.element.append(this.plot, this.tip.rule, this.tip.element);
+    this.listen();
+    signal.addEventListener("abort", () => purge(this.plot));
+  }
+
+  /** Points of all drawn series together. */
+  get points(): number {
+    return (this.scene?.x.length ?? 0) * (this.scene?.lines.length ?? 0);
+  }
+
+  get visible(): boolean {
+    return this.inSight && document.visibilityState === "visible";
+  }
+
+  /** New data: draw when it is time to. */
+  refresh(): void {
+    if (!this.settings.paused && this.visible) this.pacer.request();
+  }
+
+  /** A person changed what is shown: draw now. */
+  redraw(): void {
+    this.frozen = this.settings.paused ? (this.frozen ?? this.now()) : null;
+    this.pacer.urge();
+  }
+
+  private now(): number {
+    const { status, timeline } = this.store;
+    return this.frozen ?? Math.max(0, status?.elapsed ?? 0, timeline.last);
+  }
+
+  private draw(): void {
+    const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
+    const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
+    // A redraw under a drag would take the selection from under the pointer; the release asks again.
+    if (this.store.schema === null || width < 40 || height < 40 || this.pressed !== null) return;
+    const started = performance.now();
+    const { store, settings } = this;
+    const theme = readTheme(this.element);
+    const measure = (text: string, pixels: number, weight?: number) =>
+      textWidth(text, pixels, theme.font, weight);
+    this.scene = composeScene(
+      {
+        store,
+        settings,
+        now: this.now(),
+        width,
+        height,
+        textWidth: (text) => measure(text, LABEL_PIXELS, 600),
+      },
+      this.hold,
+    );
+    void draw(this.plot, toFigure(this.scene, theme, ++this.draws, measure));
+    if (this.draws === 1) this.followPlotly();
+    this.events.onDraw(performance.now() - started);
+  }
+
+  private listen(): void {
+    const { signal } = this;
+    const sizes = new ResizeObserver(() => this.pacer.urge());
+    sizes.observe(this.element);
+    const sight = new IntersectionObserver(([entry]) => {
+      this.inSight = entry?.isIntersecting ?? true;
+      this.refresh();
+    });
+    sight.observe(this.element);
+    signal.addEventListener("abort", () => {
+      sizes.disconnect();
+      sight.disconnect();
+    });
+    document.addEventListener("visibilitychange", () => this.refresh(), { signal });
+    this.plot.addEventListener("pointermove", (event) => this.read(event), { signal });
+    this.plot.addEventListener("pointerleave", () => this.tip.hide(), { signal });
+    this.plot.addEventListener("pointerdown", (event) => this.press(event), { signal });
+    // Plotly covers the page while dragging, so the release comes from anywhere.
+    globalThis.addEventListener("pointerup", (event) => this.release(event), { signal });
+    globalThis.addEventListener("pointercancel", () => this.unpress(), { signal });
+  }
+
+  private position(event: MouseEvent): { x: number; y: number } {
+    const box = this.plot.getBoundingClientRect();
+    return { x: event.clientX - box.left - MARGIN.left, y: event.clientY - box.top - MARGIN.top };
+  }
+
+  private read(event: PointerEvent): void {
+    const { scene } = this;
+    const { x, y } = this.position(event);
+    if (!scene || this.pressed || x < 0 || x > scene.width || y < 0 || y > scene.height) {
+      this.tip.hide();
+      return;
+    }
+    const bar = barAt(scene, x, y);
+    const reading = bar
+      ? readBar(bar)
+      : y < scene.lanesHeight
+        ? null
+        : readTime(this.store, this.settings.device, scene, x);
+    this.plot.classList.toggle("hfmem-clickable", bar !== null);
+    if (reading) this.tip.show(reading, x, y, scene, bar === null);
+    else this.tip.hide();
+  }
+
+  private press(event: PointerEvent): void {
+    this.pressed = this.position(event);
+    this.tip.hide();
+  }
+
+  private release(event: PointerEvent): void {
+    const { pressed, scene } = this;
+    if (pressed === null) return;
+    this.unpress();
+    const { x, y } = this.position(event);
+    if (!scene || Math.abs(x - pressed.x) > CLICK_PIXELS || Math.abs(y - pressed.y) > CLICK_PIXELS) return;
+    const bar = barAt(scene, x, y);
+    if (bar) this.events.onZoom([bar.start, Math.max(bar.stop, bar.start + LEAST_ZOOM_SECONDS)]);
+  }
+
+  private unpress(): void {
+    this.pressed = null;
+    this.refresh();
+  }
+
+  private followPlotly(): void {
+    this.plot.on?.("plotly_relayout", (change) => this.followZoom(change));
+    // The second press lands on Plotly's cover, so the plot itself never hears `dblclick`.
+    this.plot.on?.("plotly_doubleclick", () => this.events.onZoom(null));
+  }
+
+  /** Plotly moved its axis: take the range over, so that the next draw has points for it. */
+  private followZoom(change: Record<string, unknown>): void {
+    const start = Number(change["xaxis.range[0]"]);
+    const stop = Number(change["xaxis.range[1]"]);
+    if (!(stop - start > LEAST_ZOOM_SECONDS)) return;
+    this.events.onZoom([start, stop]);
+  }
+}

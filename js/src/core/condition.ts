@@ -1,0 +1,40 @@
+/** How the run is doing, in one short sentence. */
+
+import { formatClock, formatDuration } from "./format.ts";
+import { PROTOCOL } from "./protocol.ts";
+import type { Store } from "./store.ts";
+
+export interface Condition {
+  kind: "waiting" | "running" | "stopped" | "failed" | "silent" | "unsupported";
+  text: string;
+}
+
+const SILENT_INTERVALS = 10;
+/** Messages come every quarter of a second at best, and every ten seconds once a run is long and unseen. */
+const LEAST_SILENCE = 12_000;
+const SILENT_PACES = 3;
+
+export function conditionOf(store: Store, now: number): Condition {
+  if (store.unsupported !== null) {
+    const text = `This page reads protocol ${PROTOCOL}, the kernel speaks ${store.unsupported}: reload the page.`;
+    return { kind: "unsupported", text };
+  }
+  const { status } = store;
+  if (store.schema === null || status === null)
+    return { kind: "waiting", text: "waiting for the first sample" };
+  const elapsed = formatDuration(status.elapsed);
+  if (status.state === "failed") return { kind: "failed", text: status.text || "the watch failed" };
+  if (status.state === "stopped") return { kind: "stopped", text: `stopped · ${elapsed}` };
+  const silence = now - store.heardAt;
+  const last = formatClock(store.heardAt);
+  if (store.disconnected) return { kind: "silent", text: `the kernel is gone (last ${last})` };
+  const patience = Math.max(
+    SILENT_INTERVALS * 1000 * status.interval,
+    LEAST_SILENCE,
+    SILENT_PACES * store.pace,
+  );
+  if (silence > patience) {
+    return { kind: "silent", text: `no news for ${Math.round(silence / 1000)} s (last ${last})` };
+  }
+  return { kind: "running", text: `running · ${elapsed}` };
+}

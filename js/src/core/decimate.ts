@@ -1,0 +1,121 @@
+/** What a chart can show of a stretch of the timeline: two points a bin, its low and its high, and the breaks. */
+
+import type { Timeline } from "./timeline.ts";
+
+/** All points of all drawn series together. SVG paths of this size redraw in a few tens of milliseconds. */
+export const POINT_BUDGET = 12_000;
+
+export interface Drawn {
+  x: Float64Array;
+  /** One array for each column asked for, aligned with `x`; NaN breaks the line. */
+  y: Float32Array[];
+}
+
+/**
+ * Decimates the rows within [start, stop] seconds, and their neighbours, so that lines reach the edges.
+ *
+ * Bins lie on a grid that does not depend on the window, so a growing or sliding chart keeps its shape, and every
+ * series shares one `x`. Where rows are few they are drawn as they are.
+ */
+export function decimate(
+  timeline: Timeline,
+  columns: number[],
+  [start, stop]: readonly [number, number],
+  pixels: number,
+): Drawn {
+  const from = Math.max(0, timeline.firstFrom(start) - 1);
+  const to = Math.min(timeline.length, timeline.firstAfter(stop) + 1);
+  const breaks = firstAtLeast(timeline.gaps, to) - firstAtLeast(timeline.gaps, from);
+  const wanted = Math.ceil(1.25 * pixels);
+  const pointsInBin = breaks > wanted / 8 ? 8 : 2;
+  const affordable = Math.floor(POINT_BUDGET / (pointsInBin * Math.max(1, columns.length)));
+  const bins = Math.max(8, Math.min(wanted, affordable));
+  if (to - from <= 2 * bins) return rowsAsTheyAre(timeline, columns, from, to);
+  const width = steadyWidth((timeline.time[to - 1]! - timeline.time[from]!) / bins);
+  return new Binning(timeline, columns).run(from, to, width);
+}
+
+function rowsAsTheyAre(timeline: Timeline, columns: number[], from: number, to: number): Drawn {
+  return {
+    x: timeline.time.slice(from, to),
+    y: columns.map((column) => timeline.columns[column]!.values.slice(from, to)),
+  };
+}
+
+/** Bin widths are few: they change only when the window has grown by a quarter or so. */
+function steadyWidth(least: number): number {
+  const power = 2 ** Math.floor(Math.log2(least));
+  return power * Math.ceil((4 * least) / power - 1e-9) * 0.25;
+}
+
+class Binning {
+  private readonly x: number[] = [];
+  private readonly y: number[][];
+
+  constructor(
+    private readonly timeline: Timeline,
+    private readonly columns: number[],
+  ) {
+    this.y = columns.map(() => []);
+  }
+
+  run(from: number, to: number, width: number): Drawn {
+    const { time, gaps } = this.timeline;
+    let gap = firstAtLeast(gaps, from);
+    let row = from;
+    while (row < to) {
+      const edge = (Math.floor(time[row]! / width) + 1) * width;
+      const end = Math.max(row + 1, Math.min(to, this.timeline.firstFrom(edge, row)));
+      if (gap < gaps.length && gaps[gap]! < end) {
+        this.stretch(row, gaps[gap]!);
+        this.break(gaps[gap]!);
+        // Breaks within one bin cannot be told apart; the rows between them can still hold a spike.
+        const last = firstAtLeast(gaps, end) - 1;
+        if (last > gap) {
+          this.stretch(gaps[gap]! + 1, gaps[last]!);
+          this.break(gaps[last]!);
+        }
+        this.stretch(gaps[last]! + 1, end);
+        gap = last + 1;
+      } else {
+        this.stretch(row, end);
+      }
+      row = end;
+    }
+    return { x: Float64Array.from(this.x), y: this.y.map((values) => Float32Array.from(values)) };
+  }
+
+  private break(row: number): void {
+    this.x.push(this.timeline.time[row]!);
+    for (const values of this.y) values.push(Number.NaN);
+  }
+
+  private stretch(from: number, to: number): void {
+    if (to <= from) return;
+    const { time, columns } = this.timeline;
+    this.x.push(time[from]!);
+    if (to - from > 1) this.x.push(time[to - 1]!);
+    for (let index = 0; index < this.columns.length; index++) {
+      const column = columns[this.columns[index]!]!;
+      const values = this.y[index]!;
+      if (to - from === 1) {
+        values.push(column.values[from]!);
+        continue;
+      }
+      column.scan(from, to);
+      const falls = column.values[from]! - column.low > column.high - column.values[from]!;
+      values.push(falls ? column.high : column.low, falls ? column.low : column.high);
+    }
+  }
+}
+
+function firstAtLeast(sorted: number[], value: number): number {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle]! < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

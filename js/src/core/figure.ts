@@ -1,0 +1,268 @@
+/** A scene as Plotly's traces and layout. Every text that came from outside goes through `forPlotly`. */
+
+import { type Ticks, timeTicks, valueTicks } from "./axis.ts";
+import { ALLOCATED, inkOn, OTHER, PEAK, spanColor } from "./colors.ts";
+import { forPlotly } from "./format.ts";
+import type { Bar } from "./lanes.ts";
+import type { Figure } from "./plotly.ts";
+import { LABEL_PIXELS, LANE_PIXELS, type Line, MARGIN, type Scene } from "./scene.ts";
+import type { Theme } from "./theme.ts";
+
+const BAR_FONT_PIXELS = 10;
+const TICK_PIXELS_X = 84;
+const TICK_PIXELS_Y = 26;
+
+export type TextWidth = (text: string, pixels: number) => number;
+
+export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth: TextWidth): Figure {
+  const ticks = valueTicks(
+    scene.top / scene.unit.divisor,
+    Math.max(2, (scene.height - scene.lanesHeight) / TICK_PIXELS_Y),
+  );
+  const times = timeTicks(scene.range, Math.max(2, scene.width / TICK_PIXELS_X));
+  const plotShare = 1 - scene.lanesHeight / scene.height;
+  return {
+    data: [
+      ...scene.lines.flatMap((line) => lineTraces(line, scene, theme)),
+      gapTrace(scene, theme),
+      peakTrace(scene),
+      laneTrace(scene, textWidth),
+    ],
+    layout: {
+      width: scene.width + MARGIN.left + MARGIN.right,
+      height: scene.height + MARGIN.top + MARGIN.bottom,
+      margin: { l: MARGIN.left, r: MARGIN.right, t: MARGIN.top, b: MARGIN.bottom, pad: 0 },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: theme.font, size: LABEL_PIXELS, color: theme.muted },
+      showlegend: false,
+      hovermode: false,
+      dragmode: "zoom",
+      barmode: "overlay",
+      datarevision: revision,
+      uirevision: "constant",
+      selectdirection: "h",
+      xaxis: { ...axis(theme), ...tickText(times), range: [...scene.range], showgrid: false, anchor: "y" },
+      yaxis: {
+        ...axis(theme),
+        ...tickText(withUnit(ticks, scene.unit.name)),
+        range: [0, scene.top / scene.unit.divisor],
+        domain: [0, plotShare],
+        fixedrange: true,
+      },
+      yaxis2: {
+        range: [scene.lanesHeight / LANE_PIXELS - 0.5, -0.5],
+        domain: [Math.min(plotShare, 0.999), 1],
+        fixedrange: true,
+        visible: false,
+      },
+      shapes: capacityLine(scene, theme),
+      annotations: [...capacityWord(scene, theme), ...peakLabel(scene)],
+    },
+  };
+}
+
+function axis(theme: Theme): object {
+  return {
+    type: "linear",
+    autorange: false,
+    zeroline: false,
+    showline: false,
+    ticks: "outside",
+    ticklen: 4,
+    tickcolor: "rgba(0,0,0,0)",
+    gridcolor: theme.line,
+    gridwidth: 1,
+    automargin: false,
+    tickangle: 0,
+  };
+}
+
+function tickText(ticks: Ticks): object {
+  return { tickmode: "array", tickvals: ticks.values, ticktext: ticks.texts };
+}
+
+/** The unit is said once, at the highest tick. */
+function withUnit(ticks: Ticks, unit: string): Ticks {
+  return {
+    ...ticks,
+    texts: ticks.texts.map((text, i) => (i === ticks.texts.length - 1 ? `${text} ${unit}` : text)),
+  };
+}
+
+function lineTraces(line: Line, scene: Scene, theme: Theme): object[] {
+  const { fill, ...style } = styleOf(line.metric, theme);
+  const y = Float64Array.from(line.values, (bytes) => bytes / scene.unit.divisor);
+  const trace = { type: "scatter", mode: "lines", x: scene.x, y, hoverinfo: "skip", connectgaps: false };
+  const stroke = { ...trace, uid: line.metric, ...style };
+  if (fill === undefined) return [stroke];
+  const area = { ...trace, ...downToZero(scene.x, y), mode: "none", fill: "tozeroy", fillcolor: fill };
+  return style.line.width === 0
+    ? [{ ...area, uid: line.metric }]
+    : [{ ...area, uid: `${line.metric}-area` }, stroke];
+}
+
+function styleOf(
+  metric: string,
+  theme: Theme,
+): { fill?: string; line: { width: number; color?: string; dash?: string }; opacity?: number } {
+  if (metric === "allocated") return { fill: `${ALLOCATED}55`, line: { color: ALLOCATED, width: 1.4 } };
+  if (metric === "device_used") return { fill: `${OTHER}38`, line: { width: 0 } };
+  return { line: { color: theme.text, width: 1, dash: "4px,3px" }, opacity: 0.75 };
+}
+
+/** A line breaks at NaN, but Plotly fills straight across; an area must come down to zero there. */
+function downToZero(x: Float64Array, y: Float64Array): { x: Float64Array; y: Float64Array } {
+  if (!y.some(Number.isNaN)) return { x, y };
+  const area: { x: number[]; y: number[] } = { x: [], y: [] };
+  const put = (time: number, value: number) => {
+    area.x.push(time);
+    area.y.push(value);
+  };
+  for (let index = 0; index < y.length; index++) {
+    const value = y[index]!;
+    const isFirst = Number.isNaN(y[index - 1] ?? Number.NaN);
+    const isLast = Number.isNaN(y[index + 1] ?? Number.NaN);
+    if (Number.isNaN(value)) continue;
+    if (isFirst) put(x[index]!, 0);
+    put(x[index]!, value);
+    if (isLast) put(x[index]!, 0);
+  }
+  return { x: Float64Array.from(area.x), y: Float64Array.from(area.y) };
+}
+
+function gapTrace(scene: Scene, theme: Theme): object {
+  return {
+    type: "bar",
+    uid: "gaps",
+    x: scene.gaps.map((gap) => (gap.start + gap.stop) / 2),
+    width: scene.gaps.map((gap) => gap.stop - gap.start),
+    y: scene.gaps.map(() => scene.top / scene.unit.divisor),
+    hoverinfo: "skip",
+    marker: {
+      color: "rgba(0,0,0,0)",
+      line: { width: 0 },
+      pattern: {
+        shape: "/",
+        size: 6,
+        solidity: 0.18,
+        fgcolor: theme.muted,
+        fgopacity: 0.45,
+        bgcolor: "rgba(0,0,0,0)",
+      },
+    },
+  };
+}
+
+/** The point, and a thin line up to its label. An annotation's own arrow would be measured at every draw. */
+function peakTrace(scene: Scene): object {
+  const { peak, unit, height, lanesHeight } = scene;
+  const labelFoot = peak ? (1 - (peak.box.top + peak.box.height) / (height - lanesHeight)) * scene.top : 0;
+  const foot = Math.max(labelFoot, peak?.bytes ?? 0);
+  return {
+    type: "scatter",
+    mode: "lines+markers",
+    uid: "peak",
+    x: peak ? [peak.time, peak.time] : [],
+    y: peak ? [peak.bytes / unit.divisor, foot / unit.divisor] : [],
+    hoverinfo: "skip",
+    cliponaxis: false,
+    line: { color: PEAK, width: 1 },
+    marker: { color: PEAK, size: [7, 0], opacity: 1, line: { width: 0 } },
+  };
+}
+
+function laneTrace(scene: Scene, textWidth: TextWidth): object {
+  const perPixel = (scene.range[1] - scene.range[0]) / scene.width;
+  const bars = scene.bars.map((bar) => {
+    const start = Math.max(bar.start, scene.range[0]);
+    const stop = Math.max(Math.min(bar.stop, scene.range[1]), start + 1.5 * perPixel);
+    // A sliver of the page between neighbours, where there is room for it.
+    const seam = (stop - start) / perPixel > 4 ? perPixel : 0;
+    const color = bar.worst ? PEAK : spanColor(bar.kind, bar.lane);
+    return {
+      lane: bar.lane,
+      start,
+      length: stop - start - seam,
+      color,
+      text: fit(bar, (stop - start) / perPixel, textWidth),
+    };
+  });
+  return {
+    type: "bar",
+    uid: "lanes",
+    orientation: "h",
+    xaxis: "x",
+    yaxis: "y2",
+    base: bars.map((bar) => bar.start),
+    x: bars.map((bar) => bar.length),
+    y: bars.map((bar) => bar.lane),
+    width: 0.84,
+    text: bars.map((bar) => forPlotly(bar.text)),
+    textposition: "inside",
+    insidetextanchor: "start",
+    textangle: 0,
+    constraintext: "none",
+    insidetextfont: { size: BAR_FONT_PIXELS, color: bars.map((bar) => inkOn(bar.color)) },
+    hoverinfo: "skip",
+    marker: { color: bars.map((bar) => bar.color), line: { width: 0 } },
+  };
+}
+
+/** The label, shortened to the bar's width, or nothing where three letters would not fit. */
+function fit(bar: Bar, pixels: number, textWidth: TextWidth): string {
+  const room = pixels - 8;
+  const { label } = bar;
+  if (room < 14) return "";
+  if (textWidth(label, BAR_FONT_PIXELS) <= room) return label;
+  let length = Math.floor((room / textWidth(label, BAR_FONT_PIXELS)) * label.length);
+  while (length > 3 && textWidth(`${label.slice(0, length)}…`, BAR_FONT_PIXELS) > room) length -= 1;
+  return length > 3 ? `${label.slice(0, length)}…` : "";
+}
+
+function capacityLine({ capacity, unit }: Scene, theme: Theme): object[] {
+  if (capacity === null) return [];
+  const y = capacity / unit.divisor;
+  return [
+    { type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: theme.muted, width: 1 } },
+  ];
+}
+
+/** The word stands at the end of the line that the peak's label leaves free. */
+function capacityWord({ capacity, unit, peak, width }: Scene, theme: Theme): object[] {
+  if (capacity === null) return [];
+  const isLeft = peak !== null && peak.box.left + peak.box.width / 2 > width / 2;
+  return [
+    {
+      text: "capacity",
+      xref: "paper",
+      x: isLeft ? 0 : 1,
+      xanchor: isLeft ? "left" : "right",
+      y: capacity / unit.divisor,
+      yanchor: "bottom",
+      showarrow: false,
+      borderpad: 0,
+      font: { color: theme.muted, size: BAR_FONT_PIXELS },
+    },
+  ];
+}
+
+function peakLabel({ peak, range, width }: Scene): object[] {
+  if (peak === null) return [];
+  const { left, top, width: boxWidth, height } = peak.box;
+  const pixelsToTime = (range[1] - range[0]) / width;
+  return [
+    {
+      text: forPlotly(peak.text),
+      x: range[0] + (left + boxWidth / 2) * pixelsToTime,
+      xanchor: "center",
+      yref: "y domain",
+      y: 1,
+      yshift: -(top + height / 2),
+      yanchor: "middle",
+      showarrow: false,
+      borderpad: 0,
+      font: { color: PEAK, size: LABEL_PIXELS, weight: 600 },
+    },
+  ];
+}

@@ -1,0 +1,89 @@
+/** The figures over the chart, and the slim bar of the device's capacity. */
+
+import { ALLOCATED, CACHE, OTHER } from "./colors.ts";
+import { make, setAttribute, setText } from "./dom.ts";
+import { digits, formatBytes, unitFor } from "./format.ts";
+import { labelOf, type Readings } from "./readings.ts";
+import type { Store } from "./store.ts";
+
+class Figure {
+  readonly element: HTMLElement;
+  private readonly lead = make("span", "");
+  private readonly value = make("span", "value");
+  private readonly trail = make("span", "");
+
+  constructor(name: string) {
+    this.element = make("span", `figure ${name}`, {}, [this.lead, this.value, this.trail]);
+  }
+
+  update(lead: string, value: string, trail = ""): void {
+    this.element.hidden = value === "";
+    setText(this.lead, lead === "" ? "" : `${lead} `);
+    setText(this.value, value);
+    setText(this.trail, trail === "" ? "" : ` ${trail}`);
+  }
+}
+
+export class Figures {
+  readonly element: HTMLElement;
+  private readonly now = make("span", "now");
+  private readonly nowUnit = make("span", "now-unit");
+  private readonly total = new Figure("total");
+  private readonly peak = new Figure("peak");
+  private readonly reserved = new Figure("reserved");
+  private readonly used = new Figure("used");
+  private readonly parts = [ALLOCATED, CACHE, OTHER].map((color) => {
+    const part = make("span", "capacity-part");
+    part.style.background = color;
+    return part;
+  });
+  private readonly capacity = make("div", "capacity", { role: "img" }, this.parts);
+
+  constructor() {
+    const rest = [this.total, this.peak, this.reserved, this.used].map((figure) => figure.element);
+    const figures = make("div", "figures", {}, [
+      make("span", "current", {}, [this.now, " ", this.nowUnit]),
+      ...rest,
+    ]);
+    this.element = make("div", "head", {}, [figures, this.capacity]);
+  }
+
+  update(store: Store, readings: Readings, percent: boolean): void {
+    const { allocated, reserved, deviceUsed, total, peak, device } = readings;
+    const isPercent = percent && total > 0;
+    const show = (bytes: number) => (isPercent ? `${digits((100 * bytes) / total)} %` : formatBytes(bytes));
+    const optional = (bytes: number) => (Number.isNaN(bytes) ? "" : show(bytes));
+    const unit = isPercent ? { divisor: total / 100, name: "%" } : unitFor(allocated);
+    setText(this.now, Number.isNaN(allocated) ? "–" : digits(allocated / unit.divisor));
+    setText(this.nowUnit, unit.name);
+    setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, "allocated"));
+    this.total.update("of", Number.isNaN(total) ? "" : formatBytes(total));
+    const bound = peak?.certainty === "at least" ? "≥ " : "";
+    this.peak.update(
+      "peak",
+      peak ? bound + show(peak.bytes) : "",
+      bound === "" ? (peak?.certainty ?? "") : "",
+    );
+    this.reserved.update(labelOf(store, device.key, "reserved"), optional(reserved));
+    this.used.update(labelOf(store, device.key, "device_used"), optional(deviceUsed));
+    this.fill(store, readings);
+  }
+
+  private fill(store: Store, { allocated, reserved, deviceUsed, total, device }: Readings): void {
+    this.capacity.hidden = Number.isNaN(total);
+    const own = Math.max(reserved || 0, allocated || 0);
+    const parts = [allocated || 0, own - (allocated || 0), Math.max(0, (deviceUsed || 0) - own)];
+    parts.forEach((bytes, index) => {
+      this.parts[index]!.style.width = `${Math.max(0, Math.min(100, (100 * bytes) / total)).toFixed(2)}%`;
+    });
+    const names = ["allocated", "reserved"].map((metric) => labelOf(store, device.key, metric));
+    const text = [
+      `${names[0]} ${formatBytes(parts[0]!)}`,
+      `rest of ${names[1]} ${formatBytes(parts[1]!)}`,
+      `other use ${formatBytes(parts[2]!)}`,
+      `of ${formatBytes(total)}`,
+    ].join(" · ");
+    setAttribute(this.capacity, "title", text);
+    setAttribute(this.capacity, "aria-label", text);
+  }
+}

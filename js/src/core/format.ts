@@ -1,0 +1,90 @@
+/** Bytes, seconds and labels as people read them; the rules of `units.py` and `labels.py`. */
+
+const MIB = 2 ** 20;
+const GIB = 2 ** 30;
+
+export interface Unit {
+  divisor: number;
+  name: string;
+}
+
+export function unitFor(bytes: number): Unit {
+  const isLarge = !Number.isFinite(bytes) || Math.abs(bytes) >= 999.5 * MIB;
+  return isLarge ? { divisor: GIB, name: "GiB" } : { divisor: MIB, name: "MiB" };
+}
+
+/** Three significant digits, four above a hundred: 0.51, 6.99, 14.0, 140.4, 1005. */
+export function digits(value: number): string {
+  const magnitude = Math.abs(value);
+  if (magnitude >= 999.5) return value.toFixed(0);
+  return value.toFixed(magnitude >= 9.995 ? 1 : 2);
+}
+
+export function formatBytes(bytes: number): string {
+  if (!Number.isFinite(bytes)) return "n/a";
+  const unit = unitFor(bytes);
+  return `${digits(bytes / unit.divisor)} ${unit.name}`;
+}
+
+export function formatChange(bytes: number): string {
+  if (!Number.isFinite(bytes)) return "n/a";
+  const text = formatBytes(Math.abs(bytes));
+  if (Number.parseFloat(text) === 0) return "±0";
+  return `${bytes < 0 ? "\u2212" : "+"}${text}`;
+}
+
+/** `4 ms`, `11.6 s`, `3 min 07 s`, `2 h 05 min`. */
+export function formatDuration(seconds: number): string {
+  const duration = Math.max(0, seconds);
+  if (duration < 0.9995) {
+    const milliseconds = duration * 1000;
+    return `${milliseconds.toFixed(milliseconds >= 9.5 ? 0 : 1)} ms`;
+  }
+  if (duration < 59.95) return `${duration.toFixed(1)} s`;
+  const whole = Math.round(duration);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
+  const minutes = Math.round(duration / 60);
+  return `${Math.floor(minutes / 60)} h ${pad(minutes % 60)} min`;
+}
+
+/** A moment on an axis that ends at `end` with a tick every `step` seconds: `0 s`, `250 ms`, `3 min`, `1 h 10`. */
+export function formatTick(seconds: number, step: number, end: number): string {
+  if (end < 1) return seconds === 0 ? "0 s" : `${round(seconds * 1000, step * 1000)} ms`;
+  if (step < 60) {
+    if (seconds === 0) return "0 s";
+    if (seconds < 60) return `${round(seconds, step)} s`;
+    const minutes = Math.floor(seconds / 60);
+    return `${minutes}:${round(seconds - 60 * minutes, step).padStart(2, "0")}`;
+  }
+  const minutes = Math.round(seconds / 60);
+  if (minutes === 0) return "0 s";
+  if (minutes < 60) return `${minutes} min`;
+  const rest = minutes % 60;
+  return rest === 0 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 60)} h ${pad(rest)}`;
+}
+
+export function formatClock(milliseconds: number): string {
+  const date = new Date(milliseconds);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(pad).join(":");
+}
+
+/**
+ * Plotly reads a few tags in any text, and, where a page has MathJax, whatever stands between dollars
+ * (plotly.js#8051: `\href{javascript:…}` was reachable from titles and annotations).
+ */
+export function forPlotly(text: string): string {
+  return text
+    .replaceAll("&", "&amp;")
+    .replaceAll("<", "&lt;")
+    .replaceAll(">", "&gt;")
+    .replaceAll("$", "&#36;");
+}
+
+function round(value: number, step: number): string {
+  const decimals = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step) - 1e-9));
+  return value.toFixed(decimals);
+}
+
+function pad(value: number): string {
+  return String(value).padStart(2, "0");
+}

@@ -1,0 +1,108 @@
+/** What the pointer reads: the value under it, the bar under it, or that nothing was sampled there. */
+
+import { make, setText } from "./dom.ts";
+import { formatBytes, formatChange, formatDuration } from "./format.ts";
+import type { Bar } from "./lanes.ts";
+import { LANE_PIXELS, MARGIN, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
+import type { Range } from "./settings.ts";
+import type { Store } from "./store.ts";
+
+export interface Reading {
+  title: string;
+  rows: [name: string, value: string][];
+}
+
+/** Values under one pixel that differ by less than this share of the axis read as one. */
+const SPREAD = 0.02;
+
+/** The bar at a point of the drawing area, the worst before the group it lies on. */
+export function barAt(scene: Scene, x: number, y: number): Bar | null {
+  if (y >= scene.laneCount * LANE_PIXELS || scene.laneCount === 0) return null;
+  const lane = Math.floor(y / LANE_PIXELS);
+  const slack = 2;
+  const hits = scene.bars.filter((bar) => {
+    const left = timeToPixel(scene, bar.start);
+    return (
+      bar.lane === lane && x >= left - slack && x <= Math.max(left + slack, timeToPixel(scene, bar.stop))
+    );
+  });
+  return hits.find((bar) => bar.worst) ?? hits.at(-1) ?? null;
+}
+
+export function readBar(bar: Bar): Reading {
+  const rows: [string, string][] = [
+    ["duration", formatDuration(bar.stop - bar.start) + (bar.open ? " so far" : "")],
+  ];
+  if (bar.change !== null) rows.push(["Δ allocated", formatChange(bar.change)]);
+  if (bar.peak !== null) rows.push([bar.count > 1 ? "worst peak" : "peak", certainPeak(bar)]);
+  if (bar.outcome !== "" && bar.outcome !== "done") rows.push(["outcome", bar.outcome]);
+  return { title: bar.worst ? `${bar.label} · the worst` : bar.label, rows };
+}
+
+export function readTime(store: Store, device: string, scene: Scene, x: number): Reading | null {
+  const { timeline } = store;
+  const time = pixelToTime(scene, x);
+  if (timeline.length === 0 || time < timeline.time[0]! || time > timeline.last) return null;
+  const gap = scene.gaps.find(({ start, stop }) => time > start && time < stop);
+  if (gap) return { title: `no samples for ${formatDuration(gap.stop - gap.start)}`, rows: [] };
+  const [from, to] = rowsAround(store, [pixelToTime(scene, x - 1), pixelToTime(scene, x + 1)], time);
+  const rows = scene.lines.map((line): [string, string] => {
+    const series = store.schema?.series.find((s) => s.device === device && s.metric === line.metric);
+    const column = timeline.columns[store.columnOf(device, line.metric)];
+    column?.scan(from, to);
+    return [
+      series?.label ?? line.metric,
+      spread(column?.low ?? Number.NaN, column?.high ?? Number.NaN, scene.top),
+    ];
+  });
+  return { title: `at ${formatDuration(time)}`, rows: rows.reverse() };
+}
+
+function rowsAround(store: Store, [start, stop]: Range, time: number): Range {
+  const { timeline } = store;
+  const from = timeline.firstFrom(start);
+  const to = timeline.firstAfter(stop);
+  if (to > from) return [from, to];
+  const next = Math.min(from, timeline.length - 1);
+  const isNearer = next > 0 && time - timeline.time[next - 1]! < timeline.time[next]! - time;
+  const nearest = isNearer ? next - 1 : next;
+  return [nearest, nearest + 1];
+}
+
+function spread(low: number, high: number, top: number): string {
+  return high - low > SPREAD * top ? `${formatBytes(low)} – ${formatBytes(high)}` : formatBytes(high);
+}
+
+function certainPeak(bar: Bar): string {
+  const figure = formatBytes(bar.peak ?? Number.NaN);
+  return bar.certainty === "at least" ? `≥ ${figure}` : `${figure} ${bar.certainty}`;
+}
+
+/** A small box beside the pointer and a thin line through it. */
+export class Tip {
+  readonly element = make("div", "tip", { role: "presentation", hidden: "" });
+  readonly rule = make("div", "rule", { hidden: "" });
+
+  show(reading: Reading, x: number, y: number, scene: Scene, hasRule: boolean): void {
+    const title = make("div", "tip-title");
+    setText(title, reading.title);
+    const rows = reading.rows.map(([name, value]) =>
+      make("div", "tip-row", {}, [make("span", "", {}, [name]), value]),
+    );
+    this.element.replaceChildren(title, ...rows);
+    this.element.hidden = false;
+    const isRight = x > scene.width / 2;
+    this.element.style.left = isRight ? "" : `${MARGIN.left + x + 12}px`;
+    this.element.style.right = isRight ? `${MARGIN.right + scene.width - x + 12}px` : "";
+    this.element.style.top = `${Math.max(0, Math.min(y + 10, scene.height - this.element.offsetHeight))}px`;
+    this.rule.hidden = !hasRule;
+    this.rule.style.left = `${MARGIN.left + x}px`;
+    this.rule.style.top = `${MARGIN.top + scene.lanesHeight}px`;
+    this.rule.style.height = `${scene.height - scene.lanesHeight}px`;
+  }
+
+  hide(): void {
+    this.element.hidden = true;
+    this.rule.hidden = true;
+  }
+}

@@ -1,0 +1,27 @@
+/** Where a label may stand: above its point and above everything drawn beneath it, within the plot. */
+
+export interface Box {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+interface Plot {
+  width: number;
+  /** The pixel rows of horizontal lines that a label must not straddle. */
+  lines: number[];
+  /** The highest pixel row drawn between two pixel columns. */
+  skyline(left: number, right: number): number;
+}
+
+const CLEARANCE = 5;
+
+export function placeLabel(point: { x: number; y: number }, width: number, height: number, plot: Plot): Box {
+  const left = Math.max(0, Math.min(point.x - width / 2, plot.width - width));
+  let bottom = Math.min(point.y - CLEARANCE - 2, plot.skyline(left, left + width) - CLEARANCE);
+  for (const line of [...plot.lines].sort((a, b) => b - a)) {
+    if (line < bottom + CLEARANCE && line > bottom - height - CLEARANCE) bottom = line - CLEARANCE;
+  }
+  return { left, top: Math.max(0, bottom - height), width, height };
+}

@@ -1,0 +1,164 @@
+/** The wire, read: what docs/wire.md says and `view/protocol.py` writes. Nothing else knows its names. */
+
+export const PROTOCOL = 1;
+
+export type Metric = "allocated" | "reserved" | "device_used";
+export type Certainty = "exact" | "at least" | "sampled";
+export type State = "running" | "stopped" | "failed";
+
+export interface Device {
+  key: string;
+  name: string;
+  total: number | null;
+}
+
+export interface Series {
+  key: string;
+  device: string;
+  metric: string;
+  label: string;
+}
+
+export interface Schema {
+  label: string;
+  started_at: number;
+  compact?: boolean;
+  devices: Device[];
+  series: Series[];
+}
+
+/** What a span did to one device, in bytes of allocated memory. */
+export interface SpanMemory {
+  before: number | null;
+  after: number | null;
+  peak: number | null;
+  certainty: Certainty;
+}
+
+export interface Span {
+  id: number;
+  parent: number | null;
+  kind: string;
+  label: string;
+  start: number;
+  stop: number | null;
+  outcome: string;
+  devices: Record<string, SpanMemory>;
+}
+
+export interface Status {
+  state: State;
+  elapsed: number;
+  interval: number;
+  missed: number;
+  cost: number | null;
+  text: string;
+}
+
+/** `time` in seconds since the session began; `values` in bytes, row-major, `columns` to a row. */
+export interface Rows {
+  time: Float64Array;
+  values: Float32Array;
+  columns: number;
+}
+
+interface Envelope {
+  run: string;
+  seq: number;
+  rows: Rows;
+  spans: Span[];
+  status: Status | null;
+}
+
+export interface RowsMessage extends Envelope {
+  kind: "rows";
+}
+
+export interface SnapshotMessage extends Envelope {
+  kind: "snapshot";
+  schema: Schema;
+}
+
+export interface UnsupportedMessage {
+  kind: "unsupported";
+  protocol: number;
+}
+
+export type Message = RowsMessage | SnapshotMessage | UnsupportedMessage;
+
+export type BufferLike = ArrayBufferLike | ArrayBufferView;
+
+/** Returns the message, or null for a kind that is not known or a frame that does not add up. */
+export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Message | null {
+  if (!isRecord(content)) return null;
+  const { kind } = content;
+  if (kind !== "rows" && kind !== "snapshot") return null;
+  if (kind === "snapshot" && content.protocol !== PROTOCOL) {
+    return { kind: "unsupported", protocol: Number(content.protocol) };
+  }
+  if (typeof content.run !== "string" || typeof content.seq !== "number") return null;
+  const rows = decodeRows(Number(content.rows), buffers[0], buffers[1]);
+  if (rows === null) return null;
+  const envelope = {
+    run: content.run,
+    seq: content.seq,
+    rows,
+    spans: Array.isArray(content.spans) ? content.spans.filter(isSpan) : [],
+    status: isStatus(content.status) ? content.status : null,
+  };
+  if (kind === "rows") return { kind, ...envelope };
+  return isSchema(content.schema) ? { kind, ...envelope, schema: content.schema } : null;
+}
+
+/** Reads the `_history` trait: a snapshot with its two buffers inside. */
+export function decodeHistory(history: unknown): Message | null {
+  if (!isRecord(history)) return null;
+  const { time, values } = history;
+  return isBuffer(time) && isBuffer(values) ? decode(history, [time, values]) : null;
+}
+
+function decodeRows(count: number, time?: BufferLike, values?: BufferLike): Rows | null {
+  if (!Number.isInteger(count) || count < 0) return null;
+  if (count === 0) return { time: new Float64Array(0), values: new Float32Array(0), columns: 0 };
+  if (time === undefined || values === undefined) return null;
+  const timeBytes = copyOf(time);
+  const valueBytes = copyOf(values);
+  const columns = valueBytes.byteLength / (4 * count);
+  if (timeBytes.byteLength !== 8 * count || !Number.isInteger(columns)) return null;
+  return { time: new Float64Array(timeBytes), values: new Float32Array(valueBytes), columns };
+}
+
+/** A frame's buffers start at any byte of the message, and typed arrays must be aligned: so a copy. */
+function copyOf(buffer: BufferLike): ArrayBuffer {
+  const view = ArrayBuffer.isView(buffer)
+    ? new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength)
+    : new Uint8Array(buffer);
+  return view.slice().buffer;
+}
+
+function isBuffer(value: unknown): value is BufferLike {
+  return ArrayBuffer.isView(value) || value instanceof ArrayBuffer;
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null;
+}
+
+function isSpan(value: unknown): value is Span {
+  return (
+    isRecord(value) &&
+    typeof value.id === "number" &&
+    typeof value.start === "number" &&
+    typeof value.kind === "string" &&
+    typeof value.label === "string" &&
+    isRecord(value.devices)
+  );
+}
+
+function isStatus(value: unknown): value is Status {
+  return isRecord(value) && typeof value.state === "string" && typeof value.elapsed === "number";
+}
+
+function isSchema(value: unknown): value is Schema {
+  return isRecord(value) && Array.isArray(value.devices) && Array.isArray(value.series);
+}

@@ -1,0 +1,206 @@
+/** The picture before it is drawn: ranges, points, bars, gaps, labels. A pure function of what is known. */
+
+import { growingEnd, niceTop } from "./axis.ts";
+import { type Drawn, decimate } from "./decimate.ts";
+import { digits, type Unit, unitFor } from "./format.ts";
+import { type Gap, gapsWithin } from "./gaps.ts";
+import { type Bar, layLanes } from "./lanes.ts";
+import { findPeak, type Peak } from "./peak.ts";
+import { type Box, placeLabel } from "./place.ts";
+import type { Range, Settings } from "./settings.ts";
+import type { Store } from "./store.ts";
+
+export const MARGIN = { left: 52, right: 18, top: 2, bottom: 20 };
+export const LANE_PIXELS = 15;
+export const LABEL_PIXELS = 11;
+const LANE_GAP = 6;
+const CAPACITY_FROM = 0.6;
+const DEVICE_USED_UP_TO = 2;
+const GAP_INTERVALS = 3;
+
+export interface Line {
+  metric: string;
+  values: Float32Array;
+}
+
+export interface Scene {
+  range: Range;
+  width: number;
+  height: number;
+  lanesHeight: number;
+  laneCount: number;
+  bars: Bar[];
+  gaps: Gap[];
+  x: Float64Array;
+  lines: Line[];
+  unit: Unit;
+  /** Bytes at the upper end of the y axis. */
+  top: number;
+  /** Bytes, where the data come near it. */
+  capacity: number | null;
+  peak: (Peak & { text: string; box: Box }) | null;
+}
+
+/** What of the last scene holds still in the next. */
+export interface Hold {
+  key: string;
+  top: number;
+  end: number;
+  lanes: number;
+}
+
+export interface SceneInput {
+  store: Store;
+  settings: Settings;
+  now: number;
+  width: number;
+  height: number;
+  textWidth(text: string): number;
+}
+
+const METRICS = ["device_used", "allocated", "reserved"] as const;
+
+export function composeScene(input: SceneInput, hold: Hold): Scene {
+  const { store, settings, now, width, height } = input;
+  const device = store.schema?.devices.find(({ key }) => key === settings.device);
+  const isRunning = store.status?.state === "running";
+  keepOrRelease(hold, store, settings, isRunning);
+
+  const range = rangeOf(settings, now, isRunning, hold);
+  const bars = layLanes(store.spans.values(), { device: settings.device, now, range, pixels: width });
+  const laneCount = Math.max(hold.lanes, ...bars.map((bar) => bar.lane + 1));
+  hold.lanes = laneCount;
+  const lanesHeight = laneCount === 0 ? 0 : laneCount * LANE_PIXELS + LANE_GAP;
+  const plotHeight = height - lanesHeight;
+
+  const { x, lines } = drawnLines(input, range);
+  const peak = settings.hidden.has("allocated") ? null : findPeak(store, settings.device);
+  const marked = peak !== null && peak.time >= range[0] && peak.time <= range[1] ? peak : null;
+  const highest = Math.max(marked?.bytes ?? 0, ...lines.map((line) => maximum(line.values)));
+  const total = device?.total ?? null;
+  const capacity = total !== null && highest >= CAPACITY_FROM * total ? total : null;
+
+  const room = 1 - (LABEL_PIXELS + 14) / plotHeight;
+  hold.top = topFor(
+    Math.max(highest, capacity ?? 0),
+    marked ? room : 0.94,
+    hold.top,
+    settings.percent ? total : null,
+  );
+  const unit = settings.percent && total !== null ? { divisor: total / 100, name: "%" } : unitFor(hold.top);
+  const scene = {
+    range,
+    width,
+    height,
+    lanesHeight,
+    laneCount,
+    bars,
+    x,
+    lines,
+    unit,
+    capacity,
+    top: hold.top,
+  };
+  const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
+  return { ...scene, gaps, peak: marked && withLabel(marked, scene, input.textWidth) };
+}
+
+export function peakText(peak: Peak): string {
+  const unit = unitFor(peak.bytes);
+  const figure = `${digits(peak.bytes / unit.divisor)} ${unit.name}`;
+  return peak.certainty === "at least" ? `peak ≥ ${figure}` : `peak ${figure} ${peak.certainty}`;
+}
+
+export function timeToPixel(scene: Pick<Scene, "range" | "width">, time: number): number {
+  return ((time - scene.range[0]) / (scene.range[1] - scene.range[0])) * scene.width;
+}
+
+export function pixelToTime(scene: Pick<Scene, "range" | "width">, pixel: number): number {
+  return scene.range[0] + (pixel / scene.width) * (scene.range[1] - scene.range[0]);
+}
+
+/** Axes hold still while the same thing is looked at in the same way; else they fit afresh. */
+function keepOrRelease(hold: Hold, store: Store, settings: Settings, isRunning: boolean): void {
+  const { device, window, zoom, percent, hidden } = settings;
+  const key = JSON.stringify([store.run, device, window, zoom, percent, [...hidden], isRunning]);
+  if (key === hold.key) return;
+  hold.key = key;
+  hold.top = 0;
+  hold.end = 0;
+  hold.lanes = 0;
+}
+
+function rangeOf(settings: Settings, now: number, isRunning: boolean, hold: Hold): Range {
+  if (settings.zoom) return settings.zoom;
+  if (settings.window !== null && now > settings.window) return [now - settings.window, now];
+  if (!isRunning || settings.paused) return [0, Math.max(now, 0.001)];
+  hold.end = Math.max(hold.end, growingEnd(now));
+  return [0, settings.window === null ? hold.end : Math.min(hold.end, settings.window)];
+}
+
+function drawnLines(
+  { store, settings, width }: SceneInput,
+  range: Range,
+): { x: Float64Array; lines: Line[] } {
+  const shown = METRICS.map((metric) => ({ metric, column: store.columnOf(settings.device, metric) })).filter(
+    ({ metric, column }) =>
+      column >= 0 && column < store.timeline.columns.length && !settings.hidden.has(metric),
+  );
+  const drawn: Drawn = decimate(
+    store.timeline,
+    shown.map(({ column }) => column),
+    range,
+    width,
+  );
+  const lines = shown.map(({ metric }, index) => ({ metric, values: drawn.y[index]! }));
+  const own = Math.max(
+    0,
+    ...lines.filter((line) => line.metric !== "device_used").map((l) => maximum(l.values)),
+  );
+  const fits = (line: Line) =>
+    line.metric !== "device_used" || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
+  return { x: drawn.x, lines: lines.filter(fits) };
+}
+
+/** The axis grows in round steps and only when the data leave it too little room. */
+function topFor(highest: number, room: number, held: number, total: number | null): number {
+  if (held > 0 && highest <= held * room) return held;
+  const least = Math.max(highest, 1) / room;
+  const { divisor } = total === null ? unitFor(least) : { divisor: total / 100 };
+  return niceTop(least / divisor) * divisor;
+}
+
+function withLabel(peak: Peak, scene: Omit<Scene, "gaps" | "peak">, textWidth: (text: string) => number) {
+  const text = peakText(peak);
+  const plotHeight = scene.height - scene.lanesHeight;
+  const toPixel = (bytes: number) => plotHeight * (1 - bytes / scene.top);
+  const box = placeLabel(
+    { x: timeToPixel(scene, peak.time), y: toPixel(peak.bytes) },
+    textWidth(text) + 6,
+    LABEL_PIXELS + 3,
+    {
+      width: scene.width,
+      lines: scene.capacity === null ? [] : [toPixel(scene.capacity)],
+      skyline: (left, right) =>
+        toPixel(highestWithin(scene, pixelToTime(scene, left), pixelToTime(scene, right))),
+    },
+  );
+  return { ...peak, text, box };
+}
+
+function highestWithin(scene: Pick<Scene, "x" | "lines">, start: number, stop: number): number {
+  let highest = 0;
+  for (let index = 0; index < scene.x.length; index++) {
+    // One neighbour at each side: lines run through the edges of the stretch.
+    if ((scene.x[index + 1] ?? Number.POSITIVE_INFINITY) < start || (scene.x[index - 1] ?? 0) > stop)
+      continue;
+    for (const line of scene.lines) if (line.values[index]! > highest) highest = line.values[index]!;
+  }
+  return highest;
+}
+
+function maximum(values: Float32Array): number {
+  let highest = 0;
+  for (const value of values) if (value > highest) highest = value;
+  return highest;
+}

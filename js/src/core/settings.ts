@@ -1,0 +1,19 @@
+/** What a person chose to look at. It lives in the browser and never reaches Python. */
+
+export type Range = readonly [number, number];
+
+export interface Settings {
+  device: string;
+  /** The last so many seconds, or null for the whole run. */
+  window: number | null;
+  /** Seconds picked by dragging or by a click on a bar; wins over `window`. */
+  zoom: Range | null;
+  percent: boolean;
+  paused: boolean;
+  /** Metrics that are switched off. */
+  hidden: Set<string>;
+}
+
+export function defaultSettings(): Settings {
+  return { device: "", window: null, zoom: null, percent: false, paused: false, hidden: new Set() };
+}

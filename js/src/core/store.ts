@@ -1,0 +1,128 @@
+/** All a view may draw: the run's schema, rows, spans and status, whatever was lost on the way. */
+
+import type { Message, Rows, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
+import { Timeline } from "./timeline.ts";
+
+const HELD_MESSAGES = 256;
+
+export class Store {
+  run = "";
+  schema: Schema | null = null;
+  status: Status | null = null;
+  timeline = new Timeline();
+  spans = new Map<number, Span>();
+  seq = -1;
+  /** Milliseconds of the browser's clock when something last came; 0 before that. */
+  heardAt = 0;
+  /** The longest of the recent pauses between two messages, in milliseconds. */
+  pace = 0;
+  unsupported: number | null = null;
+  disconnected = false;
+
+  private missed = false;
+  private held: RowsMessage[] = [];
+  private readonly finished = new Set<string>();
+  private readonly listeners = new Set<() => void>();
+
+  /** `onGap` is called once for each loss that is noticed. */
+  constructor(
+    private readonly clock: () => number,
+    private readonly onGap: () => void = () => {},
+  ) {}
+
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  apply(message: Message | null): void {
+    if (message === null) return;
+    if (message.kind === "unsupported") this.unsupported = message.protocol;
+    else if (!this.finished.has(message.run)) this.accept(message);
+    this.hear();
+    for (const listener of this.listeners) listener();
+  }
+
+  disconnect(): void {
+    this.disconnected = true;
+    for (const listener of this.listeners) listener();
+  }
+
+  columnOf(device: string, metric: string): number {
+    return this.schema?.series.findIndex((s) => s.device === device && s.metric === metric) ?? -1;
+  }
+
+  private accept(message: RowsMessage | SnapshotMessage): void {
+    if (message.kind === "snapshot") this.acceptSnapshot(message);
+    else if (message.run !== this.run) this.hold(message);
+    else this.acceptRows(message);
+  }
+
+  private acceptSnapshot(message: SnapshotMessage): void {
+    const isNew = message.run !== this.run;
+    if (isNew) this.begin(message.run);
+    else if (message.seq <= this.seq) return;
+    const heals = this.missed || isNew || message.seq !== this.seq + 1;
+    this.schema = message.schema;
+    this.take(message);
+    if (heals) this.replace(message.rows);
+    else this.timeline.append(message.rows);
+    this.missed = false;
+    if (isNew) this.release();
+  }
+
+  private acceptRows(message: RowsMessage): void {
+    if (message.seq <= this.seq) return;
+    if (message.seq !== this.seq + 1 && !this.missed) {
+      this.missed = true;
+      this.onGap();
+    }
+    this.take(message);
+    this.timeline.append(message.rows);
+  }
+
+  private take(message: RowsMessage | SnapshotMessage): void {
+    this.seq = message.seq;
+    for (const span of message.spans) this.spans.set(span.id, span);
+    if (message.status !== null) this.status = message.status;
+  }
+
+  private replace(rows: Rows): void {
+    const lastHealed = rows.time.at(-1) ?? Number.NEGATIVE_INFINITY;
+    const later = this.timeline.after(lastHealed);
+    this.timeline.clear();
+    this.timeline.append(rows);
+    this.timeline.append(later);
+  }
+
+  private begin(run: string): void {
+    if (this.run !== "") this.finished.add(this.run);
+    this.run = run;
+    this.seq = -1;
+    this.missed = false;
+    this.status = null;
+    this.spans.clear();
+    this.timeline.clear();
+    this.unsupported = null;
+  }
+
+  /** Rows mean nothing before the schema; they wait for the snapshot that carries it. */
+  private hold(message: RowsMessage): void {
+    if (!this.held.some((held) => held.run === message.run)) this.onGap();
+    this.held.push(message);
+    if (this.held.length > HELD_MESSAGES) this.held.shift();
+  }
+
+  private release(): void {
+    const held = this.held.filter((message) => message.run === this.run).sort((a, b) => a.seq - b.seq);
+    this.held = [];
+    for (const message of held) this.acceptRows(message);
+  }
+
+  private hear(): void {
+    const now = this.clock();
+    if (this.heardAt > 0) this.pace = Math.max(now - this.heardAt, 0.9 * this.pace);
+    this.heardAt = now;
+    this.disconnected = false;
+  }
+}

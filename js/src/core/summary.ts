@@ -1,0 +1,44 @@
+/** The same figures for a screen reader: a sentence and a table, renewed rarely enough to be read. */
+
+import { make, setAttribute } from "./dom.ts";
+import { formatBytes, formatDuration } from "./format.ts";
+import { readDevice } from "./readings.ts";
+import type { Store } from "./store.ts";
+
+const HEADINGS = ["device", "allocated", "peak", "reserved", "device in use", "capacity"];
+
+export class Summary {
+  readonly element = make("table", "hidden");
+
+  update(store: Store, chart: Element): void {
+    const { schema, status } = store;
+    if (schema === null) return;
+    const all = schema.devices.map((device) => readDevice(store, device));
+    const caption = `Memory of ${schema.label || "this run"} after ${formatDuration(status?.elapsed ?? 0)}`;
+    const rows = all.map(({ device, allocated, peak, reserved, deviceUsed, total }) => [
+      `${device.key} ${device.name}`,
+      formatBytes(allocated),
+      peak ? `${formatBytes(peak.bytes)}, ${peak.certainty}` : "n/a",
+      ...[reserved, deviceUsed, total].map(formatBytes),
+    ]);
+    this.element.replaceChildren(
+      make("caption", "", {}, [caption]),
+      make(
+        "tr",
+        "",
+        {},
+        HEADINGS.map((text) => make("th", "", { scope: "col" }, [text])),
+      ),
+      ...rows.map((cells) =>
+        make(
+          "tr",
+          "",
+          {},
+          cells.map((text) => make("td", "", {}, [text])),
+        ),
+      ),
+    );
+    const first = rows.map((cells) => `${cells[0]}: allocated ${cells[1]}, peak ${cells[2]}`).join("; ");
+    setAttribute(chart, "aria-label", `${caption}. ${first}.`);
+  }
+}

@@ -1,0 +1,41 @@
+/** The page's own colours, read from computed styles, because Plotly knows no CSS variables. */
+
+export interface Theme {
+  text: string;
+  muted: string;
+  line: string;
+  font: string;
+}
+
+/**
+ * Reads the colours that styles.css gives to `probe`.
+ *
+ * They are read from properties and not from the variables: a variable may hold any expression
+ * (`color-mix(…)`), a computed `color` is always one that Plotly can parse.
+ */
+export function readTheme(probe: Element): Theme {
+  const style = getComputedStyle(probe);
+  return {
+    text: asRgb(style.color, "#24292f"),
+    muted: asRgb(style.borderTopColor, "#6b7280"),
+    line: asRgb(style.borderBottomColor, "#e0e3e7"),
+    font: style.fontFamily || "sans-serif",
+  };
+}
+
+/** Calls `onChange` when JupyterLab or the system changes between light and dark. */
+export function watchTheme(onChange: () => void, signal: AbortSignal): void {
+  const observer = new MutationObserver(onChange);
+  const attributeFilter = ["data-jp-theme-light", "data-jp-theme-name", "class", "data-theme"];
+  observer.observe(document.body, { attributes: true, attributeFilter });
+  signal.addEventListener("abort", () => observer.disconnect());
+  globalThis.matchMedia?.("(prefers-color-scheme: dark)").addEventListener("change", onChange, { signal });
+}
+
+/** `color-mix` computes to `color(srgb r g b / a)`, which Plotly does not read. */
+function asRgb(color: string, fallback: string): string {
+  const match = /^color\(srgb ([\d.]+) ([\d.]+) ([\d.]+)(?: \/ ([\d.]+))?\)$/.exec(color);
+  if (!match) return color || fallback;
+  const [red, green, blue] = match.slice(1, 4).map((part) => Math.round(255 * Number(part)));
+  return `rgba(${red},${green},${blue},${match[4] ?? 1})`;
+}

@@ -1,0 +1,151 @@
+/** One display of one store: header, chart, legend, and what keeps them up to date. */
+
+import { Chart } from "./chart.ts";
+import { conditionOf } from "./condition.ts";
+import { Controls } from "./controls.ts";
+import { make, setAttribute, setText } from "./dom.ts";
+import { Figures } from "./figures.ts";
+import { Legend } from "./legend.ts";
+import { readDevice, shareUsed } from "./readings.ts";
+import { defaultSettings, type Range } from "./settings.ts";
+import type { Store } from "./store.ts";
+import { injectStyles } from "./styles.ts";
+import { Summary } from "./summary.ts";
+import { Tabs } from "./tabs.ts";
+import { watchTheme } from "./theme.ts";
+
+/** Numbers that change more often cannot be read. */
+const BEAT = 500;
+const BEATS_TO_SUMMARY = 20;
+
+export interface ViewOptions {
+  signal: AbortSignal;
+  /** Called on every beat at which a person may be looking. */
+  onSeen?: () => void;
+  clock?: () => number;
+}
+
+export class View {
+  readonly element = make("section", "root", { "aria-label": "memory" });
+  private readonly settings = defaultSettings();
+  private readonly chart: Chart;
+  private readonly tabs = new Tabs((key) => this.pickDevice(key));
+  private readonly title = make("span", "title");
+  private readonly condition = make("span", "condition", { role: "status" });
+  private readonly placeholder = make("div", "placeholder");
+  private readonly figures = new Figures();
+  private readonly controls: Controls;
+  private readonly legend: Legend;
+  private readonly summary = new Summary();
+  private readonly clock: () => number;
+  private readonly onSeen: () => void;
+  private beats = 0;
+
+  constructor(
+    host: HTMLElement,
+    private readonly store: Store,
+    { signal, onSeen = () => {}, clock = Date.now }: ViewOptions,
+  ) {
+    this.clock = clock;
+    this.onSeen = onSeen;
+    const changed = () => this.show();
+    this.chart = new Chart(
+      store,
+      this.settings,
+      { onZoom: (range) => this.zoom(range), onDraw: (milliseconds) => this.report(milliseconds) },
+      signal,
+    );
+    this.controls = new Controls(this.settings, changed);
+    this.legend = new Legend(this.settings, changed);
+    this.build(host);
+    this.live(signal);
+    this.show();
+  }
+
+  private build(host: HTMLElement): void {
+    injectStyles(host);
+    this.chart.element.setAttribute("role", "img");
+    this.chart.element.append(this.placeholder);
+    const names = make("div", "names", {}, [this.tabs.element, this.title]);
+    const bar = make("div", "bar", {}, [names, this.condition, this.controls.element]);
+    const parts = [bar, this.figures.element, this.chart.element, this.legend.element, this.summary.element];
+    this.element.append(...parts);
+    host.append(this.element);
+  }
+
+  private live(signal: AbortSignal): void {
+    const unsubscribe = this.store.subscribe(() => this.follow());
+    const timer = setInterval(() => this.beat(), BEAT);
+    watchTheme(() => this.chart.redraw(), signal);
+    signal.addEventListener("abort", () => {
+      unsubscribe();
+      clearInterval(timer);
+      this.element.remove();
+    });
+  }
+
+  /** The first snapshot, and a run on other devices, show at once; everything else in its time. */
+  private follow(): void {
+    const devices = this.store.schema?.devices ?? [];
+    if (devices.length > 0 && !devices.some(({ key }) => key === this.settings.device)) this.show();
+    else this.chart.refresh();
+  }
+
+  private beat(): void {
+    if (!this.chart.visible) return;
+    this.onSeen();
+    this.write();
+    if (this.beats++ % BEATS_TO_SUMMARY === 0) this.summary.update(this.store, this.chart.element);
+  }
+
+  /** A person changed something: everything follows at once. */
+  private show(): void {
+    this.write();
+    this.chart.redraw();
+  }
+
+  private write(): void {
+    const { store, settings } = this;
+    const { kind, text } = conditionOf(store, this.clock());
+    setAttribute(this.element, "data-hfmem-condition", kind);
+    setText(this.condition, store.schema === null ? "" : text);
+    setAttribute(this.condition, "title", text);
+    this.condition.classList.toggle("hfmem-bad", kind === "failed" || kind === "silent");
+    setText(this.placeholder, text);
+    this.placeholder.hidden = store.schema !== null && kind !== "unsupported";
+    this.element.classList.toggle("hfmem-blank", !this.placeholder.hidden);
+    const devices = store.schema?.devices ?? [];
+    const device = devices.find(({ key }) => key === settings.device) ?? devices[0];
+    if (!device) return;
+    settings.device = device.key;
+    this.element.classList.toggle("hfmem-compact", store.schema?.compact ?? false);
+    this.tabs.element.hidden = devices.length < 2;
+    this.title.hidden = devices.length > 1;
+    setText(this.title, [store.schema?.label, device.name].filter(Boolean).join(" · "));
+    setAttribute(this.title, "title", this.title.textContent ?? "");
+    this.tabs.update(devices, device.key, (each) => shareUsed(store, each));
+    this.figures.update(store, readDevice(store, device), settings.percent);
+    this.controls.update(device.total !== null);
+    this.legend.update(store, this.chart.scene?.lines.map(({ metric }) => metric) ?? null);
+  }
+
+  private zoom(range: Range | null): void {
+    this.settings.zoom = range;
+    this.show();
+  }
+
+  private pickDevice(key: string): void {
+    this.settings.device = key;
+    this.show();
+  }
+
+  /** What tests and benches read. */
+  private report(milliseconds: number): void {
+    const { dataset } = this.element;
+    dataset.hfmemDraws = String(this.chart.draws);
+    dataset.hfmemRows = String(this.store.timeline.length);
+    dataset.hfmemSeq = String(this.store.seq);
+    dataset.hfmemPoints = String(this.chart.points);
+    dataset.hfmemDrawMs = milliseconds.toFixed(1);
+  }
+}

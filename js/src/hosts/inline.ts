@@ -1,0 +1,67 @@
+/** chart.js: the chart as an anywidget front end of its own, and its parts for other hosts. */
+
+import { decode, decodeHistory } from "../core/protocol.ts";
+import { Store } from "../core/store.ts";
+import { View } from "../core/view.ts";
+import type { ChartModule, Cleanup, CustomHandler, Life, ViewLife } from "./anywidget.ts";
+
+export { decode, Store, View };
+
+const SEEN_EVERY = 15_000;
+const RESYNC_AT_MOST_EVERY = 5_000;
+
+/** One store for each model, however many views show it. */
+const createWidget: ChartModule["default"] = () => {
+  let store = new Store(Date.now);
+  let tell: (kind: string, pause: number) => void = () => {};
+  const receive: CustomHandler = (content, buffers = []) => store.apply(decode(content, buffers));
+
+  return {
+    receive,
+
+    /** Waits for nothing: anywidget holds messages back until this returns. */
+    initialize({ model, signal }: Life): Cleanup {
+      tell = throttledSender(model);
+      store = new Store(Date.now, () => tell("resync", RESYNC_AT_MOST_EVERY));
+      store.apply(decodeHistory(model.get("_history")));
+      const onClosed = () => store.disconnect();
+      const events: [string, CustomHandler][] = [
+        ["msg:custom", receive],
+        ["comm:close", onClosed],
+        ["comm_live_update", onClosed],
+      ];
+      for (const [event, handler] of events) model.on(event, handler);
+      const cleanup = () => {
+        for (const [event, handler] of events) model.off(event, handler);
+      };
+      signal?.addEventListener("abort", cleanup);
+      return cleanup;
+    },
+
+    render({ el, signal }: ViewLife): Cleanup {
+      const life = new AbortController();
+      const cleanup = () => life.abort();
+      if (signal?.aborted) return cleanup;
+      signal?.addEventListener("abort", cleanup, { once: true, signal: life.signal });
+      new View(el, store, { signal: life.signal, onSeen: () => tell("seen", SEEN_EVERY) });
+      return cleanup;
+    },
+  };
+};
+
+export default createWidget;
+
+/** Sends `{kind}`, but a kind not again before its pause is over; a dead comm is nobody's problem here. */
+function throttledSender(model: Life["model"]): (kind: string, pause: number) => void {
+  const sentAt = new Map<string, number>();
+  return (kind, pause) => {
+    const now = Date.now();
+    if (now - (sentAt.get(kind) ?? Number.NEGATIVE_INFINITY) < pause) return;
+    sentAt.set(kind, now);
+    try {
+      model.send({ kind });
+    } catch {
+      // The kernel is gone; the chart says so by its silence.
+    }
+  };
+}

@@ -1,0 +1,46 @@
+import { describe, expect, test } from "vitest";
+import { growingEnd, niceTop, timeTicks, valueTicks } from "../src/core/axis.ts";
+
+describe("axes", () => {
+  test("the top is round, never below the data and at most a quarter above", () => {
+    for (let value = 0.013; value < 5e5; value *= 1.037) {
+      expect(niceTop(value)).toBeGreaterThanOrEqual(value * (1 - 1e-9));
+      expect(niceTop(value)).toBeLessThanOrEqual(1.25 * value);
+    }
+  });
+
+  test("value ticks start at zero, stay within the axis and are few", () => {
+    for (const top of [0.7, 1, 1.25, 9, 10, 140.4, 800]) {
+      const { values, texts } = valueTicks(top, 5);
+      expect(values[0]).toBe(0);
+      expect(values.at(-1)).toBeLessThanOrEqual(top * (1 + 1e-9));
+      expect(values.length).toBeLessThanOrEqual(6);
+      expect(new Set(texts).size).toBe(values.length);
+    }
+  });
+
+  test("ticks of a quarter are written with both digits", () => {
+    expect(valueTicks(1, 4).texts).toEqual(["0.00", "0.25", "0.50", "0.75", "1.00"]);
+  });
+
+  test.each([
+    [[0, 0.01], 5, ["0 s", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"]],
+    [[0, 2], 4, ["0 s", "0.5 s", "1.0 s", "1.5 s", "2.0 s"]],
+    [[0, 13], 7, ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]],
+    [[65, 96], 4, ["1:10", "1:20", "1:30"]],
+    [[0, 3600], 6, ["0 s", "10 min", "20 min", "30 min", "40 min", "50 min", "1 h"]],
+    [[3600, 6000], 5, ["1 h", "1 h 10", "1 h 20", "1 h 30", "1 h 40"]],
+  ] as const)("time from %j reads %#", (range, count, texts) => {
+    expect(timeTicks(range, count).texts).toEqual(texts);
+  });
+
+  test("a growing axis always holds all of the run and moves in few steps", () => {
+    const ends = new Set<number>();
+    for (let elapsed = 10; elapsed < 100; elapsed += 0.25) {
+      ends.add(growingEnd(elapsed));
+      expect(growingEnd(elapsed)).toBeGreaterThanOrEqual(elapsed);
+      expect(growingEnd(elapsed)).toBeLessThanOrEqual(1.25 * elapsed);
+    }
+    expect(ends.size).toBeLessThan(30);
+  });
+});

@@ -1,0 +1,80 @@
+/** Frames for tests, in the shape in which they leave Python. */
+
+import { type BufferLike, decode, type Message, type Span } from "../src/core/protocol.ts";
+
+export const SCHEMA = {
+  label: "test",
+  started_at: 0,
+  compact: false,
+  devices: [
+    { key: "cuda:0", name: "GPU", total: 1000 },
+    { key: "cpu", name: "host", total: null },
+  ],
+  series: ["cuda:0", "cpu"].flatMap((device) =>
+    ["allocated", "reserved", "device_used"].map((metric) => ({
+      key: `${device}/${metric}`,
+      device,
+      metric,
+      label: metric,
+    })),
+  ),
+};
+
+export const STATUS = { state: "running", elapsed: 1, interval: 0.1, missed: 0, cost: null, text: "" };
+
+export interface Frame {
+  content: Record<string, unknown>;
+  buffers: BufferLike[];
+}
+
+type Row = [time: number, ...values: number[]];
+
+export function frame(kind: "rows" | "snapshot", seq: number, rows: Row[], more: object = {}): Frame {
+  const time = Float64Array.from(rows, (row) => row[0]);
+  const values = Float32Array.from(rows.flatMap((row) => row.slice(1)));
+  const extra = kind === "snapshot" ? { protocol: 1, schema: SCHEMA } : {};
+  const content = { kind, run: "a", seq, rows: rows.length, spans: [], status: STATUS, ...extra, ...more };
+  return { content, buffers: [time.buffer, values.buffer] };
+}
+
+export function message(...parameters: Parameters<typeof frame>): Message {
+  const { content, buffers } = frame(...parameters);
+  return decode(content, buffers)!;
+}
+
+/** A row in which every series reads `value`. */
+export function level(time: number, value: number): Row {
+  return [time, ...SCHEMA.series.map(() => value)];
+}
+
+export function span(
+  id: number,
+  parent: number | null,
+  kind: string,
+  start: number,
+  stop: number,
+  peak = 1,
+): Span {
+  const memory = { before: 0, after: 0, peak, certainty: "exact" as const };
+  return {
+    id,
+    parent,
+    kind,
+    label: `${kind} ${id}`,
+    start,
+    stop,
+    outcome: "done",
+    devices: { "cuda:0": memory },
+  };
+}
+
+/** mulberry32: the same numbers in every run of the tests. */
+export function random(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}

@@ -1,0 +1,59 @@
+import { describe, expect, test } from "vitest";
+import { decode, decodeHistory } from "../src/core/protocol.ts";
+import { frame, level } from "./frames.ts";
+
+function shifted(buffer: ArrayBuffer, offset: number): DataView {
+  const bytes = new Uint8Array(buffer.byteLength + offset);
+  bytes.set(new Uint8Array(buffer), offset);
+  return new DataView(bytes.buffer, offset);
+}
+
+describe("decode", () => {
+  test("buffers that start at any byte read the same", () => {
+    const { content, buffers } = frame("rows", 1, [level(0.5, 7), level(0.6, 8)]);
+    for (const offset of [0, 1, 3, 5]) {
+      const views = buffers.map((buffer) => shifted(buffer as ArrayBuffer, offset));
+      const message = decode(content, views);
+      expect(message).toEqual(decode(content, buffers));
+      expect(message).toMatchObject({ kind: "rows", rows: { columns: 6 } });
+    }
+  });
+
+  test("a decoded row does not change when the frame's memory is used again", () => {
+    const { content, buffers } = frame("rows", 1, [level(0.5, 7)]);
+    const message = decode(content, buffers);
+    new Uint8Array(buffers[0] as ArrayBuffer).fill(0);
+    expect(message).toMatchObject({ rows: { time: Float64Array.of(0.5) } });
+  });
+
+  test("an unknown kind is ignored", () => {
+    expect(decode({ kind: "later" }, [])).toBeNull();
+    expect(decode(null, [])).toBeNull();
+    expect(decode("rows", [])).toBeNull();
+  });
+
+  test("a frame whose lengths do not add up is ignored", () => {
+    const { content, buffers } = frame("rows", 1, [level(0.5, 7), level(0.6, 8)]);
+    expect(decode({ ...content, rows: 3 }, buffers)).toBeNull();
+    expect(decode({ ...content, rows: -1 }, buffers)).toBeNull();
+    expect(decode(content, [buffers[0]!])).toBeNull();
+    expect(decode(content, [buffers[0]!, new ArrayBuffer(13)])).toBeNull();
+  });
+
+  test("a message without rows needs no buffers", () => {
+    expect(decode({ ...frame("rows", 1, []).content }, [])).toMatchObject({ seq: 1, rows: { columns: 0 } });
+  });
+
+  test("another protocol is told apart from a broken frame", () => {
+    const { content, buffers } = frame("snapshot", 1, [level(0, 1)], { protocol: 2 });
+    expect(decode(content, buffers)).toEqual({ kind: "unsupported", protocol: 2 });
+  });
+
+  test("the history trait carries its buffers inside", () => {
+    const { content, buffers } = frame("snapshot", 4, [level(0, 1)]);
+    const history = { ...content, time: buffers[0], values: shifted(buffers[1] as ArrayBuffer, 1) };
+    expect(decodeHistory(history)).toEqual(decode(content, buffers));
+    expect(decodeHistory({})).toBeNull();
+    expect(decodeHistory(undefined)).toBeNull();
+  });
+});

@@ -1,0 +1,206 @@
+import { describe, expect, test } from "vitest";
+import { toFigure } from "../src/core/figure.ts";
+import { barAt, readTime } from "../src/core/hover.ts";
+import { findPeak } from "../src/core/peak.ts";
+import { placeLabel } from "../src/core/place.ts";
+import { composeScene, type Hold, LANE_PIXELS, peakText } from "../src/core/scene.ts";
+import { defaultSettings } from "../src/core/settings.ts";
+import { Store } from "../src/core/store.ts";
+import { level, message, STATUS, span } from "./frames.ts";
+
+const THEME = { text: "#111", muted: "#666", line: "#ddd", font: "sans-serif" };
+const HOSTILE = [
+  "<img src=x onerror=alert(1)>",
+  "$\\href{javascript:alert(1)}{x}$",
+  "<b>a</b>&amp;%{x}",
+  "a<br>b",
+];
+
+function held(): Hold {
+  return { key: "", top: 0, end: 0, lanes: 0 };
+}
+
+function storeWith(rows: ReturnType<typeof level>[], more: object = {}): Store {
+  const store = new Store(Date.now);
+  const elapsed = rows.at(-1)?.[0] ?? 0;
+  store.apply(message("snapshot", 0, rows, { status: { ...STATUS, elapsed }, ...more }));
+  return store;
+}
+
+function sceneOf(store: Store, hold = held(), settings = {}) {
+  const all = { ...defaultSettings(), device: "cuda:0", ...settings };
+  const now = store.status!.elapsed;
+  return composeScene(
+    { store, settings: all, now, width: 700, height: 180, textWidth: (t) => 7 * t.length },
+    hold,
+  );
+}
+
+/** allocated, reserved, device_used of cuda:0, then the same of the cpu. */
+function row(time: number, allocated: number, reserved: number, used: number): ReturnType<typeof level> {
+  return [time, allocated, reserved, used, 1, 1, 1];
+}
+
+describe("findPeak", () => {
+  test("the exact peak stands where the samples of the tightest span are highest", () => {
+    const rows = [0, 1, 2, 3, 4, 5].map((time) => row(time, time === 3 ? 90 : 50, 95, 96));
+    const spans = [span(1, null, "cell", 0, 5, 99), span(2, 1, "step", 2.5, 3.5, 99)];
+    const peak = findPeak(storeWith(rows, { spans }), "cuda:0");
+    expect(peak).toEqual({ time: 3, bytes: 99, certainty: "exact" });
+  });
+
+  test("a span without a sample has its peak in its middle", () => {
+    const store = storeWith([row(0, 1, 1, 1), row(9, 1, 1, 1)], { spans: [span(1, null, "step", 4, 6, 7)] });
+    expect(findPeak(store, "cuda:0")).toEqual({ time: 5, bytes: 7, certainty: "exact" });
+  });
+
+  test("without spans it is the highest sample, and says so", () => {
+    const peak = findPeak(storeWith([row(0, 1, 1, 1), row(1, 8, 9, 9), row(2, 3, 9, 9)]), "cuda:0");
+    expect(peak).toEqual({ time: 1, bytes: 8, certainty: "sampled" });
+  });
+
+  test("a sample above every span's peak wins, but not by the rounding of float32", () => {
+    const bytes = 7_505_111_223;
+    const spans = [span(1, null, "cell", 0, 1, bytes)];
+    const rounded = findPeak(storeWith([row(0, Math.fround(bytes) + 512, 1, 1)], { spans }), "cuda:0");
+    expect(rounded).toMatchObject({ bytes, certainty: "exact" });
+    const above = findPeak(storeWith([row(5, 2 * bytes, 1, 1)], { spans }), "cuda:0");
+    expect(above).toMatchObject({ certainty: "sampled" });
+  });
+
+  test("how sure it is stands in its label", () => {
+    const peak = { time: 0, bytes: 6.99 * 2 ** 30 };
+    expect(peakText({ ...peak, certainty: "exact" })).toBe("peak 6.99 GiB exact");
+    expect(peakText({ ...peak, certainty: "at least" })).toBe("peak ≥ 6.99 GiB");
+    expect(peakText({ ...peak, certainty: "sampled" })).toBe("peak 6.99 GiB sampled");
+  });
+});
+
+describe("composeScene", () => {
+  test("other use of the device is drawn only while it is not far above our own", () => {
+    const near = sceneOf(storeWith([row(0, 50, 60, 100), row(1, 50, 60, 100)]));
+    const far = sceneOf(storeWith([row(0, 50, 60, 700), row(1, 50, 60, 700)]));
+    expect(near.lines.map(({ metric }) => metric)).toContain("device_used");
+    expect(far.lines.map(({ metric }) => metric)).toEqual(["allocated", "reserved"]);
+  });
+
+  test("capacity is drawn from sixty percent of it", () => {
+    expect(sceneOf(storeWith([row(0, 10, 590, 590), row(1, 1, 590, 590)])).capacity).toBeNull();
+    expect(sceneOf(storeWith([row(0, 10, 610, 610), row(1, 1, 610, 610)])).capacity).toBe(1000);
+  });
+
+  test("while running the axis grows in steps and never shrinks", () => {
+    const store = storeWith([row(0, 10, 10, 10)]);
+    const hold = held();
+    const tops: number[] = [];
+    for (let seq = 1; seq <= 200; seq++) {
+      const value = 10 + seq + 20 * Math.sin(seq);
+      store.apply(
+        message("rows", seq, [row(seq, value, value, value)], { status: { ...STATUS, elapsed: seq } }),
+      );
+      tops.push(sceneOf(store, hold).top);
+    }
+    expect(tops).toEqual(tops.toSorted((a, b) => a - b));
+    expect(new Set(tops).size).toBeLessThan(20);
+    expect(tops.at(-1)).toBeGreaterThan(230);
+  });
+
+  test("a stopped run fills the width exactly", () => {
+    const store = storeWith([row(0, 1, 1, 1), row(13.7, 1, 1, 1)], {
+      status: { ...STATUS, state: "stopped", elapsed: 13.7 },
+    });
+    expect(sceneOf(store).range).toEqual([0, 13.7]);
+  });
+
+  test("the peak's label stays within the plot and above everything beneath it", () => {
+    for (const at of [0, 1, 50, 99, 100]) {
+      const rows = Array.from({ length: 101 }, (_, time) => row(time, time === at ? 80 : 20, 85, 90));
+      const scene = sceneOf(storeWith(rows));
+      const { box } = scene.peak!;
+      const reserved = (scene.height - scene.lanesHeight) * (1 - 90 / scene.top);
+      expect(box.left).toBeGreaterThanOrEqual(0);
+      expect(box.left + box.width).toBeLessThanOrEqual(scene.width);
+      expect(box.top).toBeGreaterThanOrEqual(0);
+      expect(box.top + box.height).toBeLessThan(reserved);
+    }
+  });
+
+  test("a run of no length has a chart", () => {
+    const scene = sceneOf(storeWith([row(0, 5, 5, 5)]));
+    expect(scene.range[1]).toBeGreaterThan(0);
+    expect(() => toFigure(scene, THEME, 1, (text) => text.length)).not.toThrow();
+  });
+
+  test("a device of which nothing is known has an empty chart", () => {
+    const scene = sceneOf(storeWith([level(0, Number.NaN), level(1, Number.NaN)]));
+    expect(scene.peak).toBeNull();
+    expect(scene.top).toBeGreaterThan(0);
+  });
+});
+
+describe("placeLabel", () => {
+  test("a label never straddles a line", () => {
+    for (let line = 20; line < 90; line++) {
+      const plot = { width: 400, lines: [line], skyline: () => 95 };
+      const box = placeLabel({ x: 200, y: 97 }, 100, 14, plot);
+      expect(line < box.top || line > box.top + box.height).toBe(true);
+    }
+  });
+});
+
+describe("toFigure", () => {
+  test("no label reaches Plotly as anything but text", () => {
+    const spans = HOSTILE.map((label, index) => ({
+      ...span(index + 1, null, "cell", index * 25, index * 25 + 24),
+      label,
+    }));
+    const rows = Array.from({ length: 101 }, (_, time) => row(time, 1, 2, 3));
+    const figure = toFigure(sceneOf(storeWith(rows, { spans })), THEME, 1, (text) => text.length);
+    const texts = JSON.stringify(figure).match(/"[^"]*alert[^"]*"/g);
+    expect(texts).toHaveLength(2);
+    expect(JSON.stringify(figure)).not.toMatch(/<|\$|>/);
+  });
+
+  test("areas come down to zero at a gap, lines break", () => {
+    const rows = [row(0, 5, 6, 7), row(1, 5, 6, 7), level(2, Number.NaN), row(3, 5, 6, 7)];
+    const { data } = toFigure(sceneOf(storeWith(rows)), THEME, 1, (text) => text.length);
+    const traces = new Map(
+      data.map((trace) => [(trace as { uid: string }).uid, trace as { x: Float64Array; y: Float64Array }]),
+    );
+    const area = traces.get("allocated-area")!;
+    expect([...area.x]).toEqual([0, 0, 1, 1, 3, 3, 3]);
+    expect([...area.y].map((value) => value > 0)).toEqual([false, true, true, false, false, true, false]);
+    expect(Number.isNaN(traces.get("allocated")!.y[2])).toBe(true);
+  });
+});
+
+describe("hover", () => {
+  test("a gap reads how long nothing was sampled", () => {
+    const store = storeWith([row(0, 5, 6, 7), level(2, Number.NaN), row(4.7, 5, 6, 7)], {
+      status: { ...STATUS, state: "stopped", elapsed: 4.7 },
+    });
+    const scene = sceneOf(store);
+    expect(readTime(store, "cuda:0", scene, 350)).toEqual({ title: "no samples for 4.7 s", rows: [] });
+  });
+
+  test("a spike under one pixel reads as its whole range", () => {
+    const rows = Array.from({ length: 100_001 }, (_, i) => row(i / 1000, i === 50_000 ? 900 : 100, 950, 960));
+    const store = storeWith(rows, { status: { ...STATUS, state: "stopped", elapsed: 100 } });
+    const values = readTime(store, "cuda:0", sceneOf(store), 350)!.rows.map(([, value]) => value);
+    expect(values.some((value) => value.includes(" – "))).toBe(true);
+  });
+
+  test("a short span can be hit, and the worst before the group under it", () => {
+    const steps = Array.from({ length: 2000 }, (_, i) =>
+      span(i + 1, null, "step", i / 20, (i + 1) / 20, i === 700 ? 9 : 2),
+    );
+    const store = storeWith([row(0, 1, 1, 1), row(100, 1, 1, 1)], {
+      spans: steps,
+      status: { ...STATUS, state: "stopped", elapsed: 100 },
+    });
+    const scene = sceneOf(store);
+    expect(barAt(scene, 245, 5)).toMatchObject({ worst: true, peak: 9 });
+    expect(barAt(scene, 300, 5)).toMatchObject({ worst: false });
+    expect(barAt(scene, 300, LANE_PIXELS + 1)).toBeNull();
+  });
+});

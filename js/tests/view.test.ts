@@ -1,0 +1,222 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { Store } from "../src/core/store.ts";
+import { View } from "../src/core/view.ts";
+import { level, message, SCHEMA, STATUS, span } from "./frames.ts";
+import { active, paint, preparePage } from "./page.ts";
+
+const plotly = vi.hoisted(() => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
+vi.mock("../src/core/plotly.ts", () => plotly);
+
+const HOSTILE = "<img src=x onerror=alert(1)>";
+
+function open(store: Store): { view: View; life: AbortController; element: HTMLElement } {
+  const life = new AbortController();
+  const view = new View(document.body, store, { signal: life.signal, clock: () => Date.now() });
+  return { view, life, element: view.element };
+}
+
+function snapshot(more: object = {}, rows = [level(0, 100), level(1, 200)]) {
+  return message("snapshot", 0, rows, more);
+}
+
+function button(element: HTMLElement, title: string): HTMLButtonElement {
+  return element.querySelector<HTMLButtonElement>(`button[title^="${title}"]`)!;
+}
+
+beforeEach(() => {
+  vi.useFakeTimers({
+    toFake: ["setTimeout", "setInterval", "clearTimeout", "clearInterval", "Date", "performance"],
+  });
+  preparePage();
+  plotly.draw.mockClear();
+  plotly.purge.mockClear();
+});
+
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+describe("View", () => {
+  test("before the first snapshot it waits, at full height", () => {
+    const { element } = open(new Store(Date.now));
+    paint();
+    const placeholder = element.querySelector<HTMLElement>(".hfmem-placeholder")!;
+    expect(placeholder.hidden).toBe(false);
+    expect(placeholder.textContent).toBe("waiting for the first sample");
+    expect(plotly.draw).not.toHaveBeenCalled();
+  });
+
+  test("the first snapshot shows at once", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    paint();
+    store.apply(snapshot());
+    paint();
+    expect(plotly.draw).toHaveBeenCalledTimes(1);
+    expect(element.querySelector(".hfmem-now")!.textContent).toBe("0.00");
+    expect(element.querySelector<HTMLElement>(".hfmem-placeholder")!.hidden).toBe(true);
+    expect(element.dataset).toMatchObject({ hfmemDraws: "1", hfmemRows: "2", hfmemSeq: "0" });
+  });
+
+  test("a flood of messages is drawn two or three times a second", () => {
+    const store = new Store(Date.now);
+    open(store);
+    store.apply(snapshot());
+    paint();
+    plotly.draw.mockClear();
+    for (let seq = 1; seq <= 200; seq++) {
+      store.apply(message("rows", seq, [level(1 + seq, 1)]));
+      vi.advanceTimersByTime(10);
+      paint();
+    }
+    expect(plotly.draw.mock.calls.length).toBeGreaterThanOrEqual(4);
+    expect(plotly.draw.mock.calls.length).toBeLessThanOrEqual(6);
+  });
+
+  test("a paused chart holds still while data arrive, and goes on with all of them", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    paint();
+    button(element, "pause the drawing").click();
+    paint();
+    plotly.draw.mockClear();
+    store.apply(message("rows", 1, [level(5, 1)]));
+    vi.advanceTimersByTime(2000);
+    paint();
+    expect(plotly.draw).not.toHaveBeenCalled();
+    expect(store.timeline.length).toBe(3);
+    button(element, "go on drawing").click();
+    paint();
+    expect(plotly.draw).toHaveBeenCalledTimes(1);
+  });
+
+  test("the arrow keys move through the device tabs and around the end", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    const tabs = [...element.querySelectorAll<HTMLElement>("[role=tab]")];
+    expect(tabs.map((tab) => tab.textContent)).toEqual(["cuda:0", "cpu"]);
+    const press = (tab: HTMLElement, key: string) =>
+      tab.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    press(tabs[0]!, "ArrowRight");
+    expect(tabs.map((tab) => tab.getAttribute("aria-selected"))).toEqual(["false", "true"]);
+    expect(document.activeElement).toBe(tabs[1]);
+    press(tabs[1]!, "ArrowRight");
+    expect(tabs.map((tab) => tab.tabIndex)).toEqual([0, -1]);
+  });
+
+  test("percent of capacity needs a capacity", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    const percent = element.querySelector<HTMLButtonElement>(".hfmem-unit")!;
+    percent.click();
+    expect(element.querySelector(".hfmem-current")!.textContent).toBe("20.0 %");
+    element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
+    expect(percent.disabled).toBe(true);
+    expect(element.querySelector(".hfmem-current")!.textContent).toBe("0.00 MiB");
+  });
+
+  test("a switched-off series is not drawn and stays in the legend", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    paint();
+    const item = button(element, "hide reserved");
+    item.click();
+    paint();
+    vi.advanceTimersByTime(600);
+    expect(item.hidden).toBe(false);
+    expect(item.getAttribute("aria-pressed")).toBe("false");
+    const [, figure] = plotly.draw.mock.lastCall as unknown as [unknown, { data: { uid: string }[] }];
+    expect(figure.data.map(({ uid }) => uid)).not.toContain("reserved");
+  });
+
+  test("a failed run says why", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot({ status: { ...STATUS, state: "failed", text: "NVML went away" } }));
+    expect(element.dataset.hfmemCondition).toBe("failed");
+    expect(element.querySelector(".hfmem-condition")!.textContent).toBe("NVML went away");
+  });
+
+  test("silence is told while a run goes on, and not after it", () => {
+    for (const [state, text] of [
+      ["running", /^no news for 30 s \(last \d\d:\d\d:\d\d\)$/],
+      ["stopped", /^stopped · /],
+    ] as const) {
+      const store = new Store(Date.now);
+      const { element, life } = open(store);
+      store.apply(snapshot({ status: { ...STATUS, state } }));
+      vi.advanceTimersByTime(30_000);
+      expect(element.querySelector(".hfmem-condition")!.textContent).toMatch(text);
+      life.abort();
+    }
+  });
+
+  test("another protocol shows one sentence instead of a chart", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply({ kind: "unsupported", protocol: 9 });
+    vi.advanceTimersByTime(600);
+    expect(element.querySelector(".hfmem-placeholder")!.textContent).toContain("speaks 9");
+    expect(plotly.draw).not.toHaveBeenCalled();
+  });
+
+  test("text from outside makes no element and no attribute of its own", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    const devices = SCHEMA.devices.map((device) => ({ ...device, name: HOSTILE }));
+    const series = SCHEMA.series.map((each) => ({ ...each, label: HOSTILE }));
+    const spans = [{ ...span(1, null, "cell", 0, 1), label: HOSTILE, outcome: `raised ${HOSTILE}` }];
+    store.apply(snapshot({ schema: { ...SCHEMA, label: HOSTILE, devices, series }, spans }));
+    paint();
+    vi.advanceTimersByTime(11_000);
+    expect(element.textContent).toContain(HOSTILE);
+    expect(element.querySelector("img")).toBeNull();
+  });
+
+  test("a screen reader finds a sentence and a table of all devices", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    vi.advanceTimersByTime(11_000);
+    expect(element.querySelector("[role=img][aria-label^='Memory of test']")).not.toBeNull();
+    expect(element.querySelectorAll("table tr")).toHaveLength(1 + SCHEMA.devices.length);
+  });
+
+  test("closing leaves no timer, observer, listener, subscription or plot behind", () => {
+    const spies = [vi.spyOn(globalThis, "addEventListener"), vi.spyOn(document, "addEventListener")];
+    const store = new Store(Date.now);
+    const { life, element } = open(store);
+    store.apply(snapshot());
+    paint();
+    store.apply(message("rows", 1, [level(5, 1)]));
+    expect(active.size).toBeGreaterThan(0);
+    life.abort();
+    for (const { mock } of spies) {
+      expect(mock.calls.length).toBeGreaterThan(0);
+      // A listener that was added with the view's signal ends with it.
+      for (const [, , options] of mock.calls) expect(options).toMatchObject({ signal: life.signal });
+    }
+    expect(active.size).toBe(0);
+    expect(vi.getTimerCount()).toBe(0);
+    expect(plotly.purge).toHaveBeenCalledTimes(1);
+    expect(element.isConnected).toBe(false);
+    plotly.draw.mockClear();
+    store.apply(message("rows", 2, [level(6, 1)]));
+    vi.advanceTimersByTime(5000);
+    paint();
+    expect(plotly.draw).not.toHaveBeenCalled();
+  });
+
+  test("the style sheet is there once, however many views", () => {
+    const store = new Store(Date.now);
+    open(store);
+    open(store);
+    expect(document.querySelectorAll("style[data-hfmem-styles]")).toHaveLength(1);
+  });
+});

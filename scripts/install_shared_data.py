@@ -1,0 +1,28 @@
+"""Copies the wheel's shared data from this checkout into an environment.
+
+An editable install does that once; after the front end was built anew its copy is that of yesterday.
+Copied, not linked: tornado from 6.5.9 on refuses to serve what a link leads out of the folder to.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def install_shared_data(prefix: Path) -> None:
+    """Copy every file of the wheel's shared data to its place under an environment's folder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    for source, destination in shared.items():
+        target = prefix / destination
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / source, target)
+
+
+if __name__ == "__main__":
+    install_shared_data(Path(sys.argv[1] if len(sys.argv) > 1 else sys.prefix))

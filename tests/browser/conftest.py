@@ -1,0 +1,64 @@
+"""One server and one browser for all tests, one page and one notebook for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, sync_playwright
+
+from tests.browser.jupyter import JupyterLab, find_chromium
+from tests.browser.lab import Lab
+
+WINDOW = (1400, 900)
+# Root cannot use Chromium's sandbox; the rest keeps it from talking to anyone else.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def jupyter_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
+    with JupyterLab(tmp_path_factory.mktemp("jupyter")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[BrowserContext]:
+    """Return one context for all pages: what the first one fetched is in the others' cache."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield chromium.new_context(viewport={"width": WINDOW[0], "height": WINDOW[1]})
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where screenshots go; ``HFMEM_SHOTS`` names another folder."""
+    wanted = os.environ.get("HFMEM_SHOTS")
+    folder = Path(wanted) if wanted else tmp_path_factory.mktemp("shots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def lab(jupyter_server: JupyterLab, browser: BrowserContext, shots: Path) -> Iterator[Lab]:
+    """Return a page on which no notebook is open yet."""
+    page = browser.new_page()
+    yield Lab(page, jupyter_server, shots)
+    page.close()
+    jupyter_server.reset()

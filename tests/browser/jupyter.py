@@ -1,0 +1,163 @@
+"""A real JupyterLab server, apart from whatever Jupyter the person who runs the tests has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT = 60.0
+
+# Nothing asks for a token, and the page gives its application object away, so that tests use commands
+# where a person would use menus.
+OPTIONS = (
+    "--no-browser",
+    "--allow-root",
+    "--expose-app-in-browser",
+    "--IdentityProvider.token=",
+    "--ServerApp.disable_check_xsrf=True",
+    "--ServerApp.port=0",
+    "--ServerApp.terminals_enabled=False",
+)
+# Nobody is asked over the network, and no question covers the page.
+NOTIFICATIONS = {"checkForUpdates": False, "fetchNews": "false"}
+
+
+class JupyterLab:
+    """A server with folders of its own, that serves this checkout's front end.
+
+    Parameters
+    ----------
+    home : Path
+        An empty folder for everything it reads and writes.
+
+    Attributes
+    ----------
+    url : str
+        Where it listens, with a slash at the end.
+    folder : Path
+        What it shows in its file browser.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "notebooks"
+        self.folder.mkdir(parents=True)
+        self._log = home / "server.log"
+        self._runtime = home / "runtime"
+        prefix = home / "prefix"
+        self._settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+        self._settings.mkdir(parents=True)
+        (self._settings / "notification.jupyterlab-settings").write_text(json.dumps(NOTIFICATIONS))
+        install = [sys.executable, str(ROOT / "scripts" / "install_shared_data.py"), str(prefix)]
+        subprocess.run(install, check=True)
+        env = {
+            **os.environ,
+            "IPYTHONDIR": str(home / "ipython"),
+            "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+            "JUPYTER_CONFIG_DIR": str(home / "config"),
+            "JUPYTER_DATA_DIR": str(home / "data"),
+            "JUPYTER_NO_CONFIG": "",
+            "JUPYTER_PATH": str(prefix / "share" / "jupyter"),
+            "JUPYTER_PREFER_ENV_PATH": "1",
+            "JUPYTER_RUNTIME_DIR": str(self._runtime),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            *OPTIONS,
+            f"--ServerApp.root_dir={self.folder}",
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            self.url = self._wait_until_up()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        """What the server wrote to its terminal."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def write_notebook(self, name: str, *cells: str) -> str:
+        """Write a notebook of code cells and return its path as the server knows it."""
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        )
+        path = self.folder / f"{name}.ipynb"
+        nbformat.write(notebook, path)
+        return path.name
+
+    def read_notebook(self, path: str) -> Any:
+        """Return a notebook as it is on disk."""
+        return nbformat.read(self.folder / path, as_version=4)
+
+    def get(self, path: str) -> Any:
+        """Return what the server's REST interface answers."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def reset(self) -> None:
+        """Shut all kernels down, and forget notebooks and the theme."""
+        for session in self.get("api/sessions"):
+            url = f"{self.url}api/sessions/{session['id']}"
+            request = urllib.request.Request(url, method="DELETE")
+            urllib.request.urlopen(request, timeout=30).close()
+        for path in self.folder.glob("*.ipynb"):
+            path.unlink()
+        (self._settings / "themes.jupyterlab-settings").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End the server and its kernels."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wait_until_up(self) -> str:
+        deadline = time.monotonic() + START_TIMEOUT
+        info = self._runtime / f"jpserver-{self._process.pid}.json"
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                self.url = f"http://127.0.0.1:{json.loads(info.read_text())['port']}/"
+                self.get("api/status")
+            except (OSError, json.JSONDecodeError):
+                time.sleep(0.05)
+            else:
+                return self.url
+        message = f"JupyterLab did not start:\n{self.log[-4000:]}"
+        raise RuntimeError(message)
+
+
+def find_chromium() -> str:
+    """Return the path of the browser to test with; ``HFMEM_CHROMIUM`` names another."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("HFMEM_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        message = f"no browser: install one of {', '.join(names)}, or set HFMEM_CHROMIUM"
+        raise FileNotFoundError(message)
+    return found

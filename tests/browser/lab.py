@@ -1,0 +1,182 @@
+"""What a person does in JupyterLab: open, run, look, reload, restart."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from playwright.sync_api import ConsoleMessage, Error, Locator, Page
+
+from tests.browser.jupyter import JupyterLab
+
+TIMEOUT = 30.0
+
+# The one notebook of the page, wherever the focus is.
+SCRIPT = """
+window.notebook = () => [...(window.jupyterapp?.shell.widgets('main') ?? [])]
+    .find(widget => widget.content?.widgets && widget.sessionContext);
+window.kernel = () => window.notebook()?.sessionContext.session?.kernel;
+"""
+
+# What JupyterLab logs by itself, with nothing of ours on the page.
+IGNORED = (
+    # A kernel that goes while the debugger's side bar still asks it something (after a reload).
+    r"^Could not restore the debugger state: Canceled future for debug_request",
+)
+
+
+class Lab:
+    """A browser page with JupyterLab and one notebook in it.
+
+    Parameters
+    ----------
+    page : Page
+        An empty page.
+    server : JupyterLab
+    shots : Path
+        Where screenshots go.
+
+    Attributes
+    ----------
+    errors : list of str
+        What the page logged as an error, or threw, and bare JupyterLab does not.
+    """
+
+    def __init__(self, page: Page, server: JupyterLab, shots: Path) -> None:
+        self.page = page
+        self.server = server
+        self.path = ""
+        self.errors: list[str] = []
+        self._shots = shots
+        self._workspace = uuid4().hex[:8]
+        page.set_default_timeout(TIMEOUT * 1000)
+        page.add_init_script(SCRIPT)
+        page.on("console", self._on_console)
+        page.on("pageerror", self._on_page_error)
+
+    def open(self, *cells: str, name: str = "") -> None:
+        """Write a notebook of these cells and open it."""
+        self.open_path(self.server.write_notebook(name or f"notebook-{uuid4().hex[:8]}", *cells))
+
+    def open_path(self, path: str, *, kernel: bool = True) -> None:
+        """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
+        self.path = path
+        self.page.goto(f"{self.server.url}lab/workspaces/{self._workspace}/tree/{path}")
+        self._wait_until_ready(kernel=kernel)
+
+    def reload(self, *, wait: bool = True) -> None:
+        """Reload the page; without waiting for the kernel where it is busy."""
+        self.page.reload()
+        self._wait_until_ready(kernel=wait)
+
+    def run_all(self, *, wait: bool = True, timeout: float = TIMEOUT) -> None:
+        """Run all cells, and wait until the kernel is idle."""
+        self._run("notebook:run-all-cells", wait=wait, timeout=timeout)
+
+    def run_cell(self, index: int, *, wait: bool = True, timeout: float = TIMEOUT) -> None:
+        """Run one cell, and wait until the kernel is idle."""
+        self.page.evaluate("index => { notebook().content.activeCellIndex = index }", index)
+        self._run("notebook:run-cell", wait=wait, timeout=timeout)
+
+    def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
+        """Wait until everything that was run has ended."""
+        self.page.wait_for_function(
+            "() => window.running !== true && kernel()?.status === 'idle'", timeout=timeout * 1000
+        )
+
+    def wait_for_text(self, index: int, text: str, timeout: float = TIMEOUT) -> None:
+        """Wait until a cell's outputs show a text."""
+        shown = self.cell(index).locator(".jp-Cell-outputArea").filter(has_text=text)
+        shown.wait_for(timeout=timeout * 1000)
+
+    def outputs(self, index: int) -> list[dict[str, Any]]:
+        """Return a cell's outputs as a notebook file would hold them."""
+        script = "index => notebook().content.widgets[index].model.outputs.toJSON()"
+        found: list[dict[str, Any]] = self.page.evaluate(script, index)
+        return found
+
+    def cell(self, index: int) -> Locator:
+        """Return a cell's element."""
+        return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
+
+    def theme(self, name: Literal["light", "dark"]) -> None:
+        """Switch JupyterLab's theme."""
+        theme = f"JupyterLab {name.title()}"
+        self.command("apputils:change-theme", {"theme": theme})
+        self.page.wait_for_function(
+            "theme => document.body.dataset.jpThemeName === theme", arg=theme
+        )
+        self._wait_for_splash()
+
+    def interrupt(self) -> None:
+        """Interrupt the kernel."""
+        self.page.evaluate("() => kernel().interrupt()")
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel, and wait until it is idle again."""
+        self.page.evaluate("() => notebook().sessionContext.restartKernel()")
+        self.page.evaluate("() => { window.running = false }")
+        self.wait_until_idle()
+
+    def shutdown_kernel(self) -> None:
+        """Shut the notebook's kernel down."""
+        self.page.evaluate("() => notebook().sessionContext.shutdown()")
+        self.page.wait_for_function("() => !kernel()")
+
+    def save(self) -> Any:
+        """Save the notebook and return it as it is on disk."""
+        self.page.evaluate("() => notebook().context.save()")
+        return self.server.read_notebook(self.path)
+
+    def close(self) -> None:
+        """Close the notebook's tab; its kernel lives on."""
+        self.page.evaluate("() => notebook().dispose()")
+
+    def command(self, name: str, args: dict[str, Any] | None = None) -> None:
+        """Execute one of JupyterLab's commands, and wait until it is done."""
+        script = "([name, args]) => jupyterapp.commands.execute(name, args).then(() => null)"
+        self.page.evaluate(script, [name, args or {}])
+
+    def screenshot(self, name: str, of: Locator | None = None) -> Path:
+        """Take a picture of the page, or of one element, and return where it is."""
+        path = self._shots / f"{name}.png"
+        (of or self.page).screenshot(path=path)
+        return path
+
+    def _run(self, command: str, *, wait: bool, timeout: float) -> None:
+        self.page.evaluate(
+            """name => {
+                window.running = true;
+                const done = () => { window.running = false };
+                jupyterapp.commands.execute(name).then(done, done);
+            }""",
+            command,
+        )
+        if wait:
+            self.wait_until_idle(timeout)
+
+    def _wait_until_ready(self, *, kernel: bool) -> None:
+        self.page.wait_for_function(
+            "() => window.jupyterapp?.restored.then(() => window.notebook?.()?.context.isReady ?? false)"
+        )
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+        self._wait_for_splash()
+        if kernel:
+            self.wait_until_idle()
+
+    def _wait_for_splash(self) -> None:
+        # It covers the page, and a second one while the first fades makes JupyterLab throw.
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._add_error(f"{message.text} ({message.location.get('url', '')})")
+
+    def _on_page_error(self, error: Error) -> None:
+        self._add_error(error.stack or error.message)
+
+    def _add_error(self, text: str) -> None:
+        if not any(re.search(pattern, text) for pattern in IGNORED):
+            self.errors.append(text)

@@ -1,0 +1,48 @@
+"""`NvmlSource` over a fake NVML and an invented ``/proc``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hfmem_widget.sources.nvml import NvmlSource
+from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
+
+HOST_NAMESPACE = "pid:[4026531836]"
+
+
+class Watched:
+    """A source over a fake NVML, read by key."""
+
+    def __init__(
+        self,
+        gpus: Sequence[FakeGpu],
+        proc: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        init_fault: int | None = None,
+    ) -> None:
+        self.nvml = FakeNvml(gpus, init_fault=init_fault)
+        self.uuids: list[str] | None = None
+        self.environ = dict(environ or {})
+        self.source = NvmlSource(lambda: self.uuids, self.environ, load=self.nvml.load, proc=proc)
+
+    def __call__(self, now: float) -> dict[str, float]:
+        values = self.source.read(now)
+        return dict(zip((one.key for one in self.source.series), values, strict=True))
+
+
+def make_proc(folder: Path, namespace: str, nspid: str = "") -> Path:
+    """Write what the source looks up of its own process."""
+    (folder / "self" / "ns").mkdir(parents=True)
+    (folder / "self" / "ns" / "pid").symlink_to(namespace)
+    (folder / "self" / "status").write_text(f"Name:\tpython\nNSpid:\t{nspid}\nVmHWM:\t 1 kB\n")
+    return folder
+
+
+def two_cards() -> list[FakeGpu]:
+    """Return two unlike cards."""
+    return [
+        FakeGpu(name="NVIDIA T4", uuid="GPU-aaa", used=1 * GIB),
+        FakeGpu(name="NVIDIA A100", uuid="GPU-bbb", used=2 * GIB),
+    ]

@@ -1,0 +1,33 @@
+"""Builds the stand-in for libnvidia-ml, for subprocesses that find it by `LD_LIBRARY_PATH`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+
+
+class NoCompilerError(Exception):
+    """There is no C compiler on this machine."""
+
+
+def build_stub(directory: Path) -> Path:
+    """Compile ``libnvidia-ml.so.1`` into a directory and return its path.
+
+    Raises
+    ------
+    NoCompilerError
+        Where neither ``cc`` nor ``gcc`` is found.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise NoCompilerError("the NVML stub needs a C compiler, and neither cc nor gcc is here")
+    library = directory / "libnvidia-ml.so.1"
+    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(
+        [compiler, *flags, "-D_POSIX_C_SOURCE=200809L", "-o", library, SOURCE],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return library

@@ -1,0 +1,283 @@
+"""A CUDA caching allocator without CUDA: alone, behind `CudaAllocator`'s interface, or as a fake `torch`."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+Stats = dict[str, Any]
+
+BYTES = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+COUNTS = ("allocation", "segment", "active", "inactive_split")
+EVENTS = (
+    "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
+    "num_oom_rejections",
+)  # fmt: skip
+POOLS = ("all", "small_pool", "large_pool")
+
+ROUND = 512
+SMALL_SEGMENT = 2 << 20
+
+
+class OutOfMemoryError(RuntimeError):
+    """What the fake raises where the real one raises `torch.OutOfMemoryError`."""
+
+
+def _stat() -> dict[str, int]:
+    return {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+
+
+def _empty_stats() -> Stats:
+    stats: Stats = {name: {pool: _stat() for pool in POOLS} for name in (*BYTES, *COUNTS)}
+    stats.update(dict.fromkeys(EVENTS, 0))
+    stats.update(
+        {"oversize_allocations": _stat(), "oversize_segments": _stat(), "max_split_size": -1}
+    )
+    stats["reserved_bytes_by_private_pools"] = {}
+    return stats
+
+
+@dataclass
+class FakeDevice:
+    """One device's caching allocator: blocks of 512 bytes, segments that are kept when freed.
+
+    Attributes
+    ----------
+    total : int
+        Bytes; an allocation beyond it raises `OutOfMemoryError`.
+    """
+
+    name: str = "NVIDIA Fake"
+    uuid: str = "00000000-0000-0000-0000-000000000000"
+    total: int = 80 << 30
+    stats: Stats = field(default_factory=_empty_stats)
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    counts_allocations: bool = True
+
+    def alloc(self, block: int, size: int) -> None:
+        """Hand out a block."""
+        rounded = -(-size // ROUND) * ROUND
+        free = self._current("reserved_bytes") - self._current("allocated_bytes")
+        if rounded > free:
+            segment = max(SMALL_SEGMENT, rounded - free)
+            if self._current("reserved_bytes") + segment > self.total:
+                self.stats["num_ooms"] += 1
+                raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
+            self._add("reserved_bytes", segment)
+            self._add("segment", 1)
+            self.stats["num_device_alloc"] += 1
+        self.blocks[block] = (size, rounded)
+        self._add("requested_bytes", size)
+        self._add("allocated_bytes", rounded)
+        self._add("active_bytes", rounded)
+        self._add("active", 1)
+        if self.counts_allocations:
+            self._add("allocation", 1)
+
+    def free(self, block: int) -> None:
+        """Take a block back; its segment stays reserved."""
+        size, rounded = self.blocks.pop(block)
+        self._take("requested_bytes", size)
+        self._take("allocated_bytes", rounded)
+        self._take("active_bytes", rounded)
+        self._take("active", 1)
+        if self.counts_allocations:
+            self._take("allocation", 1)
+
+    def reset_peak(self) -> None:
+        """Set every peak to what is current."""
+        for name in (*BYTES, *COUNTS):
+            for stat in self.stats[name].values():
+                stat["peak"] = stat["current"]
+
+    def _current(self, name: str) -> int:
+        current: int = self.stats[name]["all"]["current"]
+        return current
+
+    def _add(self, name: str, amount: int) -> None:
+        for pool in ("all", "large_pool"):
+            stat = self.stats[name][pool]
+            stat["current"] += amount
+            stat["allocated"] += amount
+            stat["peak"] = max(stat["peak"], stat["current"])
+
+    def _take(self, name: str, amount: int) -> None:
+        for pool in ("all", "large_pool"):
+            stat = self.stats[name][pool]
+            stat["current"] -= amount
+            stat["freed"] += amount
+
+
+class FakeAllocator:
+    """What `CudaAllocator` offers, over `FakeDevice`s, with the user's own calls beside it.
+
+    Attributes
+    ----------
+    initialized : bool
+        Whether the user has initialised CUDA.
+    before_reset : callable or None
+        Called once just before the next raw reset, as another thread would be.
+    counts_allocations : bool
+        False makes the allocator one that keeps no count of allocations, as cudaMallocAsync.
+    resets : int
+        Raw resets so far, whoever made them.
+    """
+
+    def __init__(self, devices: int = 1, *, initialized: bool = True) -> None:
+        self.pools = [FakeDevice(uuid=f"0000000{index}-fake") for index in range(devices)]
+        self.initialized = initialized
+        self.before_reset: Callable[[], Any] | None = None
+        self.resets = 0
+        self._blocks = itertools.count(1)
+        self._owner: dict[int, FakeDevice] = {}
+        self._through: tuple[Callable[..., Stats], Callable[..., None]] | None = None
+
+    @property
+    def counts_allocations(self) -> bool:
+        return all(pool.counts_allocations for pool in self.pools)
+
+    @counts_allocations.setter
+    def counts_allocations(self, counts: bool) -> None:
+        for pool in self.pools:
+            pool.counts_allocations = counts
+
+    @property
+    def allocated(self) -> int:
+        """Bytes allocated on the first device."""
+        current: int = self.pools[0].stats["allocated_bytes"]["all"]["current"]
+        return current
+
+    def alloc(self, size: int, device: int = 0) -> int:
+        """Allocate bytes on a device, as the user's tensors do; return the block."""
+        block = next(self._blocks)
+        self.pools[device].alloc(block, size)
+        self._owner[block] = self.pools[device]
+        return block
+
+    def free(self, block: int) -> None:
+        """Free a block."""
+        self._owner.pop(block).free(block)
+
+    def user_stats(self, device: int) -> Stats:
+        """Return what the user reads through `torch.cuda`."""
+        if self._through is None or not self.initialized:
+            return self.stats(device)
+        return self._through[0](self.stats, device)
+
+    def user_reset(self, device: int) -> None:
+        """Reset the peaks as the user does through `torch.cuda`."""
+        if self._through is None or not self.initialized:
+            self.reset_peak(device)
+        else:
+            self._through[1](self.reset_peak, device)
+
+    @property
+    def installed(self) -> bool:
+        return self._through is not None
+
+    def supported(self) -> bool:
+        return True
+
+    def devices(self) -> range:
+        return range(len(self.pools) if self.initialized else 0)
+
+    def stats(self, index: int) -> Stats:
+        return copy.deepcopy(self.pools[index].stats)
+
+    def reset_peak(self, index: int) -> None:
+        meanwhile, self.before_reset = self.before_reset, None
+        if meanwhile is not None:
+            meanwhile()
+        self.resets += 1
+        self.pools[index].reset_peak()
+
+    def install(self, read: Callable[..., Stats], reset: Callable[..., None]) -> None:
+        self._through = (read, reset)
+
+    def uninstall(self) -> None:
+        self._through = None
+
+
+FORBIDDEN_IN_CUDA = (
+    "is_available", "device_count", "current_device", "mem_get_info", "get_device_name",
+    "get_device_capability", "synchronize", "current_stream", "empty_cache", "memory_summary",
+    "memory_stats", "memory_allocated", "memory_reserved", "max_memory_allocated",
+    "max_memory_reserved", "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+    "get_arch_list", "list_gpu_processes", "device_memory_used", "utilization", "init", "cudart",
+    "get_device_properties", "memory_snapshot",
+)  # fmt: skip
+"""What initialises CUDA, makes a context, forbids forking, synchronises, or changes what is measured."""
+
+
+def _forbidden(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(f"{name} was called")
+
+    return refuse
+
+
+class FakeTorch(ModuleType):
+    """A module `torch` of a CUDA build, for `sys.modules`; every forbidden function fails the test.
+
+    Parameters
+    ----------
+    allocator : FakeAllocator
+        Its memory and whether CUDA is up.
+    accelerator : str
+        What `torch.accelerator` stands for.
+    """
+
+    def __init__(self, allocator: FakeAllocator, *, accelerator: str = "cuda") -> None:
+        super().__init__("torch")
+        self.allocator = allocator
+        self.cuda = ModuleType("torch.cuda")
+        for name in FORBIDDEN_IN_CUDA:
+            setattr(self.cuda, name, _forbidden(f"torch.cuda.{name}"))
+        self.cuda.is_initialized = lambda: allocator.initialized  # type: ignore[attr-defined]
+        self.cuda.get_device_properties = self._properties  # type: ignore[attr-defined]
+        self._C = SimpleNamespace(
+            _cuda_memoryStats=self._stats,
+            _cuda_resetPeakMemoryStats=self._reset,
+            _accelerator_getDeviceStats=self._stats,
+            _accelerator_resetPeakStats=self._reset,
+            _accelerator_getAccelerator=lambda: SimpleNamespace(type=accelerator),
+            _cuda_getDeviceCount=self._count,
+        )
+
+    def _needs_cuda(self, what: str) -> None:
+        if not self.allocator.initialized:
+            raise AssertionError(f"{what} was called before CUDA was initialised")
+
+    def _properties(self, index: int) -> SimpleNamespace:
+        self._needs_cuda("get_device_properties")
+        pool = self.allocator.pools[index]
+        return SimpleNamespace(name=pool.name, uuid=pool.uuid, total_memory=pool.total)
+
+    def _count(self) -> int:
+        self._needs_cuda("_cuda_getDeviceCount")
+        return len(self.allocator.pools)
+
+    def _stats(self, device: int) -> Stats:
+        """Return the counters, as the C entry point does."""
+        self._check(device)
+        return self.allocator.stats(device)
+
+    def _reset(self, device: int) -> None:
+        self._check(device)
+        self.allocator.reset_peak(device)
+
+    def _check(self, device: Any) -> None:
+        if not isinstance(device, int):
+            raise TypeError("invalid argument to memory_allocated")
+        if not self.allocator.initialized or not 0 <= device < len(self.allocator.pools):
+            raise RuntimeError("Invalid device argument : did you call init?")

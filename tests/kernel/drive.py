@@ -1,0 +1,245 @@
+"""Drives a real ipykernel as a front end does, and keeps everything it says, in order.
+
+Cells run in a process of their own, with the Python that runs the tests and this checkout first on
+its path. One thread reads and writes: a message is seen when something here waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from tests.kernel.messages import Message, Result
+
+__all__ = ["Kernel", "Message", "Result", "Running"]
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT = 60.0
+CELL_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A cell that was sent and not yet waited for."""
+
+    request: str
+    first: int
+    """Where its messages begin in `Kernel.published`."""
+
+
+class _ThisPython(KernelSpecManager):
+    """Knows one kernel: ipykernel under the interpreter that runs the tests."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
+
+
+class Kernel:
+    """An ipykernel process and a client of it.
+
+    Parameters
+    ----------
+    env : mapping, optional
+        Environment variables to add; None as a value takes one away.
+
+    Attributes
+    ----------
+    published : list of Message
+        Everything seen on IOPub since the start.
+    """
+
+    def __init__(self, env: Mapping[str, str | None] | None = None) -> None:
+        self.published: list[Message] = []
+        self._home = TemporaryDirectory(prefix="kernel-")
+        self._manager = KernelManager(kernel_spec_manager=_ThisPython())
+        self._manager.start_kernel(env=self._environment(env or {}), cwd=self._home.name)
+        self._client: BlockingKernelClient = self._manager.blocking_client()
+        self._client.start_channels()
+        try:
+            self._client.wait_for_ready(timeout=START_TIMEOUT)
+        except RuntimeError:
+            self.shutdown()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @property
+    def alive(self) -> bool:
+        """True while the kernel's process lives."""
+        return bool(self._manager.is_alive())
+
+    @property
+    def folder(self) -> Path:
+        """The kernel's working directory; goes with it."""
+        return Path(self._home.name)
+
+    @property
+    def pid(self) -> int:
+        """The kernel's process."""
+        provisioner = self._manager.provisioner
+        assert isinstance(provisioner, LocalProvisioner)
+        assert provisioner.pid is not None
+        return provisioner.pid
+
+    def run(
+        self,
+        code: str,
+        *,
+        timeout: float = CELL_TIMEOUT,
+        interrupt_after: float | None = None,
+        silent: bool = False,
+    ) -> Result:
+        """Run a cell and wait until it is idle.
+
+        Parameters
+        ----------
+        code : str
+        timeout : float
+            Seconds until a TimeoutError with what was published so far.
+        interrupt_after : float, optional
+            Interrupt the kernel this many seconds after it took the cell up.
+        silent : bool
+            Run it as front ends run code of their own.
+        """
+        running = self.send(code, silent=silent)
+        deadline = time.monotonic() + timeout
+        if interrupt_after is not None:
+            # Not from "busy" on: an interrupt before execute_input finds ipykernel itself at work, which
+            # logs it and sends no reply (Kernel.dispatch_shell).
+            begins = "status" if silent else "execute_input"
+            self._until(
+                lambda one: one.kind == begins and one.parent == running.request,
+                running.first,
+                deadline,
+            )
+            self.read(interrupt_after)
+            self.interrupt()
+        return self.collect(running, timeout=deadline - time.monotonic())
+
+    def send(self, code: str, *, silent: bool = False) -> Running:
+        """Send a cell and return at once."""
+        first = len(self.published)
+        return Running(self._client.execute(code, silent=silent, allow_stdin=False), first)
+
+    def collect(self, running: Running, *, timeout: float = CELL_TIMEOUT) -> Result:
+        """Wait for a cell that was sent."""
+        deadline = time.monotonic() + timeout
+        self._until(lambda one: self._is_state(one, running, "idle"), running.first, deadline)
+        messages = tuple(self.published[running.first :])
+        while True:
+            try:
+                reply = self._client.get_shell_msg(timeout=max(1.0, deadline - time.monotonic()))
+            except Empty:
+                message = f"the cell is idle, and no reply to it came within {timeout:.0f} s"
+                raise TimeoutError(message) from None
+            if reply["parent_header"].get("msg_id") == running.request:
+                return Result(running.request, reply["content"], messages)
+
+    def read(self, seconds: float) -> tuple[Message, ...]:
+        """Return what is published within the next seconds."""
+        first, deadline = len(self.published), time.monotonic() + seconds
+        while self._next(deadline) is not None:
+            pass
+        return tuple(self.published[first:])
+
+    def wait_for(
+        self, wanted: Callable[[Message], bool], *, timeout: float = CELL_TIMEOUT
+    ) -> Message:
+        """Return the next message, of those not yet read, that is wanted."""
+        return self._until(wanted, len(self.published), time.monotonic() + timeout)
+
+    def send_comm(
+        self, comm_id: str, data: Mapping[str, Any], buffers: Sequence[bytes] = ()
+    ) -> str:
+        """Send a comm message as a widget's front end does, on the main shell; return its id."""
+        message = self._client.session.msg("comm_msg", {"comm_id": comm_id, "data": dict(data)})
+        self._client.session.send(
+            self._client.shell_channel.socket, message, buffers=list(buffers) or None
+        )
+        return str(message["header"]["msg_id"])
+
+    def interrupt(self) -> None:
+        """Interrupt what runs, as the stop button does."""
+        self._manager.interrupt_kernel()
+
+    def restart(self) -> None:
+        """Restart the kernel and wait until it is ready."""
+        self._manager.restart_kernel(now=True)
+        self._client.wait_for_ready(timeout=START_TIMEOUT)
+
+    def shutdown(self) -> None:
+        """End the process and take its folder away."""
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+        self._manager.cleanup_resources()
+        self._home.cleanup()
+
+    def _environment(self, extra: Mapping[str, str | None]) -> dict[str, str]:
+        env = {
+            **os.environ,
+            "IPYTHONDIR": f"{self._home.name}/ipython",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        }
+        for name, value in extra.items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+        return env
+
+    def _until(self, wanted: Callable[[Message], bool], first: int, deadline: float) -> Message:
+        seen = first
+        while True:
+            for message in self.published[seen:]:
+                seen += 1
+                if wanted(message):
+                    return message
+            if self._next(deadline) is None:
+                recent = [f"{one.kind} {one.content}"[:200] for one in self.published[first:]]
+                state = "waiting for" if self.alive else "the kernel died before"
+                text = f"{state} a message; published so far:\n" + "\n".join(recent[-20:])
+                raise TimeoutError(text)
+
+    def _next(self, deadline: float) -> Message | None:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return None
+        try:
+            raw = self._client.get_iopub_msg(timeout=remaining)
+        except Empty:
+            return None
+        message = Message(
+            kind=raw["msg_type"],
+            parent=raw["parent_header"].get("msg_id", ""),
+            content=raw["content"],
+            metadata=raw["metadata"],
+            buffers=tuple(bytes(one) for one in raw["buffers"]),
+        )
+        self.published.append(message)
+        return message
+
+    @staticmethod
+    def _is_state(message: Message, running: Running, state: str) -> bool:
+        return (
+            message.kind == "status"
+            and message.parent == running.request
+            and message.content["execution_state"] == state
+        )

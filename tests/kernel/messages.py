@@ -1,0 +1,93 @@
+"""What a kernel published, and what of it belongs to one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OUTPUTS = frozenset(
+    {"stream", "display_data", "update_display_data", "execute_result", "error", "clear_output"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message the kernel published.
+
+    Attributes
+    ----------
+    kind : str
+        Its ``msg_type``: "stream", "display_data", "comm_msg", "status" …
+    parent : str
+        The id of the request it belongs to; empty if it names none.
+    content, metadata : mapping
+    buffers : tuple of bytes
+    """
+
+    kind: str
+    parent: str
+    content: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    buffers: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one cell.
+
+    Attributes
+    ----------
+    request : str
+        The id of the cell's execute request: the `parent` of what it published.
+    reply : mapping
+        The content of the execute reply.
+    messages : tuple of Message
+        Everything published from the request until the cell was idle, whoever it belongs to, in order.
+    """
+
+    request: str
+    reply: Mapping[str, Any]
+    messages: tuple[Message, ...]
+
+    @property
+    def status(self) -> str:
+        """As the reply says: ok, error or aborted."""
+        return str(self.reply["status"])
+
+    def of(self, *kinds: str) -> tuple[Message, ...]:
+        """Return this cell's own messages of these kinds, in order."""
+        return tuple(
+            one for one in self.messages if one.kind in kinds and one.parent == self.request
+        )
+
+    @property
+    def outputs(self) -> tuple[Message, ...]:
+        """What shows under this cell: streams, displays and their updates, its value, errors."""
+        return self.of(*OUTPUTS)
+
+    @property
+    def errors(self) -> tuple[Message, ...]:
+        """The errors shown under this cell."""
+        return self.of("error")
+
+    @property
+    def displays(self) -> tuple[Message, ...]:
+        """What was displayed, and updates of displays."""
+        return self.of("display_data", "update_display_data")
+
+    @property
+    def value(self) -> Mapping[str, Any] | None:
+        """The MIME bundle of the cell's last expression."""
+        values = self.of("execute_result")
+        return values[-1].content["data"] if values else None
+
+    def text(self, stream: str = "stdout") -> str:
+        """Return all that was printed to a stream."""
+        streams = (one.content for one in self.of("stream"))
+        return "".join(one["text"] for one in streams if one["name"] == stream)
+
+    @property
+    def comms(self) -> tuple[Message, ...]:
+        """All comm traffic meanwhile: a thread's messages may name another cell as their parent."""
+        return tuple(one for one in self.messages if one.kind.startswith("comm_"))

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from tests.kernel.conftest import StartKernel
+from tests.kernel.drive import Kernel
+
+
+def test_outputs_come_in_the_order_of_the_cell(kernel: Kernel) -> None:
+    """A cell's prints, displays and value are all there, in order, as its own."""
+    result = kernel.run(
+        "from IPython.display import HTML, display\n"
+        "print('first')\n"
+        "shown = display(HTML('<b>second</b>'), display_id=True)\n"
+        "shown.update(HTML('<b>third</b>'))\n"
+        "6 * 7"
+    )
+    assert result.status == "ok"
+    assert [one.kind for one in result.outputs] == [
+        "stream",
+        "display_data",
+        "update_display_data",
+        "execute_result",
+    ]
+    assert result.text() == "first\n"
+    assert result.value is not None
+    assert result.value["text/plain"] == "42"
+
+
+def test_interrupt_reaches_a_busy_cell(kernel: Kernel) -> None:
+    """An interrupt ends a busy cell with one KeyboardInterrupt, and the kernel goes on."""
+    result = kernel.run("import time\nwhile True: time.sleep(0.01)", interrupt_after=0.2)
+    assert result.status == "error"
+    assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
+    assert kernel.run("'alive'").status == "ok"
+
+
+def test_a_thread_speaks_while_a_cell_is_busy(start_kernel: StartKernel) -> None:
+    """Comm messages of a thread are seen, with their buffers, before the cell that runs has ended."""
+    kernel = start_kernel(env={"GREETING": "hello"})
+    running = kernel.send(
+        "import os, threading, time\n"
+        "from comm import create_comm\n"
+        "comm = create_comm(target_name='test')\n"
+        "data = {'text': os.environ['GREETING']}\n"
+        "threading.Thread(target=lambda: comm.send(data, buffers=[b'12'])).start()\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\n"
+    )
+    seen = kernel.wait_for(lambda one: one.kind == "comm_msg")
+    assert seen.content["data"] == {"text": "hello"}
+    assert seen.buffers == (b"12",)
+    (kernel.folder / "go").touch()
+    result = kernel.collect(running)
+    assert result.status == "ok"
+    assert [one.kind for one in result.comms] == ["comm_open", "comm_msg"]

@@ -1,0 +1,127 @@
+"""With a stand-in for the driver's library: hung calls, lost devices, and exits in the middle of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.nvml_stub import NoCompilerError, build_stub
+
+RunScript = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the stand-in library."""
+    folder = tmp_path_factory.mktemp("nvml")
+    try:
+        build_stub(folder)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture
+def run_script(library: Path) -> RunScript:
+    """Return a function that runs a script that finds the stand-in."""
+
+    def run(script: str, timeout: float = 60, **stub: str) -> subprocess.CompletedProcess[str]:
+        env: Mapping[str, str] = {**os.environ, "LD_LIBRARY_PATH": str(library), **stub}
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=env, timeout=timeout, check=False
+        )
+
+    return run
+
+
+EXITS = """
+import os, random, sys, time
+import hfmem_widget
+from hfmem_widget import Session  # everything is loaded once, in the parent
+import hfmem_widget.watching, pynvml
+failed = []
+for number in range(300):
+    pid = os.fork()
+    if pid == 0:
+        break
+    _, status = os.waitpid(pid, 0)
+    if status:
+        failed.append((number, status))
+else:
+    print(failed)
+    sys.exit(0)
+random.seed(number)
+hfmem_widget.watch("exit", interval=0.01, quiet=True).__enter__()
+time.sleep(random.random() * 0.04)
+"""
+
+
+def test_three_hundred_exits_at_random_moments(run_script: RunScript) -> None:
+    """Interpreters that end while a driver call is in flight end cleanly, whatever the moment."""
+    done = run_script(EXITS, timeout=280, NVML_STUB_SLEEP_MS="3")
+
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
+
+
+def test_an_exit_during_a_hung_call_does_not_hang(run_script: RunScript) -> None:
+    """A driver call that takes half a minute delays the end of the process by a second at most."""
+    done = run_script(
+        "import hfmem_widget, time\n"
+        "hfmem_widget.watch('hung', interval=0.01, quiet=True).__enter__()\n"
+        "time.sleep(0.2)",
+        timeout=15,
+        NVML_STUB_SLEEP_MS="30000",
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_cell_ends_while_the_driver_hangs(run_script: RunScript) -> None:
+    """The user's block goes on and ends; what the driver did not say is not available."""
+    done = run_script(
+        "import hfmem_widget, math\n"
+        "with hfmem_widget.watch('hung', interval=0.01, quiet=True) as session:\n"
+        "    data = bytearray(50_000_000)\n"
+        "span = session.spans[0]\n"
+        "print(session.value(span.after, 'cpu/allocated') > session.value(span.before, 'cpu/allocated'),\n"
+        "      math.isnan(session.latest('cuda:0/device_used')))",
+        timeout=15,
+        NVML_STUB_SLEEP_MS="30000",
+    )
+
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"])
+
+
+def test_a_lost_device_stops_and_the_others_go_on(run_script: RunScript) -> None:
+    """After a device is lost its line ends, never repeating a value; one sentence says so."""
+    done = run_script(
+        "import hfmem_widget, math, time\n"
+        "with hfmem_widget.watch('lost', interval=0.01, quiet=True) as session:\n"
+        "    time.sleep(0.6)\n"
+        "print(math.isnan(session.latest('cuda:0/device_used')),\n"
+        "      session.latest('cuda:1/device_used') > 0, len(session.notes))",
+        NVML_STUB_DEVICES="2",
+        NVML_STUB_LOST_AFTER="10",
+    )
+
+    assert done.stdout.split() == ["True", "True", "1"]
+
+
+def test_eight_devices_are_read_in_their_order(run_script: RunScript) -> None:
+    """Every device has its own series, numbered as CUDA_VISIBLE_DEVICES orders them."""
+    done = run_script(
+        "import hfmem_widget, time\n"
+        "with hfmem_widget.watch('eight', interval=0.05, quiet=True) as session:\n"
+        "    time.sleep(0.2)\n"
+        "print([device.key for device in session.devices])",
+        NVML_STUB_DEVICES="8",
+        CUDA_VISIBLE_DEVICES="3,1",
+    )
+
+    assert done.stdout.strip() == "['cuda:0', 'cuda:1', 'cpu']"

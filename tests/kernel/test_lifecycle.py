@@ -1,0 +1,134 @@
+"""Loading, unloading, forking and exiting leave nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.kernel.drive import Kernel
+
+INVENTORY = """
+def open_files():
+    # Sockets, pipes and files in its own folder come and go with the kernel's business.
+    import os
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sorted(one for one in map(os.readlink, filter(os.path.isfile, links)) if "tmp" not in one)
+
+def inventory():
+    import sys, threading
+    ip = get_ipython()
+    hooks = {name: len(calls) for name, calls in ip.events.callbacks.items()}
+    completers = ip.strdispatchers.get("complete_command")
+    return (
+        sorted(thread.name for thread in threading.enumerate() if "hfmem" in thread.name),
+        open_files(),
+        hooks,
+        len(ip.input_transformers_cleanup),
+        sorted(kind for kind in ("line", "cell") if "memwatch" in ip.magics_manager.magics[kind]),
+        sorted(completers.strs) if completers else [],
+        "MemwatchMagics" in ip.magics_manager.registry,
+    )
+"""
+
+
+RELOAD = """
+def reload(times):
+    ip = get_ipython()
+    for _ in range(times):
+        ip.run_line_magic("reload_ext", "hfmem_widget")
+        ip.run_cell("%%memwatch -q\\npass")
+    ip.run_line_magic("reload_ext", "hfmem_widget")
+"""
+
+
+def test_loading_twice_is_harmless(kernel: Kernel) -> None:
+    """A second `%load_ext` says so and changes nothing."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run(INVENTORY + "once = inventory()")
+    kernel.run("%load_ext hfmem_widget")
+
+    assert kernel.run("print(inventory() == once)").text() == "True\n"
+
+
+def test_a_hundred_reloads_leave_no_thread_file_hook_or_wrapper(kernel: Kernel) -> None:
+    """Loading, watching and reloading a hundred times ends where it began."""
+    kernel.run("import torch\n" + INVENTORY + RELOAD)
+    kernel.run("bare = inventory()\noriginals = dict(vars(torch._C))")
+    kernel.run("%load_ext hfmem_widget\nreload(3)\nloaded = inventory()")
+    kernel.run("reload(100)", timeout=120)
+
+    assert kernel.run("print(inventory() == loaded, inventory(), loaded)").text().startswith("True")
+    kernel.run("%unload_ext hfmem_widget")
+    left = kernel.run("print([a for a, b in zip(inventory(), bare) if a != b])")
+    assert left.text() == "[]\n"
+    wrapped = "print([name for name, one in vars(torch._C).items() if originals.get(name) is not one])"
+    assert kernel.run(wrapped).text() == "[]\n"
+    assert kernel.run("%%memwatch\n1").status == "error"
+
+
+def test_unloading_while_watching_ends_the_watch(kernel: Kernel) -> None:
+    """`%unload_ext` within a watched notebook stops the poller."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run("%memwatch on")
+    kernel.run(INVENTORY)
+    result = kernel.run("%unload_ext hfmem_widget\nprint(inventory()[0], inventory()[4])")
+
+    assert result.status == "ok"
+    assert result.text() == "[] []\n"
+
+
+FORKS = """
+import os, sys, time
+import hfmem_widget
+with hfmem_widget.watch("forks", interval=0.01, quiet=True) as session:
+    for number in range(200):
+        pid = os.fork()
+        if pid == 0:
+            # A child may watch for itself, and leave its parent's block, without a hang.
+            if number % 20 == 0:
+                with hfmem_widget.watch("child", interval=0.01, quiet=True):
+                    time.sleep(0.02)
+            os._exit(7)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+print(session.polling.ticks > 3, session.notes)
+"""
+
+
+def test_two_hundred_forks_while_polling() -> None:
+    """Every child ends by itself, and the parent polls on."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("True")
+
+
+def test_a_child_that_leaves_its_parents_block_is_quiet() -> None:
+    """A forked child that runs on past the `with` exits with its own status and prints nothing."""
+    script = """
+import os, sys, time
+import hfmem_widget
+with hfmem_widget.watch("parent", interval=0.01) as session:
+    pid = os.fork()
+    time.sleep(0.05)
+if pid == 0:
+    sys.exit(5)
+_, status = os.waitpid(pid, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (5, "")
+    assert done.stdout.count('memwatch "parent"') == 1

@@ -1,0 +1,342 @@
+"""`%%memwatch` leaves the cell exactly what it was, and says what it did."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.kernel.conftest import StartKernel
+from tests.kernel.drive import Kernel, Result
+
+PLOTLY = "application/vnd.plotly.v1+json"
+LEFT = """
+import gc, threading
+from hfmem_widget import monitor as _m
+_shell = get_ipython()
+_magics = _shell.magics_manager.registry["MemwatchMagics"]
+print(len(_magics._watches), _m._shared is not None and _m._shared.polling, _m._shared and len(_m._shared._watched))
+"""
+
+
+@pytest.fixture
+def watched(kernel: Kernel) -> Kernel:
+    """Return a kernel with the extension loaded."""
+    assert kernel.run("%load_ext hfmem_widget").status == "ok"
+    return kernel
+
+
+def cards(result: Result) -> list[str]:
+    """Return the plain text of a cell's finished cards."""
+    shown = (one.content["data"] for one in result.displays)
+    texts = (data.get("text/plain", "") for data in shown if PLOTLY not in data)
+    return [text for text in texts if text.startswith("memwatch") and "running" not in text]
+
+
+def assert_nothing_left(kernel: Kernel) -> None:
+    """Assert that no watch, no session and no poller is left."""
+    assert kernel.run(LEFT).text().split()[:2] == ["0", "False"]
+
+
+def test_a_cell_that_works_gives_ok_its_value_and_one_card(watched: Kernel) -> None:
+    """The last expression is displayed and one card stands in the output."""
+    result = watched.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
+
+    assert result.status == "ok"
+    assert result.value is not None
+    assert result.value["text/plain"] == "42"
+    assert len(cards(result)) == 1
+    assert cards(result)[0].startswith('memwatch "two words"')
+
+
+def test_an_error_is_shown_once_with_the_right_line(watched: Kernel) -> None:
+    """The reply is an error, the traceback is single and points at the user's line."""
+    result = watched.run("%%memwatch\nx = 1\n1 / 0")
+
+    assert result.status == "error"
+    assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
+    assert "line 3" in "".join(result.errors[0].content["traceback"])
+    assert len(cards(result)) == 1
+    assert_nothing_left(watched)
+
+
+def test_a_trailing_semicolon_hides_the_value(watched: Kernel) -> None:
+    """`;` works as in any cell."""
+    assert watched.run("%%memwatch\n41 + 1;").value is None
+
+
+def test_top_level_await_works(watched: Kernel) -> None:
+    """A cell may await, and its watch lasts to the end of the coroutine."""
+    result = watched.run("%%memwatch -o s\nimport asyncio\nawait asyncio.sleep(0.2)\n'awaited'")
+
+    assert result.status == "ok"
+    assert result.value is not None
+    assert result.value["text/plain"] == "'awaited'"
+    assert watched.run("print(s.spans[0].duration > 0.19)").text() == "True\n"
+
+
+def test_shell_commands_and_line_magics_work_inside(watched: Kernel) -> None:
+    """`!cmd` and `%magic` are what they were."""
+    result = watched.run("%%memwatch\n!echo from the shell\n%time 1 + 1")
+
+    assert result.status == "ok"
+    assert "from the shell" in result.text()
+    assert "Wall time" in result.text()
+
+
+@pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
+def test_time_may_stand_above_or_below(watched: Kernel, order: str) -> None:
+    """Either way the value, the timing and one card are there."""
+    result = watched.run(f"{order}6 * 7")
+
+    assert result.status == "ok"
+    assert "Wall time" in result.text()
+    assert result.value is not None
+    assert result.value["text/plain"] == "42"
+    assert len(cards(result)) == 1
+
+
+@pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
+def test_an_error_with_time_above_or_below_is_one_error(watched: Kernel, order: str) -> None:
+    """Either way the reply is an error and the error is shown once."""
+    result = watched.run(f"{order}1 / 0")
+
+    assert result.status == "error"
+    assert len(result.errors) == 1
+    assert_nothing_left(watched)
+
+
+def test_capture_above_keeps_the_cards_to_itself(watched: Kernel) -> None:
+    """Under `%%capture` nothing shows, and the next watch is as always."""
+    assert cards(watched.run("%%capture captured\n%%memwatch\n1 + 1")) == []
+    assert len(cards(watched.run("%%memwatch\npass"))) == 1
+    assert_nothing_left(watched)
+
+
+def test_a_bash_cell_can_be_watched(watched: Kernel) -> None:
+    """Another language's cell magic below works, and its failure is the cell's."""
+    assert "hello" in watched.run("%%memwatch\n%%bash\necho hello").text()
+    assert watched.run("%%memwatch\n%%bash\nexit 3").status == "error"
+
+
+def test_watches_nest(watched: Kernel) -> None:
+    """A `with watch()` inside a watched cell, and a watched cell run by another, each have their own card."""
+    result = watched.run(
+        "%%memwatch -l outer\nimport hfmem_widget\nwith hfmem_widget.watch('block'):\n    pass\n"
+        "get_ipython().run_cell('%%memwatch -l inner\\n1')\n2"
+    )
+
+    assert result.status == "ok"
+    assert sorted(card.split('"')[1] for card in cards(result)) == ["block", "inner", "outer"]
+    assert_nothing_left(watched)
+
+
+def test_a_syntax_error_never_arms(watched: Kernel) -> None:
+    """A body that does not compile shows its own error and no card."""
+    result = watched.run("%%memwatch\nx = = 1")
+
+    assert result.status == "error"
+    assert [one.content["ename"] for one in result.errors] == ["SyntaxError"]
+    assert cards(result) == []
+    assert_nothing_left(watched)
+
+
+def test_system_exit_is_the_cells_own(watched: Kernel) -> None:
+    """`sys.exit()` in a watched cell is what it is elsewhere."""
+    result = watched.run("%%memwatch\nimport sys\nsys.exit(3)")
+
+    assert result.status == "error"
+    assert_nothing_left(watched)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--interval 0", "from 0.01 to 3600"),
+        ("--interval -1", "from 0.01 to 3600"),
+        ("--interval soon", "invalid float value"),
+        ("--bogus", "unrecognized arguments: --bogus"),
+        ("--devices cuda:9", "there is no device 'cuda:9' here; there is cpu"),
+        ("--output 3x", "the name of a variable"),
+        ("--output class", "the name of a variable"),
+        ("--label 'open", "No closing quotation"),
+        ("on", "one % sign"),
+    ],
+)
+def test_bad_input_says_what_is_allowed_and_the_cell_does_not_run(
+    watched: Kernel, line: str, says: str
+) -> None:
+    """A UsageError of one line; the body is not executed."""
+    result = watched.run(f"%%memwatch {line}\nran = True")
+
+    assert (result.status, result.reply["ename"]) == ("error", "UsageError")
+    assert says in result.text("stderr")
+    assert len(result.text("stderr").splitlines()) == 1
+    assert watched.run("print('ran' in globals())").text() == "False\n"
+    assert_nothing_left(watched)
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["''", "'<img src=x onerror=alert(1)>'", "'$\\\\alpha$ {x} $HOME'", "'a\u202eb'", "x" * 10_000],
+)
+def test_any_label_is_text(watched: Kernel, label: str) -> None:
+    """An empty, hostile or huge label runs the cell and is shown as text."""
+    result = watched.run(f"%%memwatch --label {label}\nran = 1")
+    html = [one.content["data"].get("text/html", "") for one in result.displays]
+
+    assert result.status == "ok"
+    assert len(cards(result)) == 1
+    assert not any("<img src=x" in one or "\u202e" in one for one in html)
+    assert len(cards(result)[0]) < 500
+
+
+def test_an_empty_body_is_ipythons_own_error(watched: Kernel) -> None:
+    """A first line alone is told to be a line magic, as IPython tells it."""
+    assert "cell body is empty" in watched.run("%%memwatch").text("stderr")
+
+
+def test_the_manual_is_a_question_mark_away(watched: Kernel) -> None:
+    """`%%memwatch?` shows every option."""
+    reply = watched.run("%%memwatch?")
+    manual = reply.reply["payload"][0]["data"]["text/plain"]
+
+    for option in ("--label", "--interval", "--devices", "--output", "--no-chart", "--no-ledger"):
+        assert option in manual
+
+
+def test_options_complete(watched: Kernel) -> None:
+    """Tab after the magic offers its options and actions."""
+    code = (
+        "from IPython.core.completer import provisionalcompleter\n"
+        "ip = get_ipython()\n"
+        "with provisionalcompleter():\n"
+        "    print(ip.complete(None, '%%memwatch --la', 15)[1], ip.complete(None, '%memwatch o', 11)[1])"
+    )
+
+    assert watched.run(code).text().split() == ["['--label']", "['on',", "'off']"]
+
+
+def test_a_session_is_kept_under_a_name(watched: Kernel) -> None:
+    """`-o NAME` keeps it, also when the cell fails; `-q` shows nothing."""
+    result = watched.run("%%memwatch -q -o kept\n1 / 0")
+
+    assert result.displays == ()
+    assert watched.run("print(kept.spans[0].outcome)").text() == "raised ZeroDivisionError\n"
+
+
+def test_run_cell_magic_from_code_works_too(watched: Kernel) -> None:
+    """Called as a function the magic returns the value, raises the error, and shows a card."""
+    result = watched.run("get_ipython().run_cell_magic('memwatch', '-l x', 'y = 20\\ny + 22')")
+    failed = watched.run("get_ipython().run_cell_magic('memwatch', '', '1 / 0')")
+
+    assert result.value is not None
+    assert result.value["text/plain"] == "42"
+    assert len(cards(result)) == 1
+    assert (failed.status, len(failed.errors)) == ("error", 1)
+
+
+def test_memwatch_on_annotates_every_later_cell(watched: Kernel) -> None:
+    """From the next cell on each has one line, until `off`; our own lines have none."""
+    assert cards(watched.run("%memwatch on")) == []
+    assert len(cards(watched.run("x = 1"))) == 1
+    assert len(cards(watched.run("1 / 0"))) == 1
+    status = watched.run("%memwatch")
+    assert "memwatch is on: 2 cells so far" in status.text()
+    assert cards(status) == []
+    assert len(cards(watched.run("%%memwatch -l own\npass"))) == 1
+    watched.run("%memwatch off")
+    assert cards(watched.run("x = 2")) == []
+    assert_nothing_left(watched)
+
+
+def test_an_unwatched_moment_is_silent(watched: Kernel) -> None:
+    """With `%memwatch on` and no cell running, nothing is sent: an idle kernel can be culled."""
+    watched.run("%memwatch on")
+    watched.run("import time; time.sleep(0.5)")
+    watched.read(0.5)
+
+    assert [one.kind for one in watched.read(1.0)] == []
+
+
+def test_a_live_chart_streams_while_the_cell_is_busy(watched: Kernel) -> None:
+    """The widget appears after a moment and gets two messages a second or more; at the end it is replaced."""
+    result = watched.run("%%memwatch\nimport time\ntime.sleep(2.0)")
+    kinds = [
+        one.content["data"]["content"]["kind"]
+        for one in result.comms
+        if one.kind == "comm_msg" and "content" in one.content["data"]
+    ]
+    shown = [set(one.content["data"]) for one in result.displays]
+
+    assert kinds[0] == "snapshot"
+    assert kinds.count("rows") >= 4
+    assert any("application/vnd.jupyter.widget-view+json" in one for one in shown)
+    last = {one.content["transient"]["display_id"]: one.content["data"] for one in result.displays}
+    assert all("application/vnd.jupyter.widget-view+json" not in data for data in last.values())
+    assert any("application/vnd.plotly.v1+json" in data for data in last.values())
+    assert any("text/html" in data for data in last.values())
+
+
+def test_a_quick_cell_has_no_widget(watched: Kernel) -> None:
+    """A cell that is over in a moment opens no comm and flickers not."""
+    assert watched.run("%%memwatch\npass").comms == ()
+
+
+def test_the_card_returns_after_the_user_cleared_the_output(watched: Kernel) -> None:
+    """`clear_output` takes the display away; the final card is then displayed anew."""
+    result = watched.run("%%memwatch\nfrom IPython.display import clear_output\nclear_output()\n1")
+    cleared = [one.kind for one in result.outputs].index("clear_output")
+    after = [one for one in result.outputs[cleared:] if one.kind == "display_data"]
+
+    assert any("memwatch" in one.content["data"].get("text/plain", "") for one in after)
+
+
+def test_interrupts_at_fifty_random_instants(watched: Kernel) -> None:
+    """While the watch is armed or the cell runs: exactly one error each, and nothing is left behind."""
+    instants = random.Random(0)
+    for _ in range(50):
+        result = watched.run(
+            "%%memwatch -i 0.01\nimport time\nwhile True: time.sleep(0.01)",
+            interrupt_after=instants.uniform(0.005, 0.4),
+        )
+        assert result.status == "error"
+        assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
+        assert_nothing_left(watched)
+
+
+def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
+    """The interrupt reaches the user once and the card names it."""
+    result = watched.run("%%memwatch -o s\nimport time\ntime.sleep(30)", interrupt_after=1.0)
+
+    assert (result.status, len(result.errors)) == ("error", 1)
+    assert watched.run("print(s.spans[0].outcome)").text() == "interrupted\n"
+
+
+def test_a_fault_of_ours_never_changes_the_cell(watched: Kernel) -> None:
+    """With sources, views and the end of a watch all broken, value and status are the user's."""
+    watched.run(
+        "import hfmem_widget.watching, hfmem_widget.view.live as live\n"
+        "def broken(*a, **k): raise RuntimeError('ours')\n"
+        "live.CellView.finish = broken"
+    )
+    result = watched.run("%%memwatch\n6 * 7")
+    watched.run("hfmem_widget.watching.Watch.start = broken")
+    unwatched = watched.run("%%memwatch\n6 * 7")
+
+    for one in (result, unwatched):
+        assert one.status == "ok"
+        assert one.value is not None
+        assert one.value["text/plain"] == "42"
+        assert "ours" in one.text("stderr")
+    assert_nothing_left(watched)
+
+
+def test_the_library_off_switch_shows_no_widget(start_kernel: StartKernel) -> None:
+    """`HFMEM_WIDGET=static` gives the final card alone, for front ends that replace nothing."""
+    kernel = start_kernel(env={"HFMEM_WIDGET": "static"})
+    kernel.run("%load_ext hfmem_widget")
+    result = kernel.run("%%memwatch\nimport time\ntime.sleep(0.6)")
+
+    assert result.comms == ()
+    assert [one.kind for one in result.displays] == ["display_data"]

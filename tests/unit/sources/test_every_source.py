@@ -1,0 +1,160 @@
+"""What holds for every way of reading memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from hfmem_widget.session import Series
+from hfmem_widget.sources import SOURCES, Source, open_sources
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from tests.fakes.nvml import FakeGpu, FakeNvml
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+
+Step = Callable[[], None]
+
+
+def torch_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
+    """Return torch's source, with CUDA coming up, a device failing, and CUDA going."""
+    fake = FakeAllocator(devices=2, initialized=False)
+
+    def up() -> None:
+        fake.initialized = True
+
+    def fail() -> None:
+        fake.pools[1].stats = None  # type: ignore[assignment]
+
+    def fork() -> None:
+        fake.initialized = False
+
+    return TorchCudaSource(CudaAllocator({"torch": FakeTorch(fake)})), [up, fail, fork]
+
+
+def nvml_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
+    """Return NVML's source, with other devices visible, a device lost, NVML shut, a call that breaks."""
+    gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", name="Other")]
+    nvml = FakeNvml(gpus)
+    environ = {"CUDA_VISIBLE_DEVICES": "0"}
+
+    def show_both() -> None:
+        environ["CUDA_VISIBLE_DEVICES"] = "1,0"
+
+    def lose() -> None:
+        gpus[0].faults["all"] = pynvml.NVML_ERROR_GPU_IS_LOST
+
+    def shut() -> None:
+        nvml.initialized = False
+
+    def hide() -> None:
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+
+    def break_down() -> None:
+        nvml.nvmlInit = nvml.nvmlDeviceGetCount = None  # type: ignore[assignment, method-assign]
+        nvml.initialized = False
+
+    steps = [show_both, lose, shut, hide, show_both, break_down]
+    return NvmlSource(lambda: None, environ, load=nvml.load), steps
+
+
+def host_that_loses_its_files() -> tuple[Source, list[Step]]:
+    """Return this process' source, with a heap that cannot be read any more."""
+
+    def broken() -> None:
+        source._heap = lambda: None  # type: ignore[assignment]
+
+    source = HostSource()
+    return source, [broken]
+
+
+def no_gpu() -> tuple[Source, list[Step]]:
+    """Return NVML's source on a machine without a driver."""
+    nvml = FakeNvml(init_fault=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    return NvmlSource(lambda: None, {}, load=nvml.load), []
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        torch_that_comes_up_and_fails,
+        nvml_that_comes_up_and_fails,
+        host_that_loses_its_files,
+        no_gpu,
+    ],
+)
+def test_the_contract_holds_through_everything(
+    scene: Callable[[], tuple[Source, list[Step]]],
+) -> None:
+    """Values are floats aligned with the series, which only grow; nothing raises; notes are said once."""
+    source, steps = scene()
+    seen: tuple[Series, ...] = ()
+    now = 0.0
+    for step in [lambda: None, *steps]:
+        step()
+        for _ in range(25):
+            now += 1.5
+            values = source.read(now)
+            assert len(values) == len(source.series)
+            assert all(type(value) is float for value in values)
+            assert source.series[: len(seen)] == seen
+            seen = source.series
+            assert all(one.startswith(("cuda:", "cpu")) for one in (s.device for s in seen))
+    assert len(set(source.notes)) == len(source.notes)
+    source.close()
+
+
+def test_the_registry_is_what_is_opened() -> None:
+    """`open_sources` gives one of each, in the order of `SOURCES`."""
+    opened = open_sources({})
+
+    assert tuple(type(source) for source in opened) == SOURCES
+    for source in opened:
+        source.close()
+
+
+def test_only_the_driver_may_block() -> None:
+    """What is read on the user's thread never waits for a driver."""
+    assert [source.name for source in open_sources({}) if source.blocks] == ["nvml"]
+
+
+def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once CUDA is up, device memory is shown for the GPUs that torch uses, in its order."""
+    fake = FakeAllocator(devices=2)
+    nvml = FakeNvml([FakeGpu(uuid=f"GPU-{pool.uuid}") for pool in reversed(fake.pools)])
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(fake))
+    torch_cuda, driver, _ = open_sources({})
+    assert isinstance(driver, NvmlSource)
+    monkeypatch.setattr(driver, "_load", nvml.load)
+    torch_cuda.read(0.0)
+    driver.read(0.0)
+
+    assert [one.uuid for one in driver.devices] == [one.uuid for one in torch_cuda.devices]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="psutil is needed elsewhere")
+def test_opening_and_polling_imports_nothing_of_the_users() -> None:
+    """Neither importing, opening nor polling loads torch; opening loads no driver's library either."""
+    code = (
+        "import sys; from hfmem_widget.sources import open_sources\n"
+        "sources = open_sources({})\n"
+        "assert not {'torch', 'pynvml', 'psutil'} & set(sys.modules)\n"
+        "for source in sources: source.read(0.0)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+
+
+def test_every_machine_has_figures() -> None:
+    """Whatever is missing here, heap and resident set of this process are known."""
+    source = open_sources(os.environ)[-1]
+
+    assert all(value > 0 for value in source.read(0.0)[:2])
+    source.close()

@@ -1,0 +1,290 @@
+"""The process' own memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.sources.host import (
+    MANY_FREE_PIECES,
+    HostSource,
+    Mallinfo,
+    PsutilMemory,
+    find_glibc_heap,
+)
+from hfmem_widget.sources.procfs import LinuxMemory, ProcFile, ResidentPeak
+
+MB = 10**6
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+glibc = pytest.mark.skipif(
+    find_glibc_heap() is None, reason="needs glibc's own malloc, 2.33 or newer"
+)
+
+
+class FakeMemory:
+    """A process and a machine that tell what they are told to."""
+
+    machine_total = 1000.0
+
+    def __init__(self) -> None:
+        self.now_resident = 10.0
+        self.peak = 20.0
+        self.peaks_read = 0
+
+    def resident(self) -> float:
+        return self.now_resident
+
+    def resident_peak(self) -> float:
+        self.peaks_read += 1
+        return self.peak
+
+    def machine_in_use(self) -> float:
+        return 500.0
+
+    def close(self) -> None:
+        pass
+
+
+def read(source: HostSource, now: float = 0.0) -> dict[str, float]:
+    """Return all values by metric."""
+    values = source.read(now)
+    return dict(zip((one.metric for one in source.series), values, strict=True))
+
+
+@pytest.fixture
+def source() -> Iterator[HostSource]:
+    """Return the source of this very process."""
+    source = HostSource()
+    yield source
+    source.close()
+
+
+@glibc
+def test_memory_that_is_touched_is_in_use_and_resident(source: HostSource) -> None:
+    """200 MB of ones are 200 MB of heap and of resident set, within 1 %."""
+    before = read(source)
+    array = np.ones(200 * MB, dtype=np.uint8)
+    after = read(source)
+    array.sum()
+
+    assert after["allocated"] - before["allocated"] == pytest.approx(200 * MB, rel=0.01)
+    assert after["reserved"] - before["reserved"] == pytest.approx(200 * MB, rel=0.01)
+
+
+@glibc
+def test_memory_that_is_not_touched_is_in_use_only(source: HostSource) -> None:
+    """200 MB never written are 200 MB of heap, and next to nothing of the resident set."""
+    before = read(source)
+    array = np.empty(200 * MB, dtype=np.uint8)
+    after = read(source)
+
+    assert after["allocated"] - before["allocated"] == pytest.approx(array.nbytes, rel=0.01)
+    assert abs(after["reserved"] - before["reserved"]) < 2 * MB
+
+
+@glibc
+def test_freed_memory_is_not_in_use(source: HostSource) -> None:
+    """Deleting gives the heap back."""
+    before = read(source)
+    array = np.ones(200 * MB, dtype=np.uint8)
+    del array
+
+    assert read(source)["allocated"] - before["allocated"] == pytest.approx(0, abs=2 * MB)
+
+
+@linux
+def test_the_peak_is_fresh_on_demand(source: HostSource) -> None:
+    """A peak that came and went is in the kernel's mark."""
+    array = np.ones(100 * MB, dtype=np.uint8)
+    resident = read(source)["reserved"]
+    del array
+
+    assert source.resident_peak() >= 0.99 * resident
+
+
+@linux
+def test_the_mark_is_this_programs_own() -> None:
+    """A program started by a large process does not begin with that one's peak, as ru_maxrss would."""
+    array = np.ones(300 * MB, dtype=np.uint8)
+    code = "from hfmem_widget.sources.procfs import LinuxMemory as L; print(L().resident_peak())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert float(run.stdout) < array.nbytes
+
+
+@linux
+def test_a_window_has_its_own_exact_peak() -> None:
+    """Set back, the mark tells the highest resident set since."""
+    array = np.ones(100 * MB, dtype=np.uint8)
+    del array
+    before = LinuxMemory().resident()
+    peak = ResidentPeak()
+    if not peak.supported:
+        pytest.skip("this kernel does not let the mark be set back")
+    array = np.ones(50 * MB, dtype=np.uint8)
+    del array
+
+    assert peak.read() - before == pytest.approx(50 * MB, rel=0.1)
+
+
+def test_where_the_mark_stays_the_window_has_no_peak(tmp_path: Path) -> None:
+    """Where the kernel does not let the mark be set back, there is no figure rather than a wrong one."""
+    assert math.isnan(ResidentPeak(tmp_path).read())
+
+
+def test_peak_and_machine_are_read_once_a_second() -> None:
+    """What costs more is read less often, and the peak is never below what is resident."""
+    memory = FakeMemory()
+    source = HostSource(memory)
+    read(source, 0.0)
+    memory.now_resident, memory.peak = 30.0, 40.0
+
+    assert read(source, 0.9)["peak"] == 30.0
+    assert memory.peaks_read == 1
+    assert read(source, 1.0)["peak"] == 40.0
+    assert read(source, 1.1)["device_used"] == 500.0
+
+
+def test_without_a_known_heap_the_resident_set_stands_in() -> None:
+    """Where malloc does not tell, allocated is the resident set, labelled so, with one note."""
+    source = HostSource(FakeMemory(), find_heap=lambda: None)
+    values = read(source)
+    read(source, 5.0)
+
+    assert values["allocated"] == values["reserved"] == 10.0
+    assert next(one.label for one in source.series if one.metric == "allocated") == "resident"
+    assert "cached" not in values
+    assert len(source.notes) == 1
+
+
+@linux
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
+    """With a malloc of its own preloaded, mallinfo2 counts a heap nobody uses, and is not believed."""
+    bump = tmp_path / "bump.c"
+    bump.write_text(
+        "#include <sys/mman.h>\n#include <string.h>\n#include <stddef.h>\n"
+        "void *malloc(size_t n) { size_t *p = mmap(0, n + 16, PROT_READ | PROT_WRITE,"
+        " MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); *p = n; return p + 2; }\n"
+        "void free(void *p) {}\n"
+        "void *calloc(size_t a, size_t b) { return malloc(a * b); }\n"
+        "void *realloc(void *p, size_t n) { void *q = malloc(n); if (p) { size_t m = ((size_t *)p)[-2];"
+        " memcpy(q, p, m < n ? m : n); } return q; }\n"
+    )
+    library = tmp_path / "bump.so"
+    flags = ["-shared", "-fPIC", "-O1", "-fno-builtin"]
+    subprocess.run(["cc", *flags, "-o", library, bump], check=True)
+    code = "from hfmem_widget.sources.host import find_glibc_heap; print(find_glibc_heap())"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert run.stdout.strip() == "None"
+
+
+def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
+    """Reading walks every free piece, so with very many it is done more rarely, which is said once."""
+    reads: list[float] = []
+
+    def heap() -> Mallinfo:
+        reads.append(0)
+        return Mallinfo(uordblks=len(reads), ordblks=4 * MANY_FREE_PIECES)
+
+    source = HostSource(FakeMemory(), find_heap=lambda: heap)
+    for now in (0.0, 0.1, 0.19, 0.21):
+        read(source, now)
+
+    assert len(reads) == 2
+    assert len(source.notes) == 1
+
+
+def test_a_heap_in_few_pieces_is_read_every_time() -> None:
+    """Two readings at the same instant are both fresh."""
+    reads: list[float] = []
+
+    def heap() -> Mallinfo:
+        reads.append(0)
+        return Mallinfo(uordblks=len(reads), hblkhd=10)
+
+    source = HostSource(FakeMemory(), find_heap=lambda: heap)
+
+    assert [read(source)["allocated"], read(source)["allocated"]] == [11, 12]
+
+
+@linux
+def test_a_forked_child_reads_its_own_process() -> None:
+    """A file of /proc opened by the parent would tell of the parent; the child opens its own."""
+    file = ProcFile(Path("/proc/self/stat"))
+    assert int(file.read().split()[0]) == os.getpid()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, file.read().split()[0])
+        os._exit(0)
+    os.close(writer)
+    told = int(os.read(reader, 64))
+    os.waitpid(child, 0)
+    os.close(reader)
+    file.close()
+
+    assert told == child
+
+
+def test_without_proc_nothing_is_available(tmp_path: Path) -> None:
+    """Where /proc cannot be read, the values are NaN, and the heap is still read."""
+    source = HostSource(LinuxMemory(tmp_path, tmp_path), find_heap=lambda: Mallinfo)
+    values = read(source)
+
+    assert values["allocated"] == 0
+    assert all(math.isnan(values[one]) for one in ("reserved", "peak", "device_used"))
+
+
+@linux
+def test_psutil_agrees_with_the_kernel() -> None:
+    """The way for other systems gives the same resident set and machine."""
+    ours, psutils = LinuxMemory(), PsutilMemory()
+
+    assert psutils.resident() == pytest.approx(ours.resident(), rel=0.05)
+    assert psutils.machine_total >= ours.machine_total
+    assert math.isnan(psutils.resident_peak())
+    assert 0 < psutils.machine_in_use() < psutils.machine_total
+    ours.close()
+
+
+def test_a_reader_that_raises_is_a_note() -> None:
+    """If the system refuses, everything is NaN, and one note says so."""
+    memory = FakeMemory()
+    source = HostSource(memory)
+
+    def refuse() -> float:
+        raise OSError("no more file descriptors")
+
+    memory.resident = refuse  # type: ignore[method-assign]
+
+    assert all(math.isnan(one) for one in source.read(0.0))
+    assert len(source.read(0.1)) == len(source.series)
+    assert len([note for note in source.notes if "descriptors" in note]) == 1
+
+
+@given(st.binary(max_size=200))
+def test_any_status_is_survived(content: bytes) -> None:
+    """Whatever stands in /proc, reading it ends in values or NaN."""
+    memory = SimpleNamespace(read=lambda: content, close=lambda: None)
+    linux_memory = LinuxMemory(Path("/nowhere"), Path("/nowhere"))
+    linux_memory._statm = linux_memory._status = linux_memory._meminfo = memory  # type: ignore[assignment]
+    source = HostSource(linux_memory)
+
+    assert len(source.read(0.0)) == len(source.series)

@@ -1,0 +1,230 @@
+"""Device memory through NVML: which devices, and what their figures mean."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.nvml import GIB, MIB, FakeGpu
+from tests.fakes.nvml_source import Watched, make_proc, two_cards
+
+
+def test_nothing_is_opened_before_the_first_reading(proc: Path) -> None:
+    """Making the source loads and initialises nothing."""
+    watched = Watched([FakeGpu()], proc)
+
+    assert not watched.nvml.calls
+    assert watched.source.series == ()
+
+
+@pytest.mark.parametrize("includes_reserve", [True, False])
+def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
+    """Whether the driver counts its reserve as used or not, it is told apart from what is in use."""
+    watched = Watched([FakeGpu(includes_reserve=includes_reserve)], proc)
+    values = watched(0.0)
+
+    assert values["cuda:0/device_used"] == 1 * GIB
+    assert values["cuda:0/driver_reserved"] == 600 * MIB
+    assert watched.source.devices[0].total == 80 * GIB
+
+
+def test_an_idle_card_is_idle(proc: Path) -> None:
+    """A card nobody uses has 0 bytes in use, not the driver's reserve."""
+    assert Watched([FakeGpu(used=0)], proc)(0.0)["cuda:0/device_used"] == 0
+
+
+def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
+    """Before R510 the reserve cannot be told apart: in use then includes it, and a note says so."""
+    watched = Watched([FakeGpu(knows_v2=False)], proc)
+    values = watched(0.0)
+    watched(0.1)
+
+    assert values["cuda:0/device_used"] == 1 * GIB + 600 * MIB
+    assert math.isnan(values["cuda:0/driver_reserved"])
+    assert len(watched.source.notes) == 1
+
+
+def test_the_environment_chooses_until_cuda_is_up(proc: Path) -> None:
+    """Before CUDA is up, `CUDA_VISIBLE_DEVICES` says which GPU is cuda:0."""
+    watched = Watched(two_cards(), proc, environ={"CUDA_VISIBLE_DEVICES": "1"})
+
+    assert watched(0.0)["cuda:0/device_used"] == 2 * GIB
+    assert [device.uuid for device in watched.source.devices] == ["GPU-bbb"]
+
+
+def test_no_visible_device_is_no_series_and_no_note(proc: Path) -> None:
+    """Who hid all GPUs meant it."""
+    watched = Watched(two_cards(), proc, environ={"CUDA_VISIBLE_DEVICES": ""})
+
+    assert watched(0.0) == {}
+    assert watched.source.notes == []
+
+
+def test_a_choice_made_later_counts(proc: Path) -> None:
+    """`CUDA_VISIBLE_DEVICES` set in a cell, before CUDA is up, changes which devices there are."""
+    watched = Watched(two_cards(), proc)
+    watched(0.0)
+    watched.environ["CUDA_VISIBLE_DEVICES"] = "1"
+    values = watched(0.1)
+
+    assert values["cuda:0/device_used"] == 2 * GIB
+    assert math.isnan(values["cuda:1/device_used"])
+    assert [device.key for device in watched.source.devices] == ["cuda:0"]
+
+
+def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
+    """CUDA counts the fastest first; once it is up its UUIDs settle it, and a note says what moved."""
+    watched = Watched(two_cards(), proc)
+    watched(0.0)
+    assert all(device.provisional for device in watched.source.devices)
+    watched.uuids = ["GPU-bbb", "GPU-aaa"]
+    values = watched(0.1)
+    watched(0.2)
+
+    assert values["cuda:0/device_used"] == 2 * GIB
+    assert not any(device.provisional for device in watched.source.devices)
+    assert len(watched.source.notes) == 1
+    assert watched.nvml.calls["HandleByUUID"] == 2
+
+
+def test_like_cards_are_certain(proc: Path) -> None:
+    """Cards of one make have one order, and nothing is said when CUDA confirms it."""
+    watched = Watched([FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")], proc)
+    watched(0.0)
+    assert not any(device.provisional for device in watched.source.devices)
+    watched.uuids = ["GPU-a", "GPU-b"]
+    watched(0.1)
+
+    assert watched.source.notes == []
+
+
+def test_after_cuda_is_up_the_environment_is_ignored(proc: Path) -> None:
+    """CUDA reads the variable once; so do we."""
+    watched = Watched(two_cards(), proc)
+    watched.uuids = ["GPU-bbb"]
+    watched(0.0)
+    watched.environ["CUDA_VISIBLE_DEVICES"] = "0"
+
+    assert watched(0.1)["cuda:0/device_used"] == 2 * GIB
+    assert watched.nvml.calls["HandleByUUID"] == 1
+
+
+def test_a_device_the_driver_does_not_know(proc: Path) -> None:
+    """If NVML cannot find CUDA's device, it is not available, and the others are."""
+    watched = Watched(two_cards(), proc)
+    watched.uuids = ["GPU-other", "GPU-aaa"]
+    values = watched(0.0)
+
+    assert math.isnan(values["cuda:0/device_used"])
+    assert values["cuda:1/device_used"] == 1 * GIB
+    assert "GPU-other" in watched.source.notes[0]
+
+
+def split_card() -> FakeGpu:
+    """Return a card in MIG mode with two instances."""
+    parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
+    return FakeGpu(instances=parts)
+
+
+@pytest.mark.parametrize("uuid", ["MIG-20", "GPU-20"])
+def test_an_instance_has_its_own_memory(proc: Path, uuid: str) -> None:
+    """A MIG instance is found by CUDA's UUID under either prefix, and its own total is shown."""
+    watched = Watched([split_card()], proc)
+    watched.uuids = [uuid]
+    watched(0.0)
+
+    assert watched.source.devices[0].total == 20 * GIB
+    assert watched.source.devices[0].uuid == "MIG-20"
+
+
+def test_an_instance_can_be_chosen(proc: Path) -> None:
+    """`CUDA_VISIBLE_DEVICES=MIG-…` shows that instance."""
+    watched = Watched([split_card()], proc, environ={"CUDA_VISIBLE_DEVICES": "MIG-20"})
+    watched(0.0)
+
+    assert [device.uuid for device in watched.source.devices] == ["MIG-20"]
+
+
+def test_a_split_card_shows_an_instance(proc: Path) -> None:
+    """By ordinal, CUDA shows an instance of a split card, never the card; until it is up that is a guess."""
+    watched = Watched([split_card()], proc)
+    watched(0.0)
+
+    assert [device.uuid for device in watched.source.devices] == ["MIG-10"]
+    assert watched.source.devices[0].provisional
+
+
+def test_this_process_and_the_others(proc: Path) -> None:
+    """What the driver lists for this process is its share, and the rest is the others'."""
+    gpu = FakeGpu(processes={"Compute": [(1, 100 * MIB), (os.getpid(), 300 * MIB)]})
+    values = Watched([gpu], proc)(0.0)
+
+    assert values["cuda:0/process"] == 300 * MIB
+    assert values["cuda:0/others"] == 1 * GIB - 300 * MIB
+
+
+def test_a_process_in_two_lists_counts_once(proc: Path) -> None:
+    """A process that computes and draws is listed twice with one total."""
+    listed = [(os.getpid(), 300 * MIB)]
+    gpu = FakeGpu(processes={"Compute": list(listed), "Graphics": list(listed)})
+
+    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
+
+
+@pytest.mark.parametrize("kind", ["Graphics", "MPSCompute"])
+def test_every_list_is_looked_at(proc: Path, kind: str) -> None:
+    """A process that only draws, or computes through MPS, is found too."""
+    gpu = FakeGpu(processes={kind: [(os.getpid(), 300 * MIB)]})
+
+    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
+
+
+def test_an_unknown_share_is_not_zero(proc: Path) -> None:
+    """Where the driver lists a process without its memory (WDDM), the share is not available."""
+    gpu = FakeGpu(processes={"Compute": [(os.getpid(), None)]})
+    values = Watched([gpu], proc)(0.0)
+
+    assert math.isnan(values["cuda:0/process"])
+    assert math.isnan(values["cuda:0/others"])
+
+
+def test_unlisted_where_all_ids_are_ours_is_zero(proc: Path) -> None:
+    """In the machine's first namespace, a process that is not listed holds nothing."""
+    gpu = FakeGpu(processes={"Compute": [(1, 100 * MIB)]})
+
+    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 0
+
+
+def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
+    """In another namespace, one foreign process in the list is not taken for this one."""
+    gpu = FakeGpu(processes={"Compute": [(1, 900 * MIB)]})
+    watched = Watched([gpu], make_proc(tmp_path, "pid:[4026532000]"))
+
+    assert math.isnan(watched(0.0)["cuda:0/process"])
+    assert watched.source.notes == []
+    watched.uuids = [gpu.uuid]
+    watched(0.1)
+    watched(2.0)
+    assert len(watched.source.notes) == 1
+
+
+def test_an_id_of_an_outer_namespace_is_ours(tmp_path: Path) -> None:
+    """Where the kernel tells the ids that this process has elsewhere, they are recognised."""
+    gpu = FakeGpu(processes={"Compute": [(12345678, 300 * MIB)]})
+    proc = make_proc(tmp_path, "pid:[4026532000]", nspid="12345678\t7")
+
+    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
+
+
+def test_the_process_list_is_read_once_a_second(proc: Path) -> None:
+    """Memory is read every tick; processes and utilisation, which cost more, once a second."""
+    watched = Watched([FakeGpu()], proc)
+    for tick in range(21):
+        watched(tick / 10)
+
+    assert watched.nvml.calls["MemoryInfo"] == 21 + 1
+    assert watched.nvml.calls["ComputeRunningProcesses_v3"] == 3
+    assert watched.nvml.calls["UtilizationRates"] == 3

@@ -1,0 +1,145 @@
+"""The real pynvml over a stand-in for the driver's library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.nvml_stub import NoCompilerError, build_stub
+
+REPOSITORY = Path(__file__).parents[3]
+
+READ = """
+import json, os, sys
+from hfmem_widget.sources.nvml import NvmlSource
+source = NvmlSource(lambda: None, os.environ)
+rows = [list(source.read(now)) for now in {times}]
+series = [one.key for one in source.series]
+told = [[d.key, d.name, d.uuid, d.total] for d in source.devices]
+source.close()
+print(json.dumps(dict(rows=rows, series=series, devices=told, notes=source.notes)))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the built library."""
+    folder = tmp_path_factory.mktemp("nvml")
+    try:
+        return build_stub(folder).parent
+    except NoCompilerError as missing:
+        pytest.skip(str(missing))
+
+
+def run(code: str, library: Path, **settings: object) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter that finds the library."""
+    stub = {f"NVML_STUB_{name.upper()}": str(value) for name, value in settings.items()}
+    paths = {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **paths, **stub},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def read(library: Path, times: list[float], **settings: object) -> dict[str, Any]:
+    """Return what a source read at some times."""
+    done = run(READ.format(times=times), library, **settings)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def row(told: dict[str, Any], number: int) -> dict[str, float]:
+    """Return one row by key."""
+    return dict(zip(told["series"], told["rows"][number], strict=False))
+
+
+def test_every_field_comes_through(library: Path) -> None:
+    """Structures, handles, names and process lists survive the way through ctypes."""
+    told = read(library, [0.0], devices=2)
+
+    assert row(told, 0)["cuda:1/device_used"] == 1 << 30
+    assert row(told, 0)["cuda:1/driver_reserved"] == 600 << 20
+    assert row(told, 0)["cuda:1/process"] == 512 << 20
+    assert row(told, 0)["cuda:1/others"] == 512 << 20
+    assert row(told, 0)["cuda:1/utilization"] == 42
+    assert told["devices"][1] == [
+        "cuda:1", "NVIDIA Stub", "GPU-00000001-0000-0000-0000-000000000000", 80 << 30,
+    ]  # fmt: skip
+    assert told["notes"] == []
+
+
+def test_an_old_library_is_read_by_its_old_call(library: Path) -> None:
+    """Without the v2 structure, v1's counts."""
+    told = read(library, [0.0], no_v2=1)
+
+    assert row(told, 0)["cuda:0/device_used"] == (1 << 30) + (600 << 20)
+
+
+def test_a_gpu_that_is_lost_stays_lost(library: Path) -> None:
+    """From the moment the library says so, its values are not available; the other GPU's are."""
+    told = read(library, [0.0, 0.1, 0.2], devices=2, lost_after=3)
+
+    assert row(told, 0)["cuda:0/device_used"] == 1 << 30
+    assert row(told, 2)["cuda:0/device_used"] != row(told, 2)["cuda:0/device_used"]
+    assert row(told, 2)["cuda:1/device_used"] == 1 << 30
+    assert len(told["notes"]) == 1
+
+
+def test_a_library_that_does_not_start_is_a_sentence(library: Path) -> None:
+    """An error of nvmlInit becomes one note."""
+    told = read(library, [0.0, 50.0], init_error=18)
+
+    assert told["rows"] == [[], []]
+    assert len(told["notes"]) == 1
+    assert "rebooted" in told["notes"][0]
+
+
+def test_no_library_is_a_sentence(tmp_path: Path) -> None:
+    """On a machine without a driver, the real pynvml finds none, and one note says so."""
+    if run("import ctypes; ctypes.CDLL('libnvidia-ml.so.1')", tmp_path).returncode == 0:
+        pytest.skip("this machine has a driver")
+    told = read(tmp_path, [0.0, 1.0])
+
+    assert told["rows"] == [[], []]
+    assert len(told["notes"]) == 1
+    assert "No NVIDIA driver" in told["notes"][0]
+
+
+def test_a_slow_call_lets_python_run(library: Path) -> None:
+    """While the driver takes its time, other threads go on: the call does not hold the interpreter."""
+    code = """
+import os, threading
+from hfmem_widget.sources.nvml import NvmlSource
+source = NvmlSource(lambda: None, os.environ)
+reader = threading.Thread(target=source.read, args=(0.0,))
+reader.start()
+turns = 0
+while reader.is_alive():
+    turns += 1
+print(turns)
+"""
+    done = run(code, library, sleep_ms=200)
+
+    assert int(done.stdout) > 1000
+
+
+def test_the_stub_ends_a_race_at_exit(library: Path) -> None:
+    """Shutting down under a call is fatal in the stand-in, so that a test of our exit can fail."""
+    code = """
+import threading, time, pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+threading.Thread(target=pynvml.nvmlDeviceGetMemoryInfo, args=(handle,), daemon=True).start()
+time.sleep(0.1)
+pynvml.nvmlShutdown()
+"""
+
+    assert run(code, library, sleep_ms=2000).returncode == -6

@@ -1,0 +1,205 @@
+"""The CUDA allocator's counters, read without disturbing anything."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource, readings
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+
+MIB = 1 << 20
+
+
+def opened(torch: ModuleType) -> tuple[TorchCudaSource, CudaAllocator]:
+    """Return a source and its allocator over a module torch."""
+    allocator = CudaAllocator({"torch": torch})
+    return TorchCudaSource(allocator), allocator
+
+
+def value(source: TorchCudaSource, key: str) -> float:
+    """Return one series' value, read now."""
+    values = source.read(0.0)
+    return values[[series.key for series in source.series].index(key)]
+
+
+def pass_on(raw: Any, device: int) -> Any:
+    """Stand in for a ledger that has nothing to add."""
+    return raw(device)
+
+
+def test_it_reads_nothing_until_torch_is_imported() -> None:
+    """Without torch there are no devices, no series and no notes."""
+    source = TorchCudaSource(CudaAllocator({}))
+
+    assert source.read(0.0) == []
+    assert (source.devices, source.series, source.notes) == ((), (), [])
+
+
+@pytest.mark.parametrize("imported", [(), ("cuda",), ("_C",)])
+def test_it_survives_torch_half_imported(imported: tuple[str, ...]) -> None:
+    """While torch is being imported, parts of it are missing."""
+    torch = ModuleType("torch")
+    for part in imported:
+        setattr(torch, part, ModuleType(f"torch.{part}"))
+    source, allocator = opened(torch)
+
+    assert source.read(0.0) == []
+    assert not allocator.supported()
+
+
+def test_it_calls_nothing_forbidden_before_cuda_is_up() -> None:
+    """Before the user initialises CUDA, not one function is called that would (each would fail here)."""
+    source, allocator = opened(FakeTorch(FakeAllocator(initialized=False)))
+    allocator.install(pass_on, pass_on)
+    for tick in range(10):
+        assert source.read(float(tick)) == []
+    allocator.uninstall()
+
+    assert source.uuids() is None
+
+
+def test_it_calls_nothing_forbidden_once_cuda_is_up() -> None:
+    """Afterwards too, nothing synchronises, empties or resets (each would fail here)."""
+    fake = FakeAllocator(devices=2)
+    source, _ = opened(FakeTorch(fake))
+    for tick in range(10):
+        source.read(float(tick))
+
+    assert fake.resets == 0
+    assert source.notes == []
+
+
+def test_devices_appear_when_cuda_does() -> None:
+    """The series of every visible device are there from the first reading with CUDA up."""
+    fake = FakeAllocator(devices=2, initialized=False)
+    source, _ = opened(FakeTorch(fake))
+    source.read(0.0)
+    fake.initialized = True
+
+    assert len(source.read(0.1)) == len(source.series)
+    assert [device.key for device in source.devices] == ["cuda:0", "cuda:1"]
+    assert source.uuids() == ("GPU-00000000-fake", "GPU-00000001-fake")
+    assert source.devices[0].total == 80 << 30
+
+
+def test_values_are_the_allocators() -> None:
+    """Every figure is the counter of its device, to the byte."""
+    fake = FakeAllocator(devices=2)
+    source, _ = opened(FakeTorch(fake))
+    fake.free(fake.alloc(30 * MIB, device=1))
+    fake.alloc(10 * MIB - 1, device=1)
+
+    assert value(source, "cuda:1/allocated") == 10 * MIB
+    assert value(source, "cuda:1/requested") == 10 * MIB - 1
+    assert value(source, "cuda:1/peak") == 30 * MIB
+    assert value(source, "cuda:1/reserved") == 30 * MIB
+    assert value(source, "cuda:0/allocated") == 0
+    assert value(source, "cuda:1/ooms") == 0
+
+
+def test_private_pools_are_summed() -> None:
+    """What CUDA graphs keep apart is one figure."""
+    pools = {(0, index): {"all": {"current": index * MIB, "peak": 9 * MIB}} for index in (1, 2)}
+    stats = FakeAllocator().stats(0) | {"reserved_bytes_by_private_pools": pools}
+
+    assert readings(stats)[-1] == 3 * MIB
+
+
+def test_missing_keys_are_not_available() -> None:
+    """An older torch without some counters still tells the others."""
+    stats = FakeAllocator().stats(0)
+    del stats["requested_bytes"], stats["reserved_bytes_by_private_pools"], stats["num_ooms"]
+    values = readings(stats)
+
+    assert [math.isnan(one) for one in values] == [
+        *(False, False, False, False, True, False),
+        *(False, True, True),
+    ]
+
+
+def test_counters_the_backend_does_not_keep_are_not_available() -> None:
+    """Under cudaMallocAsync, 0 bytes are requested while tensors live: that is no figure."""
+    fake = FakeAllocator()
+    fake.alloc(MIB)
+    stats = fake.stats(0)
+    stats["requested_bytes"]["all"]["current"] = 0
+    values = readings(stats)
+
+    assert values[0] == MIB
+    assert math.isnan(values[4])
+    assert math.isnan(values[5])
+
+
+@given(st.one_of(st.integers(), st.floats(), st.none(), st.text(), st.booleans()))
+def test_absurd_counters_are_not_available(absurd: Any) -> None:
+    """Whatever the allocator says, a value is a figure from 0 up, or NaN."""
+    stats = FakeAllocator().stats(0)
+    stats["allocated_bytes"]["all"]["current"] = absurd
+    stats["num_ooms"] = absurd
+    stats["reserved_bytes_by_private_pools"] = {(0, 1): absurd}
+
+    for one in readings(stats):
+        assert math.isnan(one) or 0 <= one < math.inf
+
+
+def test_a_device_that_fails_leaves_the_others() -> None:
+    """If one device's counters raise, it is NaN with one note, and the others are read."""
+    fake = FakeAllocator(devices=2)
+    source, _ = opened(FakeTorch(fake))
+    fake.alloc(MIB, device=1)
+    source.read(0.0)
+    fake.pools[0].stats = None  # type: ignore[assignment]
+
+    assert math.isnan(value(source, "cuda:0/allocated"))
+    assert value(source, "cuda:1/allocated") == MIB
+    assert len(source.notes) == 1
+
+
+def test_a_forked_child_reads_nothing() -> None:
+    """In a child forked after CUDA came up, CUDA is not initialised, and nothing is available."""
+    fake = FakeAllocator()
+    source, _ = opened(FakeTorch(fake))
+    source.read(0.0)
+    fake.initialized = False
+
+    assert all(math.isnan(one) for one in source.read(0.1))
+    assert len(source.read(0.2)) == len(source.series)
+
+
+def test_an_instance_is_named_as_one() -> None:
+    """A MIG instance's UUID gets the prefix that the driver gives it."""
+    fake = FakeAllocator()
+    fake.pools[0].name = "NVIDIA H200 MIG 1g.18gb"
+    fake.pools[0].uuid = "one"
+    source, _ = opened(FakeTorch(fake))
+    source.read(0.0)
+
+    assert source.uuids() == ("MIG-one",)
+
+
+def test_another_accelerator_is_named_once() -> None:
+    """A torch for another accelerator is said not to be read yet."""
+    torch = FakeTorch(FakeAllocator(initialized=False), accelerator="xpu")
+    del torch._C._cuda_memoryStats
+    source, _ = opened(torch)
+    source.read(0.0)
+    source.read(0.1)
+
+    assert len(source.notes) == 1
+    assert "xpu" in source.notes[0]
+
+
+def test_the_installed_torch_is_read_or_left_alone() -> None:
+    """The torch that is really here, initialised by nobody, gives no series and is not initialised."""
+    torch = pytest.importorskip("torch")
+    source = TorchCudaSource()
+
+    assert source.read(0.0) == []
+    assert not torch.cuda.is_initialized()
+    assert source.notes == []

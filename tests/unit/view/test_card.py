@@ -1,0 +1,146 @@
+"""The card: its facts, in their order, in any front end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hfmem_widget.session import Session
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+
+
+def card(name: str, *, with_chart: bool = True) -> str:
+    session = scripted_run(name)
+    return card_bundle(session, session.spans[0], with_chart=with_chart)["text/html"]
+
+
+def text(html: str) -> str:
+    """Return what is left when a front end drops all markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def polled(missed: int, longest_gap: float, stopped: str = "") -> str:
+    session = scripted_run("training")
+    session.polling.ticks, session.polling.missed = 100, missed
+    session.polling.longest_gap, session.polling.stopped = longest_gap, stopped
+    return text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+
+
+def test_the_five_figures_stand_in_their_order() -> None:
+    terms = re.findall(r"<dt[^>]*>([^<]*)</dt>", card("training"))
+    assert terms == [
+        "allocated, start → end",
+        "left behind",
+        "peak (exact)",
+        "reserved",
+        "headroom at the peak",
+    ]
+
+
+def test_the_facts_read_in_order_without_any_markup() -> None:
+    assert text(card("training")) == (
+        "fine-tune cell · 11.6 s · cuda:0 NVIDIA H200 ● done "
+        "allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
+        "peak (exact) 6.99 GiB +6.99 GiB above the start reserved 7.41 GiB 7.41 GiB at its peak "
+        "headroom at the peak 131.8 GiB of 140.4 GiB "
+        "device in use 8.04 of 140.4 GiB · this process 8.01 · other processes 0.03"
+    )
+
+
+def test_the_cpus_card_has_the_cpus_words() -> None:
+    shown = text(card("cpu"))
+    assert "heap in use, start → end" in shown
+    assert "resident 1.00 GiB" in shown
+    assert "machine in use 9.40 of 15.6 GiB" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("at least", "peak (at least) ≥ 6.99 GiB"), ("cpu", "peak (sampled) 918.4 MiB")],
+)
+def test_a_peak_says_how_it_is_known(name: str, label: str) -> None:
+    assert label in text(card(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("training", "done"), ("idle gpu", "interrupted"), ("failed", "raised OutOfMemoryError")],
+)
+def test_the_outcome_is_told_in_words(name: str, word: str) -> None:
+    assert f"● {word}" in text(card(name))
+
+
+def test_several_devices_are_rows_of_one_table() -> None:
+    html = card("eight gpus")
+    assert len(re.findall(r'<th scope="row"', html)) == 8
+    assert len(re.findall(r'<th scope="col"', html)) == 6
+    assert "<dl" not in html
+
+
+def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:
+    assert "<svg" in card("training", with_chart=False)
+    assert "<svg" not in card("training", with_chart=True)
+
+
+def test_a_cell_too_short_to_chart_says_so() -> None:
+    """A line through two points would be made up."""
+    html = card("short", with_chart=False)
+    assert "too short to chart: 2 samples in 10 ms" in html
+    assert "<svg" not in html
+
+
+def test_at_most_three_notes_are_shown() -> None:
+    session = scripted_run("training")
+    session.notes += [f"note {number}" for number in range(5)]
+    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    assert re.findall(r"note \d", shown) == ["note 0", "note 1", "note 2"]
+
+
+def test_polling_is_mentioned_only_when_something_is_off() -> None:
+    assert "sampl" not in polled(missed=5, longest_gap=0.9)
+
+
+@pytest.mark.parametrize(
+    ("missed", "gap", "stopped", "said"),
+    [
+        (10, 0.2, "", "10 of 110 samples were missed"),
+        (0, 2.5, "", "nothing was sampled for up to 2.5 s"),
+        (0, 0.2, "it failed", "sampling stopped early: it failed"),
+    ],
+)
+def test_what_was_off_with_polling_is_told(
+    missed: int, gap: float, stopped: str, said: str
+) -> None:
+    assert said in polled(missed, gap, stopped)
+
+
+def test_a_running_cell_has_one_calm_line() -> None:
+    bundle = running_bundle("fine-tune")
+    assert text(bundle["text/html"]) == "● fine-tune · watching …"
+    assert bundle["text/plain"] == 'memwatch "fine-tune" running'
+
+
+def test_the_compact_form_has_the_same_facts() -> None:
+    session = scripted_run("training")
+    bundle = compact_bundle(session, session.spans[0])
+    assert text(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
+        'memwatch "fine-tune" ·', "fine-tune"
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_a_card_needs_nothing_but_itself(name: str) -> None:
+    """No script, no style sheet, no address: a saved notebook has none of them."""
+    html = card(name, with_chart=False)
+    assert not re.search(r"<(script|style|link|img|iframe|a)\b|https?:|url\(", html)
+
+
+def test_a_session_without_devices_still_has_a_card() -> None:
+    session = Session("nothing")
+    span = session.open_span("cell", "nothing", session.last_sample)
+    span = session.close_span(span.id, session.last_sample, {})
+    bundle = card_bundle(session, span, with_chart=False)
+    assert "nothing" in bundle["text/html"]
+    assert bundle["text/plain"] == 'memwatch "nothing" · 0.0 ms'

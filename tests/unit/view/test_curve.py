@@ -1,0 +1,65 @@
+"""A line in few points: extremes stay, gaps break it."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import Timeline
+from hfmem_widget.view.curve import curve
+
+READINGS = st.lists(st.floats(0, 1e12), min_size=1, max_size=300)
+
+
+def timeline(values: list[float], capacity: int = 4096) -> Timeline:
+    made = Timeline(1, capacity)
+    for at, value in enumerate(values):
+        made.append(at * 0.1, (value,))
+    return made
+
+
+@given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
+def test_the_lowest_and_highest_reading_are_always_drawn(
+    values: list[float], columns: int, capacity: int
+) -> None:
+    """Whatever the decimation, and whether or not the timeline has folded."""
+    drawn = [value for _, value in curve(timeline(values, capacity), 0, 0.0, 30.0, columns=columns)]
+    assert (min(drawn), max(drawn)) == (min(values), max(values))
+
+
+@given(READINGS, st.integers(1, 40))
+def test_points_are_few_and_in_order_of_time(values: list[float], columns: int) -> None:
+    """Two a column, and the line's two ends."""
+    drawn = curve(timeline(values), 0, 0.0, 30.0, columns=columns)
+    assert len(drawn) <= 2 * columns + 2
+    assert [time for time, _ in drawn] == sorted(time for time, _ in drawn)
+
+
+def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
+    drawn = curve(timeline([5.0, 1.0, 9.0, 5.0]), 0, 0.0, 1.0, columns=1)
+    assert (drawn[0], drawn[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
+
+
+def test_a_gap_breaks_the_line() -> None:
+    made = timeline([1.0, 2.0])
+    made.add_gap(0.1, 5.0)
+    made.append(5.0, (3.0,))
+    drawn = curve(made, 0, 0.0, 5.0, columns=100)
+    assert [math.isnan(value) for _, value in drawn] == [False, False, True, False]
+
+
+def test_a_reading_that_is_missing_breaks_the_line() -> None:
+    drawn = curve(timeline([1.0, math.nan, 3.0]), 0, 0.0, 0.2, columns=100)
+    assert [math.isnan(value) for _, value in drawn] == [False, True, False]
+
+
+def test_a_gap_too_narrow_to_be_seen_does_not_break_it() -> None:
+    made = timeline([1.0, 2.0, 3.0])
+    made.add_gap(0.1, 0.2)
+    assert not any(math.isnan(value) for _, value in curve(made, 0, 0.0, 100.0, columns=10))
+
+
+def test_a_series_that_was_never_read_has_no_points() -> None:
+    assert curve(timeline([math.nan, math.nan]), 0, 0.0, 1.0, columns=10) == []

@@ -1,0 +1,229 @@
+"""The still chart: what Plotly is given, and what a saved notebook has to carry."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.units import GIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
+from hfmem_widget.view.lanes import MOST_BARS, lay_lanes, range_label
+from hfmem_widget.view.scene import build_scene
+
+CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
+
+
+def drawn(name: str) -> dict[str, Any]:
+    session = scripted_run(name)
+    return figure_dict(session, session.spans[0])
+
+
+def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in figure["data"] if one.get("name") == name)
+
+
+def unpacked(values: dict[str, str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.frombuffer(base64.b64decode(values["bdata"]), "<f4")
+
+
+def many_steps(count: int) -> Session:
+    session = Session("long")
+    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    cell = session.open_span("cell", "long", session.append(Sample(0.0, (GIB,))))
+    for step in range(count):
+        span = session.open_span(
+            "step", f"step {step + 1}", session.append(Sample(step + 0.0, (GIB,)))
+        )
+        peak = (9 if step == count // 3 else 2 + step % 3) * GIB
+        after = session.append(Sample(step + 0.9, (GIB,)))
+        session.close_span(span.id, after, {"cuda:0/allocated": Peak(peak, "exact")})
+    after = session.append(Sample(float(count), (GIB,)))
+    session.close_span(cell.id, after, {"cuda:0/allocated": Peak(9 * GIB, "exact")})
+    return session
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_plotly_accepts_every_property(name: str) -> None:
+    """`go.Figure` raises on any that it does not know; of the whole session, and of its cell."""
+    session = scripted_run(name)
+    assert isinstance(figure(session), go.Figure)
+    assert isinstance(figure(session, session.spans[0]), go.Figure)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_plotly_part_stays_below_60_kb(name: str) -> None:
+    assert len(json.dumps(drawn(name), separators=(",", ":")).encode()) < 60_000
+
+
+def test_thousands_of_steps_stay_below_60_kb() -> None:
+    session = many_steps(3000)
+    bundle = figure_dict(session, session.spans[0])
+    assert len(json.dumps(bundle, separators=(",", ":")).encode()) < 60_000
+
+
+@pytest.mark.parametrize("session", [*map(scripted_run, SCRIPTED_RUNS), many_steps(3000)], ids=repr)
+def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session) -> None:
+    """Measured as notebooks are saved: indented, with every item of a list on a line of its own."""
+    span = session.spans[0]
+    chart = chart_bundle(session, span)
+    card = card_bundle(session, span, with_chart=chart is not None)
+    assert len(json.dumps([card, chart], indent=1).encode()) < 80_000
+
+
+def test_a_card_stays_below_12_kb() -> None:
+    session = scripted_run("eight gpus")
+    assert (
+        len(card_bundle(session, session.spans[0], with_chart=True)["text/html"].encode()) < 12_000
+    )
+
+
+def test_too_few_samples_make_no_chart() -> None:
+    session = scripted_run("short")
+    assert chart_bundle(session, session.spans[0]) is None
+
+
+def test_the_bundle_has_a_form_for_every_front_end() -> None:
+    session = scripted_run("training")
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    assert set(bundle) == {PLOTLY_MIME, "text/html", "text/plain"}
+    assert bundle["text/plain"] == (
+        'memwatch "fine-tune" chart: cuda:0 over 11.6 s, peak 6.99 GiB exact'
+    )
+
+
+def test_a_chart_for_the_notebook_does_not_import_plotly() -> None:
+    """Its import costs a second, at the end of the user's cell."""
+    code = (
+        "import sys; from hfmem_widget.testing import scripted_run; "
+        "from hfmem_widget.view.figure import chart_bundle; s = scripted_run('training'); "
+        "assert chart_bundle(s, s.spans[0]); print('plotly' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_peak_is_marked_at_the_allocators_own_figure() -> None:
+    """Also where no sample came near it."""
+    mark = trace(drawn("training"), "peak")
+    assert mark["y"] == [6.99]
+    assert mark["marker"]["color"] == palette.PEAK
+
+
+def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
+    session = scripted_run("training")
+    cell = session.spans[0]
+    highest = max(
+        (span for span in session.spans if span.kind == "step"),
+        key=lambda span: span.peaks["cuda:0/allocated"].value,
+    )
+    scene = build_scene(session, cell, columns=300)
+    assert scene is not None
+    assert scene.peak is not None
+    assert highest.stop is not None
+    assert highest.start <= scene.peak.time <= highest.stop
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("training", "<b>peak 6.99 GiB exact</b>"),
+        ("at least", "<b>peak ≥ 6.99 GiB</b>"),
+        ("cpu", "<b>peak 918.4 MiB sampled</b>"),
+    ],
+)
+def test_the_peaks_label_says_how_it_is_known(name: str, label: str) -> None:
+    assert label in [one["text"] for one in drawn(name)["layout"]["annotations"]]
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_peaks_label_stands_clear_of_every_line(name: str) -> None:
+    """Above all that is drawn, off the capacity's line, and within the axis."""
+    session = scripted_run(name)
+    scene = build_scene(session, session.spans[0], columns=300)
+    assert scene is not None
+    assert scene.peak is not None
+    foot, head = scene.peak.label_at, scene.peak.label_at + 0.1 * scene.top
+    assert scene.ceiling < foot < head <= scene.top
+    assert scene.capacity is None or not foot < scene.capacity < head
+
+
+def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
+    assert drawn("training")["layout"]["shapes"] == []
+    assert len(drawn("failed")["layout"]["shapes"]) == 1
+
+
+def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
+    """9.4 GiB of a machine are in use; the process has less than one of them."""
+    assert "machine in use" not in [one.get("name") for one in drawn("cpu")["data"]]
+    assert "device in use" in [one.get("name") for one in drawn("training")["data"]]
+
+
+def test_a_gap_breaks_line_and_area() -> None:
+    """The line by a missing value; the area by going down to zero, since Plotly fills across."""
+    session = scripted_run("hour with gaps")
+    shown = figure_dict(session, session.spans[0])
+    areas = [one for one in shown["data"] if one.get("fill")]
+    assert np.isnan(unpacked(trace(shown, "allocated")["y"])).any()
+    assert not any(np.isnan(unpacked(area["y"])).any() for area in areas)
+    assert len(trace(shown, "nothing sampled")["x"]) == 3
+
+
+def test_further_devices_have_thin_lines_told_apart_by_colour_and_dash() -> None:
+    shown = drawn("eight gpus")
+    lines = [trace(shown, f"cuda:{index}")["line"] for index in range(1, 8)]
+    assert len({(line["color"], line["dash"]) for line in lines}) == 7
+
+
+def test_a_chart_of_a_later_span_begins_at_zero() -> None:
+    session = scripted_run("training")
+    evaluate = next(span for span in session.spans if span.kind == "evaluate")
+    times = unpacked(trace(figure_dict(session, evaluate), "allocated")["x"])
+    assert times.min() == 0.0
+    assert times.max() == pytest.approx(evaluate.duration, abs=1e-4)
+
+
+def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
+    bars = lay_lanes(many_steps(3000), "cuda:0", 0.0, 3000.0)
+    worst = [bar for bar in bars if bar.worst]
+    assert len(bars) <= MOST_BARS + 1
+    assert len(worst) == 1
+    assert worst[0].told[1] == "peak 9.00 GiB exact in step 1001"
+
+
+def test_steps_that_are_all_alike_have_no_worst() -> None:
+    bars = lay_lanes(many_steps(1), "cuda:0", 0.0, 1.0)
+    assert not any(bar.worst for bar in bars)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label"),
+    [("step 1", "step 250", "steps 1\u2013250"), ("load", "save", "load \u2013 save")],
+)
+def test_a_group_is_named_by_its_ends(first: str, last: str, label: str) -> None:
+    assert range_label(first, last) == label
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#111111"])
+def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -> None:
+    """No grey reaches 4.5 on both: √(contrast of the pages) = 4.35 is the most there is."""
+    most = palette.contrast("#ffffff", "#111111") ** 0.5
+    assert palette.contrast(palette.INK, page) > most - 0.05
+
+
+@pytest.mark.parametrize("lane", range(4))
+@pytest.mark.parametrize("kind", ["cell", "step", "evaluate", "oom"])
+def test_labels_on_bars_read_well(kind: Any, lane: int) -> None:
+    colour = palette.bar(kind, lane)
+    assert palette.contrast(colour, palette.ink_on(colour)) >= 4.5

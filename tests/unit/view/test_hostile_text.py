@@ -1,0 +1,175 @@
+"""Text from outside is text, in every sink."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from hfmem_widget.session import Device, Sample, Series, Session, Span
+from hfmem_widget.units import GIB
+from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+from hfmem_widget.view.figure import PLOTLY_MIME, chart_bundle
+
+CORPUS = {
+    "element": "<img src=x onerror=alert(1)>",
+    "script": "</script><script>alert(1)</script>",
+    "end of everything": "</title></text></svg></span></dd></td></div><h1>x</h1>",
+    "attribute": '" onload="alert(1)" x=\'',
+    "plotly link": '<a href="javascript:alert(1)">click</a>',
+    "mathjax": r"$\href{javascript:alert(1)}{x}$",
+    "entity": "&lt;b&gt; &amp;",
+    "bidi": "safe\u202etxt.exe\u2066\u200f",
+    "control": "a\x00b\x1b[31mc\x07\r\nd",
+    "long": "<b>" * 4000,
+    "comment": "<!-- x --> <![CDATA[ y ]]>",
+}
+TAGS = {"div", "strong", "span", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td"}
+SVG_TAGS = {"svg", "title", "path", "rect", "line", "circle", "text"}
+ATTRIBUTES = {
+    *("style", "aria-hidden", "aria-label", "role", "scope", "width", "height", "viewbox", "fill"),
+    *("preserveaspectratio", "d", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity"),
+    *(
+        "vector-effect",
+        "fill-opacity",
+        "x",
+        "y",
+        "x1",
+        "x2",
+        "y1",
+        "y2",
+        "cx",
+        "cy",
+        "r",
+        "rx",
+        "dy",
+    ),
+    *("text-anchor", "font-weight"),
+}
+
+
+class Strict(HTMLParser):
+    """Fails at any tag or attribute that a view has no use for, and at any tag left open."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.seen: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS | SVG_TAGS
+        assert {name for name, _ in attrs} <= ATTRIBUTES
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.seen.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        pytest.fail(f"a comment: {data}")
+
+    def unknown_decl(self, data: str) -> None:
+        pytest.fail(f"a declaration: {data}")
+
+
+def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
+    """Return a session in which every text that can come from outside is `text`."""
+    session = Session(text)
+    session.notes += [text]
+    session.polling.stopped = text
+    keys = [f"cuda:{index}{text}" for index in range(devices)]
+    session.adopt(
+        [Device(key, text, total=80 * GIB) for key in keys],
+        [
+            Series(key, metric, text)
+            for key in keys
+            for metric in ("allocated", "reserved", "device_used")
+        ],
+    )
+    row = (GIB, 2 * GIB, 3 * GIB) * devices
+    span = session.open_span("cell", text, session.append(Sample(0.0, row)))
+    for step in range(4):
+        inner = session.open_span("step", text, session.append(Sample(step + 0.1, row)))
+        session.close_span(inner.id, session.append(Sample(step + 0.9, row)), {}, f"raised {text}")
+    return session, session.close_span(
+        span.id, session.append(Sample(5.0, row)), {}, f"raised {text}"
+    )
+
+
+def sinks(text: str) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [running_bundle(text)]
+    for devices in (1, 2):
+        session, span = hostile(text, devices)
+        chart = chart_bundle(session, span)
+        assert chart is not None
+        made += [chart, compact_bundle(session, span)]
+        made += [card_bundle(session, span, with_chart=shown) for shown in (True, False)]
+    return made
+
+
+def strings(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in strings(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in strings(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
+def test_html_has_only_our_own_tags_and_attributes(text: str) -> None:
+    for bundle in sinks(text):
+        parser = Strict()
+        parser.feed(bundle["text/html"])
+        parser.close()
+        assert not parser.open
+
+
+@pytest.mark.parametrize("name", ["element", "attribute", "plotly link", "mathjax", "entity"])
+def test_html_shows_the_text_as_it_was_typed(name: str) -> None:
+    for bundle in sinks(CORPUS[name]):
+        parser = Strict()
+        parser.feed(bundle["text/html"])
+        assert CORPUS[name] in "".join(parser.seen)
+
+
+@pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
+def test_plotly_gets_no_tag_and_no_dollar_of_theirs(text: str) -> None:
+    """Of ours, it gets bold, line breaks, and the box for a trace's name."""
+    for bundle in sinks(text):
+        for one in strings(bundle.get(PLOTLY_MIME, {})):
+            assert not re.search(r"<(?!/?b>|br>|/?extra>)", one)
+            assert "$" not in one
+
+
+@pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
+def test_no_sink_has_control_or_bidi_characters(text: str) -> None:
+    for bundle in sinks(text):
+        for one in strings(bundle):
+            kept = one.replace("\n", "")
+            assert not {unicodedata.category(char) for char in kept} & {"Cc", "Cf", "Cs"}
+
+
+def test_a_text_without_end_does_not_swell_the_notebook() -> None:
+    assert all(len(json.dumps(bundle)) < 60_000 for bundle in sinks(CORPUS["long"]))
+
+
+@pytest.mark.parametrize("name", ["%{y}", "{0}", "%{customdata}"])
+def test_a_name_is_no_template(name: str) -> None:
+    """Plotly replaces ``%{…}`` in what hovering shows."""
+    session, span = hostile(name)
+    chart = chart_bundle(session, span)
+    assert chart is not None
+    templates = [one.get("hovertemplate", "") for one in chart[PLOTLY_MIME]["data"]]
+    assert any(templates)
+    assert not any(name in template for template in templates if name != "%{y}")
+    assert all(template.count("%{y") <= 1 for template in templates)
