@@ -1,13 +1,14 @@
 """How long the browser's main thread is busy for each update of the chart, as a run gets long.
 
-In headless Chromium. Ours is the built `chart.js` behind an anywidget model that is not there: it holds so many
-points of each of six series (two devices), gets one more message as Python sends it, and draws; it shows one device
-at a time, so three lines. Against it stands what a FigureWidget's page does at an update that gives every
-trace its x and y anew: `Plotly.react` with the arrays, of the plotly.min.js in the plotly package. Fetching and
-unpacking the message is left out there, so that it is a lower bound.
+In headless Chromium. Ours is the built `chart.js` behind an anywidget model that is not there: it
+holds so many points of each of six series (two devices), gets one more message as Python sends it,
+and draws; it shows one device at a time, so three lines. Against it stands what a FigureWidget's
+page does at an update that gives every trace its x and y anew: `Plotly.react` with the arrays, of
+the plotly.min.js in the plotly package. Fetching and unpacking the message is left out there, so
+that it is a lower bound.
 
-Busy is Chromium's own `TaskDuration`, painting included, up to the second frame after the drawing; the row "nothing"
-is the same with no update.
+Busy is Chromium's own `TaskDuration`, painting included, up to the second frame after the drawing;
+the row "nothing" is the same with no update.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ const bytes = (text) => new DataView(Uint8Array.from(atob(text), (char) => char.
 
 OURS = """
 async (source) => {
-  const { default: createWidget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+  const module = new Blob([source], { type: "text/javascript" });
+  const { default: createWidget } = await import(URL.createObjectURL(module));
   const handlers = {};
-  const model = { get: () => ({}), send() {}, off() {}, on: (event, handler) => { handlers[event] = handler; } };
+  const on = (event, handler) => { handlers[event] = handler; };
+  const model = { get: () => ({}), send() {}, off() {}, on };
   const widget = createWidget();
   widget.initialize({ model });
   await widget.render({ model, el: document.getElementById("chart") });
@@ -118,7 +121,10 @@ class Messages:
         """Return the next message, with so many rows."""
         time = (self._rows + np.arange(count)) * INTERVAL
         values = (4 + np.sin(time / 10) + 0.1 * self._chance.random(count)) * GIB
-        samples = [(at, (value,) * SERIES) for at, value in zip(time.tolist(), values.tolist(), strict=True)]
+        samples = [
+            (at, (value,) * SERIES)
+            for at, value in zip(time.tolist(), values.tolist(), strict=True)
+        ]
         self._rows += count
         self._seq += 1
         return self._packed(*protocol.rows(self.session, "bench", self._seq, samples, []))
@@ -141,7 +147,7 @@ class Scene:
         self._devtools: CDPSession = self._context.new_cdp_session(self.page)
         self._devtools.send("Performance.enable")
 
-    def busy(self, *message: Any) -> float:  # noqa: ANN401
+    def busy(self, *message: Any) -> float:
         """Update the page once and return the seconds its main thread was busy."""
         self.page.bring_to_front()
         self.page.wait_for_timeout(PAUSE)

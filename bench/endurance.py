@@ -1,9 +1,10 @@
 """How much memory a day of watching takes: 864,000 ticks of eight GPUs and the host, by a fake clock.
 
-Each way runs in a process of its own. A session gets the samples and a publisher makes the messages, for somebody
-who watches all the time and for nobody, and once with a span for each training step of a second, within
-epochs of an hour. The FigureWidget keeps every point of what our chart shows, and is given them once
-an hour, since at every tick it would not finish. Growth is from the first simulated minute on.
+Each way runs in a process of its own. A session gets the samples and a publisher makes the
+messages, for somebody who watches all the time and for nobody, and once with a span for each
+training step of a second, within epochs of an hour. The FigureWidget keeps every point of what our
+chart shows, and is given them once an hour, since at every tick it would not finish. Growth is from
+the first simulated minute on.
 """
 
 from __future__ import annotations
@@ -136,7 +137,10 @@ def play(way: str) -> None:
     for tick in range(1, 24 * HOUR + 1):
         make(tick)
         if tick in CHECKPOINTS:
-            print(f"{resident()} {sys.getallocatedblocks()} {time.process_time() - started}", flush=True)
+            print(
+                f"{resident()} {sys.getallocatedblocks()} {time.process_time() - started}",
+                flush=True,
+            )
 
 
 def main() -> None:

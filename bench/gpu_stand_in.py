@@ -19,13 +19,13 @@ STUB = "HFMEM_BENCH_NVML_STUB"
 
 
 def restart_with_nvml_stub() -> None:
-    """Start this script again where `libnvidia-ml` is the stub: the loader reads its path only at the start."""
+    """Start this script again where `libnvidia-ml` is the stub; the loader reads its path once."""
     if STUB in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="nvml-stub-")
     build_stub(Path(folder))
     environ = {**os.environ, "LD_LIBRARY_PATH": folder, STUB: folder}
-    os.execve(sys.executable, [sys.executable, *sys.argv], environ)  # noqa: S606
+    os.execve(sys.executable, [sys.executable, *sys.argv], environ)
 
 
 def give_torch_a_gpu(torch: Any) -> None:
@@ -38,7 +38,7 @@ def give_torch_a_gpu(torch: Any) -> None:
         device.alloc(block, 10 << 20)
     counters = marshal.dumps(device.stats)
     properties = SimpleNamespace(name=device.name, uuid=device.uuid, total_memory=device.total)
-    torch._C._cuda_memoryStats = lambda _device: marshal.loads(counters)  # noqa: S302, SLF001
+    torch._C._cuda_memoryStats = lambda _device: marshal.loads(counters)  # noqa: SLF001
     torch._C._cuda_resetPeakMemoryStats = lambda _device: None  # noqa: SLF001
     torch._C._cuda_getDeviceCount = lambda: 1  # noqa: SLF001
     torch.cuda.is_initialized = torch.cuda.memory.is_initialized = lambda: True

@@ -6,16 +6,18 @@ Shared by the scripts beside it. Run by itself it prints the machine and the ver
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
+import math
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 RESAMPLES = 4000
 Rounds = dict[str, list[float]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,30 @@ class Estimate:
 
     def text(self, unit: float = 1.0, digits: int = 1) -> str:
         """Return it in multiples of `unit`, such as ``42.1 (41.0 to 43.5)``."""
-        median, low, high = (f"{one / unit:,.{digits}f}" for one in (self.median, self.low, self.high))
-        return f"{median} ({low} to {high})"
+        parts = (f"{one / unit:,.{digits}f}" for one in (self.median, self.low, self.high))
+        return "{} ({} to {})".format(*parts)
 
 
-def interleave(ways: Mapping[str, Callable[[], float]], rounds: int) -> Rounds:
+def interleave(
+    ways: Mapping[str, Callable[[], T]], rounds: int, *, within: float = math.inf
+) -> dict[str, list[T]]:
     """Measure every way once a round, each round in another order, so that drift hits all alike.
 
     Parameters
     ----------
     ways : mapping of str to callable
         Each does its thing once, and returns what it measured.
+    rounds : int
+        At most.
+    within : float
+        Seconds after which no round begins, once three are made.
     """
+    deadline = time.monotonic() + within
     order = np.random.default_rng(0)
-    measured: Rounds = {name: [] for name in ways}
-    for _ in range(rounds):
+    measured: dict[str, list[T]] = {name: [] for name in ways}
+    for done in range(rounds):
+        if done >= 3 and time.monotonic() > deadline:
+            break
         for name in order.permutation(list(ways)):
             measured[str(name)].append(ways[str(name)]())
     return measured
@@ -74,7 +86,7 @@ def ratio(values: ArrayLike, base: ArrayLike) -> Estimate:
 def machine(*packages: str) -> str:
     """Return what a result depends on: date, kind of processor, system, versions; no names."""
     words = [
-        datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        dt.datetime.now(tz=dt.UTC).date().isoformat(),
         f"{len(os.sched_getaffinity(0))} cores {platform.machine()}",
         platform.system(),
         f"Python {platform.python_version()}",
@@ -124,4 +136,4 @@ def _plain(value: object) -> object:
 
 
 if __name__ == "__main__":
-    print(machine("torch", "transformers", "ipykernel", "jupyterlab", "anywidget", "plotly", "nvidia-ml-py"))
+    print(machine("torch", "transformers", "ipykernel", "anywidget", "plotly", "nvidia-ml-py"))

@@ -1,16 +1,19 @@
 """How many bytes a watched cell adds to the notebook that is saved.
 
-nbclient runs a notebook with one cell of three seconds that allocates and frees, bare, watched, and with a
-FigureWidget that is given the same memory ten times a second. What a cell adds is the saved file's size above the bare
-one's. nbclient, papermill and nbconvert keep the state of widgets in the file; JupyterLab does so only if it is told to,
-so the FigureWidget is given with it and without. The last rows are the outputs of longer runs, from
-`hfmem_widget.testing`, as they would be saved. Sizes hardly vary from run to run: of three, the largest.
+nbclient runs a notebook with one cell of three seconds that allocates and frees, bare, watched, and
+with a FigureWidget that is given the same memory ten times a second. What a cell adds is the saved
+file's size above the bare one's. nbclient, papermill and nbconvert keep the state of widgets in the
+file; JupyterLab does so only if it is told to, so the FigureWidget is given with it and without.
+The last rows are the outputs of longer runs, from `hfmem_widget.testing`, as they would be saved.
+Sizes hardly vary from run to run: of three, the largest.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from functools import partial
 
 import measure
 import nbformat
@@ -67,9 +70,9 @@ def saved_size(cell: str, *, widget_state: bool) -> int:
     return len(nbformat.writes(notebook).encode())
 
 
-def output_size(*bundles: dict[str, object] | None) -> int:
+def output_size(*bundles: Mapping[str, object] | None) -> int:
     """Return the bytes of MIME bundles as outputs in a notebook's file."""
-    outputs = [nbformat.v4.new_output("display_data", data=one) for one in bundles if one]
+    outputs = [nbformat.v4.new_output("display_data", data=dict(one)) for one in bundles if one]
     return len(json.dumps(outputs, indent=1, ensure_ascii=False).encode())
 
 
@@ -79,17 +82,13 @@ def main() -> None:
     paths = (str(measure.ROOT), os.environ.get("PYTHONPATH"))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     ways = {
-        f"{name}, {'widget state saved' if state else 'as JupyterLab saves'}": (cell, state)
+        f"{name}, {'widget state saved' if state else 'as JupyterLab saves'}": partial(
+            saved_size, cell, widget_state=state
+        )
         for name, cell in CELLS.items()
         for state in (False, True)
     }
-    sizes = measure.interleave(
-        {
-            name: lambda cell=cell, state=state: saved_size(cell, widget_state=state)
-            for name, (cell, state) in ways.items()
-        },
-        RUNS,
-    )
+    sizes = measure.interleave(ways, RUNS)
     bare = min(min(values) for name, values in sizes.items() if name.startswith(BARE))
     rows = [[name, f"{max(values) - bare:,.0f}"] for name, values in sizes.items()]
     for run in SCRIPTED_RUNS:

@@ -1,13 +1,14 @@
 """How much longer a training run takes while it is watched at the default rate, paired, with an A/A control.
 
-One process trains one model. Blocks of steps are timed in the order off, on, on, off, so that drift cancels;
-a pair's ratio is (on + on) / (off + off). For the control "on" is off as well: its interval says what this machine
-can tell apart. A watch is opened and closed outside the timed block (bench/startup.py has that), and is quiet, or
-feeds a publisher whose messages are packed as JSON and thrown away, as there is no page here.
-Against it: the memory tracker that transformers' Trainer runs with skip_memory_metrics=False.
+One process trains one model. Blocks of steps are timed in the order off, on, on, off, so that drift
+cancels; a pair's ratio is (on + on) / (off + off). For the control "on" is off as well: its
+interval says what this machine can tell apart. A watch is opened and closed outside the timed block
+(bench/startup.py has that), and is quiet, or feeds a publisher whose messages are packed as JSON
+and thrown away, as there is no page here. Against it: the memory tracker that transformers' Trainer
+runs with skip_memory_metrics=False.
 
-bert-large's shape in bfloat16 on a GPU, a small BERT on the CPU, with random weights and tokens, and AdamW.
-ipyexperiments is left out: its measuring is bound to the cells of an IPython shell.
+bert-large's shape in bfloat16 on a GPU, a small BERT on the CPU, with random weights and tokens,
+and AdamW. ipyexperiments is left out: its measuring is bound to the cells of an IPython shell.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import measure
 import numpy as np
@@ -25,9 +27,10 @@ from transformers import BertConfig, BertForSequenceClassification
 from transformers.trainer_utils import TrainerMemoryTracker
 
 import hfmem_widget
+from hfmem_widget.view.protocol import Buffers, Message
 from hfmem_widget.view.publisher import Publisher
 
-BLOCK_SECONDS = 0.8
+BLOCK_SECONDS = 0.3
 TOKENS = 128
 LARGE = {
     "hidden_size": 1024,
@@ -43,6 +46,8 @@ SMALL = {
 }
 
 CONTROL = "control: off against off"
+TRACKER = "Trainer's skip_memory_metrics=False"
+Seconds = tuple[float, float]
 Condition = Callable[[], AbstractContextManager[object]]
 
 
@@ -50,9 +55,12 @@ Condition = Callable[[], AbstractContextManager[object]]
 def watched_with_chart() -> Iterator[None]:
     """Watch, and make and pack every message that a chart would get."""
     with hfmem_widget.watch("bench", quiet=True) as session:
-        publisher = Publisher(session, lambda message, _buffers: json.dumps(message) and None)
-        session.subscribe(publisher)
+        session.subscribe(Publisher(session, _pack))
         yield
+
+
+def _pack(message: Message, _buffers: Buffers) -> None:
+    json.dumps(message)
 
 
 class Tracker(AbstractContextManager[None]):
@@ -78,7 +86,7 @@ CONDITIONS: dict[str, Condition] = {
     CONTROL: nullcontext,
     "hfmem_widget.watch": lambda: hfmem_widget.watch("bench", quiet=True),
     "hfmem_widget.watch, feeding a chart": watched_with_chart,
-    "Trainer's skip_memory_metrics=False": Tracker,
+    TRACKER: Tracker,
 }
 
 
@@ -95,28 +103,36 @@ class Training:
         self.model.to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
         ids = torch.randint(1000, 30000, (4, TOKENS), device=self.device)
-        self.batch = {"input_ids": ids, "labels": torch.zeros(4, dtype=torch.long, device=self.device)}
-        self.steps = 10
-        for _ in range(3):
-            self.block(nullcontext)
-        self.steps = max(1, round(self.steps * BLOCK_SECONDS / self.block(nullcontext)))
+        self.batch = {
+            "input_ids": ids,
+            "labels": torch.zeros(4, dtype=torch.long, device=self.device),
+        }
+        self.steps = 1
+        quickest = min(self.block(nullcontext)[0] for _ in range(20))
+        self.steps = max(1, round(BLOCK_SECONDS / quickest))
 
-    def block(self, condition: Condition) -> float:
-        """Train some steps under a condition, and return their seconds."""
+    def block(self, condition: Condition) -> Seconds:
+        """Train some steps under a condition; return their seconds, and the process' CPU seconds."""
         with condition():
+            self._step()  # the tracker has emptied the allocator's cache
             self._finish()
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.process_time()
             for _ in range(self.steps):
-                self.model(**self.batch).loss.backward()
-                self.optimizer.step()
-                self.optimizer.zero_grad()
+                self._step()
             self._finish()
-            return time.perf_counter() - started
+            return time.perf_counter() - started, time.process_time() - cpu_started
 
-    def pair(self, condition: Condition) -> float:
-        """Return how many times as long the steps take, from four blocks."""
-        seconds = [self.block(one) for one in (nullcontext, condition, condition, nullcontext)]
-        return (seconds[1] + seconds[2]) / (seconds[0] + seconds[3])
+    def pair(self, condition: Condition) -> Seconds:
+        """Return how many times as long the steps take, and the CPU time, from four blocks."""
+        order = (nullcontext, condition, condition, nullcontext)
+        before, on, on_again, after = np.array([self.block(one) for one in order])
+        wall, cpu = (on + on_again) / (before + after)
+        return float(wall), float(cpu)
+
+    def _step(self) -> None:
+        self.model(**self.batch).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _finish(self) -> None:
         if self.on_gpu:
@@ -126,24 +142,24 @@ class Training:
 def main() -> None:
     """Measure and print."""
     parser = measure.cli(__doc__)
-    parser.add_argument("--pairs", type=int, default=12, help="of each condition; 12 take under 3 minutes")
+    parser.add_argument("--pairs", type=int, default=60, help="of each, at most")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     training = Training()
-    ways = {
-        name: lambda condition=condition: training.pair(condition)
-        for name, condition in CONDITIONS.items()
-    }
-    ratios = measure.interleave(ways, arguments.pairs)
-    rows = [
-        [name, str(len(values)), measure.estimate(100 * (np.array(values) - 1)).text(digits=2)]
-        for name, values in ratios.items()
-    ]
+    ways = {name: partial(training.pair, condition) for name, condition in CONDITIONS.items()}
+    # The tracker's cost is so large that a few pairs tell it, and so long that many would take minutes.
+    few = {TRACKER: ways.pop(TRACKER)}
+    ratios = measure.interleave(ways, arguments.pairs, within=120)
+    ratios |= measure.interleave(few, arguments.pairs // 6, within=20)
+    rows = []
+    for name, pairs in ratios.items():
+        wall, cpu = (measure.estimate(one).text(digits=2) for one in 100 * (np.array(pairs).T - 1))
+        rows.append([name, str(len(pairs)), wall, cpu])
     where = torch.cuda.get_device_name(0) if training.on_gpu else "CPU"
     measure.report(
         "Slowdown of training at the default rate (median and 95 % interval)",
         f"{measure.machine('torch', 'transformers')}, {where}; blocks of {training.steps} steps",
-        ["way", "pairs", "% slower than off"],
+        ["way", "pairs", "% slower than off", "% more CPU time"],
         rows,
         raw=ratios,
         json_to=arguments.json,

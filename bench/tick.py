@@ -1,12 +1,13 @@
-"""What one tick of the poller costs with one GPU, against the calls that it cannot do without, and against others.
+"""What one tick of the poller costs with one GPU, against the calls it is made of, and others.
 
-Time is CPU time of the polling thread, which is at least the time that it holds the interpreter's lock, counted
-in two ways: called back to back, and every 10 ms as a poller comes, when caches have gone cold. The last column
-is a check from the other side: how much longer a busy main thread takes for each tick made beside it.
+Time is CPU time of the polling thread, which is at least the time that it holds the interpreter's
+lock, counted in two ways: called back to back, and every 10 ms as a poller comes, when caches have
+gone cold. The last column is a check from the other side: how much longer a busy main thread takes
+for each tick made beside it.
 
-Each tick of ours is one of a run at 10 Hz by its clock, so that what is only read once a second is read at every
-tenth. It reads the GPU (allocator and driver) and the host. Where there is no GPU, invented counters stand
-behind the real torch and pynvml.
+Each tick of ours is one of a run at 10 Hz by its clock, so that what is only read once a second is
+read at every tenth. It reads the GPU (allocator and driver) and the host. Where there is no GPU,
+invented counters stand behind the real torch and pynvml.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import gpu_stand_in
 import measure
@@ -107,16 +109,15 @@ def rivals(*, on_gpu: bool) -> dict[str, Way]:
 
     ways: dict[str, Way] = {BASE: raw_calls, "torch: the usual four getters": four_getters}
     if importlib.util.find_spec("nvitop"):
-        import nvitop
-
+        nvitop = import_module("nvitop")
         ways["nvitop: Device.memory_info"] = nvitop.Device(0).memory_info
         if on_gpu:  # the stub lacks most of what it asks
             collector = nvitop.ResourceMetricCollector([nvitop.Device(0)])
             ways["nvitop: ResourceMetricCollector"] = collector.take_snapshots
     if importlib.util.find_spec("stormlog"):
-        from stormlog.device_collectors import CudaDeviceCollector
-
-        ways["stormlog: CudaDeviceCollector.sample"] = CudaDeviceCollector("cuda:0").sample
+        collectors = import_module("stormlog.device_collectors")
+        sample = collectors.CudaDeviceCollector("cuda:0").sample
+        ways["stormlog: CudaDeviceCollector.sample"] = sample
     return ways
 
 
@@ -229,7 +230,14 @@ def main() -> None:
     measure.report(
         "One tick, one GPU (median and 95 % interval)",
         f"{measure.machine('torch', 'nvidia-ml-py', 'nvitop', 'stormlog')}; {device}",
-        ["way", "µs back to back", "x raw", "µs every 10 ms", "x raw", "µs lost by the main thread"],
+        [
+            "way",
+            "µs back to back",
+            "x raw",
+            "µs every 10 ms",
+            "x raw",
+            "µs lost by the main thread",
+        ],
         rows,
         notes=[f"{name}: not installed, not measured." for name in absent],
         raw={"back to back": warm, "every 10 ms": cold, "lost": lost},

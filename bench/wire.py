@@ -1,9 +1,10 @@
-"""How many bytes a tick sends to the browser as a run gets long, against a FigureWidget that is given new x and y.
+"""How many bytes a tick sends to the browser as a run gets long, against a FigureWidget.
 
-Ours is the real widget behind the real publisher, six series of two devices at ten ticks a second by a fake
-clock, watched by somebody: one minute of messages after so many ticks, news and snapshots alike, spread over
-its ticks. Counted is what goes into the ZeroMQ frames, with header, signature and buffers. Sizes do not vary
-from run to run, so there is no spread: given are the mean and the largest message.
+Ours is the real widget behind the real publisher, six series of two devices at ten ticks a second
+by a fake clock, watched by somebody: one minute of messages after so many ticks, news and snapshots
+alike, spread over its ticks. Counted is what goes into the ZeroMQ frames, with header, signature
+and buffers. Sizes do not vary from run to run, so there is no spread: given are the mean and the
+largest message.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def ours(points: int, sizes: list[int], *, steps: bool = False) -> list[int]:
     run = Run(steps=steps)
     for _ in range(points):
         run.tick()
-    publisher = Publisher(run.session, lambda *message: widget.publish(*message), clock=run.clock)
+    publisher = Publisher(run.session, lambda *sent: widget.publish(*sent), clock=run.clock)  # noqa: PLW0108
     widget = MemoryWidget(
         run.session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
     )
@@ -111,7 +112,9 @@ def main() -> None:
             sent = send(points, sizes)
             raw[f"{name}, {points}"] = sent
             mean, largest = sum(sent) / ticks, max(sent)
-            rows.append([name, f"{points:,}", f"{mean:,.0f}", f"{len(sent) / ticks:.2f}", f"{largest:,}"])
+            rows.append(
+                [name, f"{points:,}", f"{mean:,.0f}", f"{len(sent) / ticks:.2f}", f"{largest:,}"]
+            )
     measure.report(
         f"Bytes on the wire, {SERIES} series",
         measure.machine("plotly", "anywidget", "ipywidgets"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import Monitor, outcome_of
 from hfmem_widget.options import WatchOptions
@@ -23,7 +25,8 @@ class EveryCell:
     def __init__(self, options: WatchOptions, *, monitor: Monitor, screen: Screen) -> None:
         self._options = options
         self._monitor = monitor
-        self.session: Session = monitor.begin(options)
+        label = options.label or "every cell"
+        self.session: Session = monitor.begin(replace(options, label=label))
         self._span: Span | None = None
         self._view = NotebookView(self.session, screen, chart=options.chart)
         if not options.quiet:

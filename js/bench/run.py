@@ -7,6 +7,8 @@ does; `receive`, `draw`, `paint` and their `total` are medians of the wall clock
 (``CHROMIUM`` names it, `/usr/bin/chromium` unless set).
 """
 
+# ruff: noqa: INP001 - a script beside the page it opens, not a package
+
 from __future__ import annotations
 
 import json
@@ -20,7 +22,13 @@ PAGE = Path(__file__).resolve().parents[1] / "demo" / "dist" / "bench.html"
 WARM_UP = 5
 UPDATES = 15
 ROWS = (1_000, 10_000, 100_000, 1_000_000)
-CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+CHROMIUM_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+)
 
 
 def busy(session: CDPSession) -> float:
@@ -34,7 +42,8 @@ def main() -> None:
     sizes = [int(argument) for argument in sys.argv[1:]] or list(ROWS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=list(CHROMIUM_FLAGS)
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+            args=list(CHROMIUM_FLAGS),
         )
         for rows in sizes:
             page = browser.new_page(viewport={"width": 900, "height": 400})
@@ -47,7 +56,7 @@ def main() -> None:
             result = page.evaluate("updates => measure(updates)", UPDATES)
             cpu = 1000 * (busy(session) - before) / UPDATES
             rounded = {name: round(value, 1) for name, value in {"cpu": cpu, **result}.items()}
-            print(json.dumps({"rows": rows, **rounded}), flush=True)
+            sys.stdout.write(json.dumps({"rows": rows, **rounded}) + "\n")
             page.close()
         browser.close()
 

@@ -142,9 +142,14 @@ describe("placeLabel", () => {
   test("a label never straddles a line", () => {
     for (let line = 20; line < 90; line++) {
       const plot = { width: 400, lines: [line], skyline: () => 95 };
-      const box = placeLabel({ x: 200, y: 97 }, 100, 14, plot);
+      const box = placeLabel({ x: 200, y: 97 }, { width: 100, height: 14 }, plot)!;
       expect(line < box.top || line > box.top + box.height).toBe(true);
     }
+  });
+
+  test("where there is no room there is no place", () => {
+    const plot = { width: 400, lines: [], skyline: () => 12 };
+    expect(placeLabel({ x: 200, y: 97 }, { width: 100, height: 14 }, plot)).toBeNull();
   });
 });
 

@@ -83,6 +83,16 @@ describe("Store", () => {
     expect([...store.spans.values()].map(({ stop }) => stop)).toEqual([3, 2]);
   });
 
+  test("of very many steps the oldest are forgotten, never what is around them", () => {
+    const store = new Store(Date.now);
+    const steps = Array.from({ length: 30_000 }, (_, index) => span(index + 2, 1, "step", index, index + 1));
+    store.apply(message("snapshot", 0, [], { spans: [span(1, null, "cell", 0, 30_000), ...steps] }));
+    expect(store.spans.size).toBeLessThanOrEqual(20_000);
+    expect(store.spans.has(1)).toBe(true);
+    expect(store.spans.has(30_001)).toBe(true);
+    expect(store.spans.has(2)).toBe(false);
+  });
+
   test("what is not available breaks the line and is no extreme", () => {
     const store = new Store(Date.now);
     store.apply(message("snapshot", 0, [level(0, 4), level(1, Number.NaN), level(2, 6)]));

@@ -119,12 +119,16 @@ class JupyterLab:
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             return json.load(answer)
 
-    def reset(self) -> None:
-        """Shut all kernels down, and forget notebooks and the theme."""
+    def shut_kernels_down(self) -> None:
+        """Shut all kernels down."""
         for session in self.get("api/sessions"):
             url = f"{self.url}api/sessions/{session['id']}"
             request = urllib.request.Request(url, method="DELETE")
             urllib.request.urlopen(request, timeout=30).close()
+
+    def reset(self) -> None:
+        """Shut all kernels down, and forget notebooks and the theme."""
+        self.shut_kernels_down()
         for path in self.folder.glob("*.ipynb"):
             path.unlink()
         (self._settings / "themes.jupyterlab-settings").unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 /** A scene as Plotly's traces and layout. Every text that came from outside goes through `forPlotly`. */
 
-import { type Ticks, timeTicks, valueTicks } from "./axis.ts";
+import { type Ticks, timeTicks } from "./axis.ts";
 import { ALLOCATED, inkOn, OTHER, PEAK, spanColor } from "./colors.ts";
 import { forPlotly } from "./format.ts";
 import type { Bar } from "./lanes.ts";
@@ -9,17 +9,12 @@ import { LABEL_PIXELS, LANE_PIXELS, type Line, MARGIN, type Scene } from "./scen
 import type { Theme } from "./theme.ts";
 
 const BAR_FONT_PIXELS = 10;
-const TICK_PIXELS_X = 84;
-const TICK_PIXELS_Y = 26;
+const TICK_PIXELS = 84;
 
 export type TextWidth = (text: string, pixels: number) => number;
 
 export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth: TextWidth): Figure {
-  const ticks = valueTicks(
-    scene.top / scene.unit.divisor,
-    Math.max(2, (scene.height - scene.lanesHeight) / TICK_PIXELS_Y),
-  );
-  const times = timeTicks(scene.range, Math.max(2, scene.width / TICK_PIXELS_X));
+  const times = timeTicks(scene.range, Math.max(2, scene.width / TICK_PIXELS));
   const plotShare = 1 - scene.lanesHeight / scene.height;
   return {
     data: [
@@ -45,7 +40,7 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
       xaxis: { ...axis(theme), ...tickText(times), range: [...scene.range], showgrid: false, anchor: "y" },
       yaxis: {
         ...axis(theme),
-        ...tickText(withUnit(ticks, scene.unit.name)),
+        ...tickText(withUnit(scene.ticks, scene.unit.name)),
         range: [0, scene.top / scene.unit.divisor],
         domain: [0, plotShare],
         fixedrange: true,

@@ -7,6 +7,8 @@ export interface Box {
   height: number;
 }
 
+type Size = Pick<Box, "width" | "height">;
+
 interface Plot {
   width: number;
   /** The pixel rows of horizontal lines that a label must not straddle. */
@@ -17,11 +19,12 @@ interface Plot {
 
 const CLEARANCE = 5;
 
-export function placeLabel(point: { x: number; y: number }, width: number, height: number, plot: Plot): Box {
+/** Where to, or null where there is no such place. */
+export function placeLabel(point: { x: number; y: number }, { width, height }: Size, plot: Plot): Box | null {
   const left = Math.max(0, Math.min(point.x - width / 2, plot.width - width));
   let bottom = Math.min(point.y - CLEARANCE - 2, plot.skyline(left, left + width) - CLEARANCE);
   for (const line of [...plot.lines].sort((a, b) => b - a)) {
     if (line < bottom + CLEARANCE && line > bottom - height - CLEARANCE) bottom = line - CLEARANCE;
   }
-  return { left, top: Math.max(0, bottom - height), width, height };
+  return bottom < height ? null : { left, top: bottom - height, width, height };
 }

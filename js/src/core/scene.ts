@@ -1,6 +1,6 @@
 /** The picture before it is drawn: ranges, points, bars, gaps, labels. A pure function of what is known. */
 
-import { growingEnd, niceTop } from "./axis.ts";
+import { growingEnd, niceTop, type Ticks, valueTicks } from "./axis.ts";
 import { type Drawn, decimate } from "./decimate.ts";
 import { digits, type Unit, unitFor } from "./format.ts";
 import { type Gap, gapsWithin } from "./gaps.ts";
@@ -14,6 +14,9 @@ export const MARGIN = { left: 52, right: 18, top: 2, bottom: 20 };
 export const LANE_PIXELS = 15;
 export const LABEL_PIXELS = 11;
 const LANE_GAP = 6;
+/** A lower chart has no room for lanes. */
+const LEAST_HEIGHT_FOR_LANES = 130;
+const TICK_PIXELS = 26;
 const CAPACITY_FROM = 0.6;
 const DEVICE_USED_UP_TO = 2;
 const GAP_INTERVALS = 3;
@@ -34,6 +37,8 @@ export interface Scene {
   x: Float64Array;
   lines: Line[];
   unit: Unit;
+  /** Of the y axis, in `unit`. */
+  ticks: Ticks;
   /** Bytes at the upper end of the y axis. */
   top: number;
   /** Bytes, where the data come near it. */
@@ -67,7 +72,8 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   keepOrRelease(hold, store, settings, isRunning);
 
   const range = rangeOf(settings, now, isRunning, hold);
-  const bars = layLanes(store.spans.values(), { device: settings.device, now, range, pixels: width });
+  const spans = height < LEAST_HEIGHT_FOR_LANES ? [] : store.spans.values();
+  const bars = layLanes(spans, { device: settings.device, now, range, pixels: width });
   const laneCount = Math.max(hold.lanes, ...bars.map((bar) => bar.lane + 1));
   hold.lanes = laneCount;
   const lanesHeight = laneCount === 0 ? 0 : laneCount * LANE_PIXELS + LANE_GAP;
@@ -88,25 +94,15 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
     settings.percent ? total : null,
   );
   const unit = settings.percent && total !== null ? { divisor: total / 100, name: "%" } : unitFor(hold.top);
-  const scene = {
-    range,
-    width,
-    height,
-    lanesHeight,
-    laneCount,
-    bars,
-    x,
-    lines,
-    unit,
-    capacity,
-    top: hold.top,
-  };
+  const ticks = valueTicks(hold.top / unit.divisor, Math.max(2, plotHeight / TICK_PIXELS));
+  const axes = { range, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
+  const scene = { ...axes, bars, x, lines, capacity };
   const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
   return { ...scene, gaps, peak: marked && withLabel(marked, scene, input.textWidth) };
 }
 
-export function peakText(peak: Peak): string {
-  const unit = unitFor(peak.bytes);
+/** `unit` is given where everything is shown in one, such as percent. */
+export function peakText(peak: Peak, unit: Unit = unitFor(peak.bytes)): string {
   const figure = `${digits(peak.bytes / unit.divisor)} ${unit.name}`;
   return peak.certainty === "at least" ? `peak ≥ ${figure}` : `peak ${figure} ${peak.certainty}`;
 }
@@ -171,21 +167,23 @@ function topFor(highest: number, room: number, held: number, total: number | nul
 }
 
 function withLabel(peak: Peak, scene: Omit<Scene, "gaps" | "peak">, textWidth: (text: string) => number) {
-  const text = peakText(peak);
+  const { capacity, ticks, unit } = scene;
+  const text = unit.name === "%" ? peakText(peak, unit) : peakText(peak);
   const plotHeight = scene.height - scene.lanesHeight;
   const toPixel = (bytes: number) => plotHeight * (1 - bytes / scene.top);
-  const box = placeLabel(
-    { x: timeToPixel(scene, peak.time), y: toPixel(peak.bytes) },
-    textWidth(text) + 6,
-    LABEL_PIXELS + 3,
-    {
-      width: scene.width,
-      lines: scene.capacity === null ? [] : [toPixel(scene.capacity)],
-      skyline: (left, right) =>
-        toPixel(highestWithin(scene, pixelToTime(scene, left), pixelToTime(scene, right))),
-    },
-  );
-  return { ...peak, text, box };
+  const skyline = (left: number, right: number) =>
+    toPixel(highestWithin(scene, pixelToTime(scene, left), pixelToTime(scene, right)));
+  const point = { x: timeToPixel(scene, peak.time), y: toPixel(peak.bytes) };
+  const size = { width: textWidth(text) + 6, height: LABEL_PIXELS + 3 };
+  const capacityLines = capacity === null ? [] : [toPixel(capacity)];
+  const gridLines = ticks.values.map((value) => toPixel(value * unit.divisor));
+  const place = (lines: number[]) => placeLabel(point, size, { width: scene.width, lines, skyline });
+  const top = {
+    left: Math.min(Math.max(0, point.x - size.width / 2), scene.width - size.width),
+    top: 0,
+    ...size,
+  };
+  return { ...peak, text, box: place([...capacityLines, ...gridLines]) ?? place(capacityLines) ?? top };
 }
 
 function highestWithin(scene: Pick<Scene, "x" | "lines">, start: number, stop: number): number {

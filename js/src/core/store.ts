@@ -4,6 +4,9 @@ import type { Message, Rows, RowsMessage, Schema, SnapshotMessage, Span, Status 
 import { Timeline } from "./timeline.ts";
 
 const HELD_MESSAGES = 256;
+const MAX_SPANS = 20_000;
+/** What a long run has too many of; the spans around them stay. */
+const FINE_KINDS = new Set(["step", "substep", "forward", "backward", "optimizer"]);
 
 export class Store {
   run = "";
@@ -85,6 +88,14 @@ export class Store {
     this.seq = message.seq;
     for (const span of message.spans) this.spans.set(span.id, span);
     if (message.status !== null) this.status = message.status;
+    if (this.spans.size > MAX_SPANS) this.forgetOldest();
+  }
+
+  private forgetOldest(): void {
+    for (const [id, { kind, stop }] of this.spans) {
+      if (stop !== null && FINE_KINDS.has(kind)) this.spans.delete(id);
+      if (this.spans.size <= 0.9 * MAX_SPANS) return;
+    }
   }
 
   private replace(rows: Rows): void {

@@ -1,0 +1,228 @@
+"""The main job, in a real JupyterLab: a live chart while the cell is busy, a card and a chart that stay."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.browser.lab import Lab
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
+TRAINING = 4
+LIVE = ".jp-OutputArea-output [data-hfmem-draws]"
+STILL = ".jp-RenderedPlotly, .jp-OutputArea .js-plotly-plot:not([data-hfmem-draws] *)"
+
+def wait_for_still_chart(lab: Lab, index: int) -> None:
+    """Bring a cell into view and wait for the chart that stays."""
+    lab.cell(index).scroll_into_view_if_needed()
+    lab.cell(index).locator(STILL).wait_for()
+
+
+BUSY = """%%memwatch --label "busy"
+import time
+blocks = []
+for _ in range({steps}):
+    blocks.append(bytearray(2_000_000))
+    time.sleep(0.05)
+"""
+
+
+def draws(lab: Lab) -> int:
+    """Return how often the live chart has been drawn; 0 if there is none."""
+    element = lab.page.locator(LIVE).first
+    return int(element.get_attribute("data-hfmem-draws") or 0) if element.count() else 0
+
+
+def rows(lab: Lab) -> int:
+    """Return how many rows the live chart holds."""
+    element = lab.page.locator(LIVE).first
+    return int(element.get_attribute("data-hfmem-rows") or 0) if element.count() else 0
+
+
+def busy(lab: Lab) -> bool:
+    """Return whether the kernel is busy."""
+    return bool(lab.page.evaluate("() => kernel()?.status === 'busy'"))
+
+
+def wait_for_draws(lab: Lab, count: int, timeout: float = 30.0) -> None:
+    """Wait until the live chart has been drawn so often."""
+    script = """([selector, count]) => {
+        const element = document.querySelector(selector);
+        return element !== null && Number(element.dataset.hfmemDraws) >= count;
+    }"""
+    lab.page.wait_for_function(script, arg=[LIVE, count], timeout=timeout * 1000)
+
+
+@pytest.mark.timeout(240)
+def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
+    """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel."""
+    shutil.copy(QUICKSTART, lab.server.folder / "quickstart.ipynb")
+    lab.open_path("quickstart.ipynb")
+    lab.run_all(wait=False)
+    wait_for_draws(lab, 3, timeout=90)
+    began, first, first_rows = time.monotonic(), draws(lab), rows(lab)
+    lab.page.wait_for_timeout(3000)
+    assert busy(lab)
+    lab.screenshot("quickstart-live")
+    seconds = time.monotonic() - began
+    assert (draws(lab) - first) / seconds >= 2
+    assert rows(lab) > first_rows
+
+    lab.wait_until_idle(timeout=150)
+    wait_for_still_chart(lab, TRAINING)
+    assert lab.cell(TRAINING).locator(LIVE).count() == 0
+    assert "left behind" in lab.cell(TRAINING).inner_text()
+    lab.screenshot("quickstart-done")
+    saved = lab.save()
+    lab.close()
+    lab.server.shut_kernels_down()
+
+    lab.open_path("quickstart.ipynb", kernel=False)
+    wait_for_still_chart(lab, TRAINING)
+    assert "left behind" in lab.cell(TRAINING).inner_text()
+    lab.screenshot("quickstart-reopened")
+    assert "Error displaying widget" not in lab.page.locator(".jp-Notebook").inner_text()
+    assert "widgets" not in saved.metadata
+    size = sum(len(str(output)) for output in saved.cells[TRAINING].outputs)
+    assert size < 80_000
+    assert lab.errors == []
+
+
+def test_a_quick_cell_leaves_a_card_and_no_chart(lab: Lab) -> None:
+    """A 10 ms cell is annotated without a flicker of a chart."""
+    lab.open("%load_ext hfmem_widget", "%%memwatch --label quick\nimport time; time.sleep(0.01)")
+    lab.run_all()
+    lab.wait_for_text(1, "left behind")
+
+    assert lab.cell(1).locator(STILL).count() == 0
+    lab.screenshot("quick-cell", lab.cell(1))
+    assert lab.errors == []
+
+
+def test_a_print_flood_leaves_the_final_chart_right(lab: Lab) -> None:
+    """Where the server drops messages for the user's own output, the end is complete all the same."""
+    flood = (
+        "%%memwatch --label flood\nimport time\nend = time.time() + 4\n"
+        "while time.time() < end:\n    print('x' * 100_000)\n    time.sleep(0.03)\n"
+    )
+    lab.open("%load_ext hfmem_widget", flood, BUSY.format(steps=30))
+    lab.run_all(timeout=60)
+    lab.wait_for_text(2, "left behind")
+
+    assert any("flood" in output.get("data", {}).get("text/plain", "") for output in lab.outputs(1))
+    wait_for_still_chart(lab, 2)
+
+
+def test_clear_output_leaves_the_card(lab: Lab) -> None:
+    """A cell that clears its own output still ends with its card."""
+    cleared = BUSY.format(steps=20) + "from IPython.display import clear_output\nclear_output()\n"
+    lab.open("%load_ext hfmem_widget", cleared)
+    lab.run_all()
+    lab.wait_for_text(1, "left behind")
+
+    assert lab.errors == []
+
+
+def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
+    """Restarting in the middle of a watched cell costs the live chart and breaks nothing."""
+    lab.open("%load_ext hfmem_widget", BUSY.format(steps=400), BUSY.format(steps=20))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_draws(lab, 2)
+    lab.restart_kernel()
+    lab.run_cell(0)
+    lab.run_cell(2)
+    lab.wait_for_text(2, "left behind")
+
+    # JupyterLab logs what the dead kernel still sent to the widget that it has just taken away.
+    assert [error for error in lab.errors if not error.startswith("Comm not found")] == []
+
+
+def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
+    """After a page reload during a busy cell the next cell is watched as ever."""
+    lab.open("%load_ext hfmem_widget", BUSY.format(steps=60), BUSY.format(steps=30))
+    lab.run_cell(0)
+    lab.save()
+    lab.run_cell(1, wait=False)
+    wait_for_draws(lab, 2)
+    lab.reload(wait=False)
+    lab.wait_until_idle()
+    lab.run_cell(2)
+    lab.wait_for_text(2, "left behind")
+
+    wait_for_still_chart(lab, 2)
+    assert lab.errors == []
+
+
+def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
+    """A second view of the output, in the same page, draws too."""
+    lab.open("%load_ext hfmem_widget", BUSY.format(steps=120))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_draws(lab, 2)
+    lab.command("notebook:create-output-view")
+    script = """selector => [...document.querySelectorAll(selector)]
+        .filter(element => Number(element.dataset.hfmemDraws) >= 2).length >= 2"""
+    lab.page.wait_for_function(script, arg=LIVE)
+    lab.wait_until_idle()
+
+    assert lab.errors == []
+
+
+def test_memwatch_on_keeps_one_live_chart(lab: Lab) -> None:
+    """One chart stands under `%memwatch on`, each later cell has its line, and `off` leaves a still chart."""
+    work = "import time\nkept = bytearray(60_000_000)\ntime.sleep({seconds})"
+    lab.open(
+        "%load_ext hfmem_widget", "%memwatch on", work.format(seconds=0.2), work.format(seconds=1.5),
+        "%memwatch off",
+    )  # fmt: skip
+    for index in range(4):
+        lab.run_cell(index)
+    wait_for_draws(lab, 3)
+    lab.screenshot("memwatch-on")
+    assert lab.page.locator(LIVE).count() == 1
+    lab.run_cell(4)
+    wait_for_still_chart(lab, 1)
+
+    assert "peak" in lab.cell(2).inner_text()
+    assert "left behind" in lab.cell(3).inner_text()
+    assert lab.errors == []
+
+
+def test_both_themes_are_followed_live(lab: Lab) -> None:
+    """The live chart follows JupyterLab's theme while the cell is busy."""
+    lab.open("%load_ext hfmem_widget", BUSY.format(steps=200))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_draws(lab, 3)
+    light = lab.page.locator(LIVE).first.evaluate("element => getComputedStyle(element).color")
+    lab.screenshot("live-light")
+    lab.theme("dark")
+    wait_for_draws(lab, draws(lab) + 2)
+    dark = lab.page.locator(LIVE).first.evaluate("element => getComputedStyle(element).color")
+    lab.screenshot("live-dark")
+    lab.wait_until_idle()
+    lab.wait_for_text(1, "left behind")
+    lab.screenshot("done-dark")
+    lab.theme("light")
+
+    assert light != dark
+    assert lab.errors == []
+
+
+def test_a_hostile_label_is_text_everywhere(lab: Lab) -> None:
+    """Neither card nor chart, live or still, makes an element of what a label says."""
+    label = "<img src=x onerror=window.__xss=1>$x$<a href=javascript:window.__xss=1>y</a>"
+    code = BUSY.format(steps=30).replace("busy", label)
+    lab.open("%load_ext hfmem_widget", code)
+    lab.run_cell(0)
+    lab.run_cell(1)
+    lab.wait_for_text(1, "left behind")
+
+    assert "<img src=x" in lab.cell(1).locator(".jp-Cell-outputArea").inner_text()
+    assert lab.page.evaluate("() => window.__xss") is None
+    assert lab.cell(1).locator(".jp-Cell-outputArea a[href^=javascript]").count() == 0
+    assert lab.errors == []
