@@ -1,6 +1,6 @@
 """Live, exact, explained memory of Hugging Face models, in the notebook.
 
-``%load_ext hfmem_widget`` brings ``%memwatch`` and ``%%memwatch``; `watch` does the same for a ``with`` block.
+``%load_ext hfmem_widget`` brings ``%memwatch`` and ``%%memwatch``; `watch` is the same for a ``with`` block.
 Importing this package imports nothing heavy and starts nothing.
 """
 
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

@@ -11,10 +11,6 @@ import unicodedata
 
 MAX_LENGTH = 120
 
-# Plotly interprets a few tags and, where MathJax is loaded, anything between dollars
-# (plotly.js#8051: \href{javascript:…} was reachable from titles and annotations).
-_FULLWIDTH_DOLLAR = "\uff04"
-
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:
     """Return `text` on one line without control, format or bidi characters, at most `limit` long."""
@@ -35,4 +31,6 @@ def for_html(text: object) -> str:
 
 def for_plotly(text: object) -> str:
     """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
-    return html.escape(plain(text), quote=False).replace("$", _FULLWIDTH_DOLLAR)
+    # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:
+    # \href{javascript:…} was reachable from titles and annotations); it decodes entities later.
+    return html.escape(plain(text), quote=False).replace("$", "&#36;")

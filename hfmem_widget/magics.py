@@ -49,6 +49,7 @@ class MemwatchMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
+        self._shell = shell
         self._running: list[ExecutionInfo] = []
         self._watches: list[tuple[ExecutionInfo, Watch]] = []
         self._every_cell: EveryCell | None = None
@@ -77,7 +78,9 @@ class MemwatchMagics(Magics):
         default="",
         help="Only these, separated by commas, such as cuda:0,cpu. Default: all.",
     )
-    @argument("-o", "--output", default="", metavar="NAME", help="Keep the session in this variable.")
+    @argument(
+        "-o", "--output", default="", metavar="NAME", help="Keep the session in this variable."
+    )
     @argument("--no-chart", action="store_true", help="Show the card only.")
     @argument("-q", "--quiet", action="store_true", help="Show nothing; for use with --output.")
     @argument(
@@ -88,12 +91,12 @@ class MemwatchMagics(Magics):
     @argument(
         "--resident-peak",
         action="store_true",
-        help="Take the exact peak of the resident set, by resetting the kernel's mark of it (which also resets "
-        "ru_maxrss of resource.getrusage).",
+        help="Take the exact peak of the resident set, by resetting the kernel's mark of it "
+        "(which also resets ru_maxrss of resource.getrusage).",
     )
-    @no_var_expand
+    @no_var_expand  # type: ignore[arg-type]  # typed for a callable of Never
     @line_cell_magic(NAME)
-    def memwatch(self, line: str, cell: str | None = None) -> Any:  # noqa: ANN401
+    def memwatch(self, line: str, cell: str | None = None) -> Any:
         """Watch the memory of this cell, or of every later one.
 
         ::
@@ -101,11 +104,12 @@ class MemwatchMagics(Magics):
             %%memwatch --label "fine-tune"
             trainer.train()
 
-        shows a live chart while the cell runs, and afterwards a card: what it allocated, what it left behind, its
-        exact peak, what the allocator reserved, how much room there was at the peak. The cell itself runs
-        as if the first line were not there.
+        shows a live chart while the cell runs, and afterwards a card: what it allocated, what it left
+        behind, its exact peak, what the allocator reserved, how much room there was at the peak. The
+        cell itself runs as if the first line were not there.
 
-        ``%memwatch on`` does so for every later cell, with one chart for the notebook; ``%memwatch off`` ends that.
+        ``%memwatch on`` does so for every later cell, with one chart for the notebook;
+        ``%memwatch off`` ends that.
         """
         if cell is None:
             return self._control(self._parse(line))
@@ -125,19 +129,20 @@ class MemwatchMagics(Magics):
             raise UsageError(message)
         if not self._running:
             return
-        watch = self._start(arguments)
-        if watch is not None:
-            self._watches.append((self._running[-1], watch))
+        watch = self._make_watch(arguments)
+        # Known before it starts: an interrupt held back meanwhile comes out of `start`.
+        self._watches.append((self._running[-1], watch))
+        self._start(watch, arguments)
 
     def cell_begins(self, info: ExecutionInfo) -> None:
         """Note that a cell runs; for the `pre_run_cell` event."""
         self._running.append(info)
-        self._count_at_begin = self.shell.execution_count
+        self._count_at_begin = self._shell.execution_count
         ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
         if self._every_cell is not None and len(self._running) == 1 and not ours:
             # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
             title = _title(info.raw_cell, self._count_at_begin - self._counted_early)
-            _harmless(lambda: self._every_cell and self._every_cell.cell_begins(title))
+            _harmless(self._every_cell.cell_begins, title)
 
     def cell_ends(self, result: ExecutionResult) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
@@ -152,10 +157,9 @@ class MemwatchMagics(Magics):
         own = [watch for info, watch in self._watches if info is result.info]
         self._watches = [pair for pair in self._watches if pair[0] is not result.info]
         for watch in reversed(own):
-            _harmless(lambda watch=watch: watch.stop(error))
+            _harmless(watch.stop, error)
         if self._every_cell is not None and not self._running:
-            every_cell = self._every_cell
-            _harmless(lambda: every_cell.cell_ends(error, annotate=not own))
+            _harmless(self._every_cell.cell_ends, error, annotate=not own)
 
     def close(self) -> None:
         """End everything that is watched."""
@@ -188,7 +192,7 @@ class MemwatchMagics(Magics):
         if previous is not None:
             previous.end()
         try:
-            every_cell = EveryCell(options, monitor=shared_monitor(), screen=Screen(self.shell))
+            every_cell = EveryCell(options, monitor=shared_monitor(), screen=Screen(self._shell))
         except OptionError as error:
             raise UsageError(str(error)) from None
         self._every_cell = every_cell
@@ -197,17 +201,14 @@ class MemwatchMagics(Magics):
     def _status(self) -> str:
         every_cell = self._every_cell
         if every_cell is None:
-            return "memwatch is off. %memwatch on watches every later cell; %%memwatch? is the manual."
+            return (
+                "memwatch is off. %memwatch on watches every later cell; %%memwatch? is the manual."
+            )
         session = every_cell.session
         devices = ", ".join(f"{device.key} {device.name}" for device in session.devices)
-        return "\n".join(
-            [
-                f"memwatch is on: {len(session.spans)} cells so far, every "
-                f"{session.polling.current_interval:g} s while one runs.",
-                f"Devices: {devices}.",
-                *session.notes,
-            ]
-        )
+        cells, interval = len(session.spans), session.polling.current_interval
+        state = f"memwatch is on: {cells} cells so far, every {interval:g} s while one runs."
+        return "\n".join([state, f"Devices: {devices}.", *session.notes])
 
     def _parse(self, line: str) -> Namespace:
         # IPython's own parse_argstring leaves the quotes in --label "fine-tune".
@@ -237,45 +238,50 @@ class MemwatchMagics(Magics):
         except OptionError as error:
             raise UsageError(str(error)) from None
 
-    def _start(self, arguments: Namespace) -> Watch | None:
+    def _make_watch(self, arguments: Namespace) -> Watch:
         from hfmem_widget.monitor import shared_monitor
         from hfmem_widget.view.screen import Screen
         from hfmem_widget.watching import Watch
 
-        options = self._options(arguments)
-        watch = Watch(
-            options,
+        return Watch(
+            self._options(arguments),
             monitor=shared_monitor(),
-            screen=Screen(self.shell),
+            screen=Screen(self._shell),
             kind="cell",
-            title=f"cell [{self.shell.displayhook.exec_result.execution_count}]",
+            title=f"cell [{self._cell_number()}]",
         )
+
+    def _cell_number(self) -> int | None:
+        result: ExecutionResult | None = self._shell.displayhook.exec_result
+        return None if result is None else result.execution_count
+
+    def _start(self, watch: Watch, arguments: Namespace) -> None:
         try:
             self._keep(arguments, watch.start())
         except OptionError as error:
             raise UsageError(str(error)) from None
         except Exception as error:  # noqa: BLE001  (a fault of ours must not keep the cell from running)
             _warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
-            return None
-        return watch
 
     def _keep(self, arguments: Namespace, session: object) -> None:
         if arguments.output:
-            self.shell.user_ns[arguments.output] = session
+            self._shell.user_ns[arguments.output] = session
 
-    def _run_as_function(self, line: str, cell: str) -> Any:  # noqa: ANN401
+    def _run_as_function(self, line: str, cell: str) -> Any:
         """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
-        watch = self._start(self._parse(line))
+        arguments = self._parse(line)
+        watch = self._make_watch(arguments)
         error: BaseException | None = None
         try:
-            return _execute(self.shell, cell)
+            self._start(watch, arguments)
+            return _execute(self._shell, cell)
         except BaseException as raised:
             error = raised
             raise
         finally:
-            if watch is not None:
-                watch.stop(error)
-            del error
+            _harmless(watch.stop, error)
+            # The exception's traceback holds this frame, and the frame would hold the exception.
+            error = None
 
 
 def arm_first_line(lines: list[str]) -> list[str]:
@@ -330,16 +336,16 @@ def unregister(shell: InteractiveShell) -> None:
             print(said)  # noqa: T201
 
 
-def _complete(_shell: InteractiveShell, event: Any) -> list[str]:  # noqa: ANN401
+def _complete(_shell: InteractiveShell, event: Any) -> list[str]:
     words = event.line.split()
     if event.command == f"%{NAME}" and len(words) <= 2 and not event.symbol.startswith("-"):
         return list(ACTIONS)
     return list(OPTIONS)
 
 
-def _execute(shell: InteractiveShell, cell: str) -> Any:  # noqa: ANN401
+def _execute(shell: InteractiveShell, cell: str) -> Any:
     """Execute a cell in the user's namespace and return its last expression's value."""
-    tree = shell.compile.ast_parse(shell.transform_cell(cell))
+    tree = ast.parse(shell.transform_cell(cell), filename="<memwatch>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "<memwatch>", "exec"), shell.user_ns)  # noqa: S102  (the user's own cell)
     if last is None:
@@ -353,10 +359,10 @@ def _title(cell: str | None, number: int) -> str:
     return f"[{number}] {first}"[:60]
 
 
-def _harmless(action: Callable[[], object]) -> None:
+def _harmless(action: Callable[..., object], *args: object, **kwargs: object) -> None:
     """Do something of ours around a user's cell; a fault in it costs one line on stderr, not the cell."""
     try:
-        action()
+        action(*args, **kwargs)
     except Exception as error:  # noqa: BLE001
         _warn(f"{type(error).__name__}: {error}")
 

@@ -1,6 +1,7 @@
 """Bytes and seconds as people read them.
 
-Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi and torch count.
+Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi and torch
+count it.
 """
 
 from __future__ import annotations

@@ -63,7 +63,9 @@ class Watch(ContextDecorator):
         with interrupts_deferred():
             session = self._monitor.begin(self._options)
             if not self._options.quiet:
-                self._view = CellView(session, self._screen, chart=self._options.chart)
+                self._view = CellView(
+                    session, self._screen, chart=self._options.chart, aside=self._monitor.aside
+                )
                 self._view.begin(self._label)
             self._span = self._monitor.open_span(session, self._kind, self._label)
             self._session = session
@@ -81,7 +83,12 @@ class Watch(ContextDecorator):
                 view.finish(session.span(self._span.id))
 
     def __enter__(self) -> Session:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException as error:
+            # An interrupt held back until now: the block is not entered, so nobody else would end the watch.
+            self.stop(error)
+            raise
 
     def __exit__(
         self,
@@ -155,7 +162,7 @@ def watch(
     return Watch(options, monitor=shared_monitor(), screen=Screen(running_shell()))
 
 
-def running_shell() -> Any:  # noqa: ANN401  (IPython is not imported here)
+def running_shell() -> Any:
     """Return the IPython shell this code runs in, or None."""
     ipython = sys.modules.get("IPython")
     get_ipython = getattr(ipython, "get_ipython", None)

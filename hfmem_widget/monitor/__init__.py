@@ -30,7 +30,7 @@ def shared_monitor() -> Monitor:
 
 def release_monitor() -> str:
     """End everything this process' monitor does; return what the user must know of it, or ``""``."""
-    global _shared  # noqa: PLW0603
+    global _shared
     monitor, _shared = _shared, None
     if monitor is None:
         return ""
@@ -45,7 +45,12 @@ def _follow_forks() -> None:
         return
     _follows_forks = True
     os.register_at_fork(
-        before=lambda: _shared is not None and _shared.before_fork(),
-        after_in_parent=lambda: _shared is not None and _shared.after_fork_in_parent(),
-        after_in_child=lambda: _shared is not None and _shared.after_fork_in_child(),
+        before=lambda: _tell("before_fork"),
+        after_in_parent=lambda: _tell("after_fork_in_parent"),
+        after_in_child=lambda: _tell("after_fork_in_child"),
     )
+
+
+def _tell(event: str) -> None:
+    if _shared is not None:
+        getattr(_shared, event)()

@@ -75,7 +75,7 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
-        make_ticker: Callable[[Callable[[], None], float], Ticker] = Ticker,
+        make_ticker: Callable[[Callable[[], object], float], Ticker] = Ticker,
     ) -> None:
         self.sampler = sampler
         self.ledger = ledger
@@ -193,6 +193,17 @@ class Monitor:
             raise
         else:
             self.close_span(session, span.id)
+
+    def aside(self, action: Callable[[], None]) -> None:
+        """Do something once, on a thread of its own, so that neither the poller nor the user waits for it."""
+        ticker: Ticker
+
+        def once() -> None:
+            ticker.stop(0.0)
+            action()
+
+        ticker = self._make_ticker(once, LEARN_TIMEOUT)
+        ticker.start()
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
         """End all sessions and the poller, and put the allocator's entry points back.
@@ -361,12 +372,9 @@ class Monitor:
         if not ticker.stop(STOP_TIMEOUT):
             self._hung.append(ticker)
 
-    def _poll_sources(self) -> None:
-        self.sampler.poll()
-
     def _learn_devices(self) -> None:
         # A driver call belongs on a thread that may hang, here too.
-        ticker = self._make_ticker(self._poll_sources, LEARN_TIMEOUT)
+        ticker = self._make_ticker(self.sampler.poll, LEARN_TIMEOUT)
         ticker.start()
         ticker.tick_now(LEARN_TIMEOUT)
         self._end(ticker)

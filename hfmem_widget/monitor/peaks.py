@@ -153,7 +153,10 @@ class PeakLedger:
                 for device in self._allocator.devices():
                     stats = self._seen_by_user(device)
                     for metric, name in STATISTICS.items():
-                        now, peak = _statistic(stats, name, "current"), _statistic(stats, name, "peak")
+                        now, peak = (
+                            _statistic(stats, name, "current"),
+                            _statistic(stats, name, "peak"),
+                        )
                         window.at_open[device, metric] = (now, peak)
                 return window
             self.install()

@@ -24,7 +24,7 @@ class Ticker:
 
     def __init__(
         self,
-        tick: Callable[[], None],
+        tick: Callable[[], object],
         interval: float,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Certainty = Literal["exact", "at least", "sampled"]
-"""How a peak is known: by the allocator's own counter, as a lower bound, or as the highest of some samples."""
+"""How a peak is known: by the allocator's counter, as a lower bound, or as the highest of some samples."""
 
 SpanKind = Literal[
     "cell", "block", "train", "epoch", "step", "substep", "forward", "backward",

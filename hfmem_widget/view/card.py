@@ -166,16 +166,16 @@ def _figures(facts: Facts) -> str:
     drawn = []
     for label, value, below in _columns(facts):
         small = (
-            f'<dd style="margin:0;font-size:11px;{_QUIET}">{for_html(below)}</dd>' if below else ""
+            f'<div style="margin:0;font-size:11px;{_QUIET}">{for_html(below)}</div>'
+            if below
+            else ""
         )
         drawn.append(
             '<div style="flex:1 1 84px;min-width:max-content;white-space:nowrap">'
-            f'<dt style="margin:0;font-size:11px;font-weight:normal;{_QUIET}">{for_html(label)}</dt>'
-            f'<dd style="margin:0;font-size:15px;font-weight:600">{for_html(value)}</dd>{small}</div>'
+            f'<div style="margin:0;font-size:11px;font-weight:normal;{_QUIET}">{for_html(label)}</div>'
+            f'<div style="margin:0;font-size:15px;font-weight:600">{for_html(value)}</div>{small}</div>'
         )
-    return (
-        f'<dl style="display:flex;flex-wrap:wrap;gap:8px 10px;margin:9px 0 0">{"".join(drawn)}</dl>'
-    )
+    return f'<div style="display:flex;flex-wrap:wrap;gap:8px 10px;margin:9px 0 0">{"".join(drawn)}</div>'
 
 
 def _table(facts: tuple[Facts, ...]) -> str:

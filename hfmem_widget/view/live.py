@@ -68,6 +68,8 @@ class CellView:
     ----------
     session : Session
     screen : Screen
+    aside : callable
+        Does something on a thread of its own; importing what the chart needs takes a while.
     chart : bool
         Whether there is a chart.
     clock : callable, optional
@@ -79,17 +81,20 @@ class CellView:
         session: Session,
         screen: Screen,
         *,
+        aside: Callable[[Callable[[], None]], None],
         chart: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._screen = screen
         self._wants_chart = chart
+        self._aside = aside
         self._clock = clock
         self._began = clock()
         self._card_id = ""
         self._chart_id = ""
         self._chart: LiveChart | None = None
+        self._asked_for_chart = False
         self._finished = False
         self._lock = threading.Lock()
 
@@ -123,13 +128,19 @@ class CellView:
             self._chart.close()
 
     def _on_tick(self, session: Session) -> None:
+        chart = self._chart
+        if chart is not None:
+            chart(session)
+        elif not self._asked_for_chart and self._clock() - self._began >= PATIENCE:
+            self._asked_for_chart = True
+            self._aside(self._appear)
+
+    def _appear(self) -> None:
+        from hfmem_widget.view import widget  # noqa: F401  (takes long, so not under the lock)
+
         with self._lock:
-            if self._finished:
-                return
-            if self._chart is None and self._clock() - self._began >= PATIENCE:
-                self._chart = LiveChart(session, self._screen, self._chart_id)
-            if self._chart is not None:
-                self._chart(session)
+            if not self._finished:
+                self._chart = LiveChart(self._session, self._screen, self._chart_id)
 
 
 class NotebookView:

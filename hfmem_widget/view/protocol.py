@@ -1,4 +1,4 @@
-"""The wire: a session as messages. ``docs/wire.md`` says what they mean; `js/src/core/protocol.ts` reads them."""
+"""The wire: a session as messages. ``docs/wire.md`` says what they mean; `protocol.ts` reads them."""
 
 from __future__ import annotations
 

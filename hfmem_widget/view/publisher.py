@@ -21,8 +21,8 @@ PACES = (
 """A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
 slows down while nobody is seen watching."""
 
-OUTBOX_ROWS = 500
-"""More news than this goes out as a snapshot, which is bounded."""
+OUTBOX_ROWS = 250
+"""So much news goes out at once, whatever the pace."""
 
 
 class Publisher:
@@ -67,15 +67,14 @@ class Publisher:
         now = self._clock()
         unseen = now - self._seen_at
         between, snapshots = next(pace[1:] for pace in PACES if unseen <= pace[0])
-        due = len(session.series) != self._columns or now - self._snapshot_at >= snapshots
-        if due or len(self._outbox) > OUTBOX_ROWS:
-            self._send_snapshot(now)
-        elif now - self._sent_at >= between:
+        if len(session.series) != self._columns or now - self._snapshot_at >= snapshots:
+            self._send_everything(now)
+        elif now - self._sent_at >= between or len(self._outbox) >= OUTBOX_ROWS:
             self._send_rows(now)
 
     def finish(self) -> None:
-        """Send the last snapshot."""
-        self._send_snapshot(self._clock())
+        """Send what is new, and a last snapshot."""
+        self._send_everything(self._clock())
 
     def _collect(self, session: Session) -> None:
         sample = session.last_sample
@@ -98,7 +97,10 @@ class Publisher:
         self._send(*protocol.rows(self._session, self.run, self._seq, samples, changed))
         self._remember(changed)
 
-    def _send_snapshot(self, now: float) -> None:
+    def _send_everything(self, now: float) -> None:
+        # A page that missed nothing keeps its own finer rows, so these must come to it as rows.
+        if self._outbox and len(self._session.series) == self._columns:
+            self._send_rows(now)
         self._sent_at = self._snapshot_at = now
         self._columns = len(self._session.series)
         self._seq += 1

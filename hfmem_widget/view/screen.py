@@ -19,7 +19,7 @@ class Screen:
         Without one, plain text is printed.
     """
 
-    def __init__(self, shell: Any = None) -> None:  # noqa: ANN401  (IPython is not imported here)
+    def __init__(self, shell: Any = None) -> None:
         self._shell = shell
         self._cleared = False
         self._stop_listening: Callable[[], None] | None = None
@@ -43,7 +43,7 @@ class Screen:
 
     def watch_clearing(self) -> None:
         """Notice from now on if the user's code clears the outputs."""
-        publisher = self._shell.display_pub if self._shell is not None else None
+        publisher: Any = getattr(self._shell, "display_pub", None)
         if self._stop_listening is not None or not hasattr(publisher, "register_hook"):
             return
 

@@ -28,7 +28,10 @@ def serves_labextensions() -> bool:
     return not (
         "google.colab" in sys.modules
         or "marimo" in sys.modules
-        or any(name in os.environ for name in ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"))
+        or any(
+            name in os.environ
+            for name in ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION")
+        )
     )
 
 
@@ -40,7 +43,7 @@ def _pack_history(history: tuple[Session, str] | None, _widget: object) -> dict[
     return {**message, "time": time, "values": values}
 
 
-class MemoryWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget's base is untyped
+class MemoryWidget(anywidget.AnyWidget):
     """A live chart of one session.
 
     Parameters
@@ -59,7 +62,12 @@ class MemoryWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget's ba
     _history = traitlets.Any(None, allow_none=True).tag(sync=True, to_json=_pack_history)
 
     def __init__(
-        self, session: Session, run: str, *, on_seen: Callable[[], None], on_resync: Callable[[], None]
+        self,
+        session: Session,
+        run: str,
+        *,
+        on_seen: Callable[[], None],
+        on_resync: Callable[[], None],
     ) -> None:
         self._answers = {"seen": on_seen, "resync": on_resync, "bundle": self._send_bundle}
         esm = _asset("widget.js" if serves_labextensions() else "chart.js")
@@ -78,7 +86,7 @@ class MemoryWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget's ba
     def bundle(self) -> dict[str, Any]:
         """Return what displays the widget, as a bundle of MIME types."""
         data = self._repr_mimebundle_()
-        return dict(data[0] if isinstance(data, tuple) else data)
+        return dict((data[0] if isinstance(data, tuple) else data) or {})
 
     def publish(self, message: protocol.Message, buffers: protocol.Buffers) -> None:
         """Send a message of the wire; nothing happens once the widget is closed."""

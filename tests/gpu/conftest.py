@@ -1,4 +1,4 @@
-"""Tests on a real GPU. Each runs its code in an interpreter of its own, where CUDA is as it was at the start."""
+"""Tests on a real GPU. Each runs its code in an interpreter of its own, in which CUDA is not up yet."""
 
 from __future__ import annotations
 

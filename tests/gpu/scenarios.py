@@ -29,11 +29,14 @@ for tokens in (64, 384, 128, 511, 200, 96):
 torch.cuda.synchronize()
 """
 
-SETUP = MODEL + """
+SETUP = (
+    MODEL
+    + """
 model = make_model()
 optimizer = torch.optim.AdamW(model.parameters())
 step(model, optimizer, 32)
 """
+)
 
 QUIET_CHECK = """
 import os

@@ -93,7 +93,9 @@ def replayed_peaks(entries, marks, start):
 
 
 @pytest.mark.parametrize("outer", [False, True])
-def test_peaks_of_sixteen_steps_equal_a_replay_of_the_trace(run_python: Run, *, outer: bool) -> None:
+def test_peaks_of_sixteen_steps_equal_a_replay_of_the_trace(
+    run_python: Run, *, outer: bool
+) -> None:
     """Each of 16 windows, nested in another or not, is 0 bytes off the allocator's own trace."""
     nest = "with monitor.span(session, 'train'):\n    " if outer else "if True:\n    "
     ours, truth, certainties = run_python(
@@ -154,7 +156,9 @@ report([torch_says, [memory.used, memory.reserved, memory.total], uuid, device.u
         device.provisional, device.total, latest, session.notes])
 """
     )
-    torch_says, (used, reserved, total), uuid, our_uuid, provisional, our_total, latest, notes = seen
+    torch_says, (used, reserved, total), uuid, our_uuid, provisional, our_total, latest, notes = (
+        seen
+    )
 
     assert [latest["allocated"], latest["reserved"]] == torch_says
     assert our_uuid == uuid

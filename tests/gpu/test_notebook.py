@@ -16,7 +16,9 @@ QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
 
 def execute(*cells: str) -> nbformat.NotebookNode:
     """Run some cells in a new kernel and return the notebook with its outputs."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook: nbformat.NotebookNode = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells]
+    )
     NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     return notebook
 
@@ -32,7 +34,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
 
 
 def test_memwatch_on_leaves_cuda_alone() -> None:
-    """`%load_ext` and `%memwatch on` leave CUDA down, NVML's figure unchanged, and a fork able to use CUDA."""
+    """`%load_ext` and `%memwatch on` leave CUDA down, NVML's figure as it was, a fork able to use CUDA."""
     notebook = execute(
         QUIET_CHECK + "before = device_used()",
         "%load_ext hfmem_widget",
@@ -65,7 +67,11 @@ def test_the_card_says_what_the_bare_cell_says() -> None:
 def test_out_of_memory_fails_the_cell_and_frees_the_memory() -> None:
     """The error is the user's own, the card stands, and nothing of ours keeps the memory."""
     with pytest.raises(CellExecutionError, match="CUDA out of memory"):
-        execute("%load_ext hfmem_widget", "import torch", "%%memwatch\ntorch.empty(1 << 42, device='cuda')")
+        execute(
+            "%load_ext hfmem_widget",
+            "import torch",
+            "%%memwatch\ntorch.empty(1 << 42, device='cuda')",
+        )
     notebook = execute(
         "%load_ext hfmem_widget",
         "import torch, gc, sys",
@@ -82,7 +88,7 @@ def test_the_quickstart_runs() -> None:
     """The notebook that people meet first runs on the GPU, with bert-large's shape, and its card is exact."""
     notebook = nbformat.read(QUICKSTART, as_version=4)
     NotebookClient(notebook, timeout=400, kernel_name="python3").execute()
-    card = next(plain(cell) for cell in notebook.cells if "--label \"fine-tune\"" in cell.source)
+    card = next(plain(cell) for cell in notebook.cells if '--label "fine-tune"' in cell.source)
 
     assert 'memwatch "fine-tune"' in card
     assert "cuda:0" in card

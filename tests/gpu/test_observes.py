@@ -14,7 +14,9 @@ watch = hfmem_widget.watch("outer", interval=0.02, quiet=True)
 watch.__enter__()
 """
 
-USERS_VIEW = SETUP + """
+USERS_VIEW = (
+    SETUP
+    + """
 seen = []
 def look():
     stats = torch.cuda.memory_stats()
@@ -42,6 +44,7 @@ torch.accelerator.reset_peak_memory_stats()
 look()
 report(seen)
 """
+)
 
 
 def test_the_users_peak_functions_return_what_they_return_without_us(run_python: Run) -> None:

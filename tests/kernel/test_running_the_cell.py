@@ -13,9 +13,8 @@ PLOTLY = "application/vnd.plotly.v1+json"
 LEFT = """
 import gc, threading
 from hfmem_widget import monitor as _m
-_shell = get_ipython()
-_magics = _shell.magics_manager.registry["MemwatchMagics"]
-print(len(_magics._watches), _m._shared is not None and _m._shared.polling, _m._shared and len(_m._shared._watched))
+_magics = get_ipython().magics_manager.registry["MemwatchMagics"]
+print(len(_magics._watches), _m._shared is not None and _m._shared.polling)
 """
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "watching": GROUND | {"session", "monitor", "view", "options"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
     "magics": GROUND | {"session", "monitor", "view", "options", "watching", "every_cell"},
-    **dict.fromkeys(GROUND, set()),
+    **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
 
@@ -64,7 +64,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def test_imports_only_point_down(path: Path) -> None:
     """A module imports only from the rooms its own room may look into."""
     relative = str(path.relative_to(PACKAGE))
-    room = relative.split("/")[0].removesuffix(".py")
+    room = relative.split("/", maxsplit=1)[0].removesuffix(".py")
     if room == "__init__":
         return
     for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
@@ -94,9 +94,7 @@ def test_each_library_has_one_home(path: Path) -> None:
 def loaded_by(code: str) -> set[str]:
     """Return the top-level modules that a fresh interpreter has loaded after some code."""
     script = f"{code}\nimport sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
-    run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(run.stdout.split())
 
 
@@ -113,7 +111,9 @@ def test_loading_the_extension_loads_nothing_heavy() -> None:
     shell = "from IPython.core.interactiveshell import InteractiveShell as S; s = S.instance()"
     bare = loaded_by(shell)
 
-    assert (loaded_by(f"{shell}; s.run_line_magic('load_ext', 'hfmem_widget')") - bare) & HEAVY == set()
+    assert (
+        loaded_by(f"{shell}; s.run_line_magic('load_ext', 'hfmem_widget')") - bare
+    ) & HEAVY == set()
 
 
 def test_loading_the_extension_starts_no_thread() -> None:

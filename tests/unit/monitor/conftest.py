@@ -71,7 +71,7 @@ class Bench:
             make_ticker=self.make_ticker,
         )
 
-    def make_ticker(self, tick: Callable[[], None], interval: float) -> Ticker:
+    def make_ticker(self, tick: Callable[[], object], interval: float) -> Ticker:
         """Return a ticker that is stepped by hand, and remember it."""
         self.tickers.append(HandTicker(tick, interval, clock=self.clock))
         return self.tickers[-1]

@@ -264,7 +264,7 @@ def test_the_span_context_tells_how_its_block_ended(bench: Bench) -> None:
 def test_a_failed_opening_leaves_no_poller(bench: Bench) -> None:
     """If a span cannot be opened, polling does not go on for it."""
     session = bench.monitor.begin(WatchOptions())
-    bench.ledger.open = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    bench.ledger.open = lambda **_: 1 / 0  # type: ignore[method-assign,assignment]
     with pytest.raises(ZeroDivisionError):
         bench.monitor.open_span(session, "cell")
 
@@ -283,7 +283,9 @@ def test_a_late_tick_of_a_stopped_poller_changes_nothing(bench: Bench) -> None:
     assert session.timeline.samples == samples
 
 
-def test_in_a_forked_child_a_monitor_is_inert(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_forked_child_a_monitor_is_inert(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child can leave its parent's watch without touching a source or a counter."""
     session = bench.monitor.begin(WatchOptions())
     span = bench.monitor.open_span(session, "cell")
@@ -303,7 +305,7 @@ def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.open_span(session, "cell")
     ticker = bench.tickers[-1]
-    ticker.stop = lambda timeout: False  # type: ignore[method-assign]  # noqa: ARG005
+    ticker.stop = lambda timeout: False  # type: ignore[method-assign]
     bench.monitor.shutdown()
 
     assert not bench.driver.closed
@@ -313,7 +315,11 @@ def test_devices_of_two_sources_are_one() -> None:
     """Where two sources know a device, each fills what the other leaves empty; the host stands last."""
     torch = FakeSource([Device("cuda:0", "", "GPU-1")], [Series("cuda:0", "allocated")])
     driver = FakeSource(
-        [Device("cuda:0", "NVIDIA H200", "", 5000.0), Device("cuda:10", "x"), Device("cuda:2", "y")],
+        [
+            Device("cuda:0", "NVIDIA H200", "", 5000.0),
+            Device("cuda:10", "x"),
+            Device("cuda:2", "y"),
+        ],
         [Series("cuda:0", "device_used")],
     )
     host = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")])

@@ -106,7 +106,7 @@ def test_an_allocation_between_reading_and_reset_makes_a_bound() -> None:
 
 
 def test_without_the_count_of_allocations_there_is_no_certificate() -> None:
-    """cudaMallocAsync keeps no such count, so its peaks are bounds."""
+    """CudaMallocAsync keeps no such count, so its peaks are bounds."""
     allocator = FakeAllocator()
     allocator.counts_allocations = False
     ledger = PeakLedger(allocator)

@@ -112,8 +112,8 @@ def test_to_pandas_has_a_column_for_each_series(session: Session) -> None:
     session.append(Sample(0.5, (3.0, 4.0)))
     frame = session.to_pandas()
 
-    assert ["cuda:0/allocated", "cuda:0/reserved"] == list(frame.columns)
-    assert [0.0, 0.5] == list(frame.index)
+    assert list(frame.columns) == ["cuda:0/allocated", "cuda:0/reserved"]
+    assert list(frame.index) == [0.0, 0.5]
     assert frame["cuda:0/allocated"].max() == 3.0
 
 

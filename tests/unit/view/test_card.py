@@ -29,14 +29,10 @@ def polled(missed: int, longest_gap: float, stopped: str = "") -> str:
 
 
 def test_the_five_figures_stand_in_their_order() -> None:
-    terms = re.findall(r"<dt[^>]*>([^<]*)</dt>", card("training"))
-    assert terms == [
-        "allocated, start → end",
-        "left behind",
-        "peak (exact)",
-        "reserved",
-        "headroom at the peak",
-    ]
+    shown = text(card("training"))
+    terms = ("allocated, start → end", "left behind", "peak (exact)", "reserved", "headroom at the")
+    places = [shown.index(term) for term in terms]
+    assert places == sorted(places)
 
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
@@ -76,7 +72,7 @@ def test_several_devices_are_rows_of_one_table() -> None:
     html = card("eight gpus")
     assert len(re.findall(r'<th scope="row"', html)) == 8
     assert len(re.findall(r'<th scope="col"', html)) == 6
-    assert "<dl" not in html
+    assert "left behind</div>" not in html
 
 
 def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:

@@ -1,0 +1,323 @@
+/** What Python wrote (`tests/contract/frames`), through the real decoder into the real store. */
+
+import { describe, expect, test, vi } from "vitest";
+import eightGpus from "../../tests/contract/frames/eight-gpus.json";
+import failed from "../../tests/contract/frames/failed.json";
+import gapAndSpans from "../../tests/contract/frames/gap-and-spans.json";
+import gpuAppears from "../../tests/contract/frames/gpu-appears.json";
+import oneGpu from "../../tests/contract/frames/one-gpu.json";
+import { conditionOf } from "../src/core/condition.ts";
+import { gapsWithin } from "../src/core/gaps.ts";
+import { findPeak } from "../src/core/peak.ts";
+import { decode, decodeHistory } from "../src/core/protocol.ts";
+import { Store } from "../src/core/store.ts";
+
+interface Recording {
+  messages: { content: object; buffers: string[] }[];
+  history: { after: number; state: object; buffers: Record<string, string> };
+}
+
+const RECORDINGS: Record<string, Recording> = {
+  "one-gpu": oneGpu,
+  "eight-gpus": eightGpus,
+  "gap-and-spans": gapAndSpans,
+  failed,
+  "gpu-appears": gpuAppears,
+};
+const NAMES = Object.keys(RECORDINGS);
+const MIB = 2 ** 20;
+
+/** As a browser hands it over: a view that starts at some byte of the frame. */
+function bytes(base64: string): DataView {
+  const text = `-----${atob(base64)}`;
+  return new DataView(Uint8Array.from(text, (letter) => letter.charCodeAt(0)).buffer, 5);
+}
+
+function decoded(recording: Recording) {
+  return recording.messages.map(({ content, buffers }) => decode(content, buffers.map(bytes)));
+}
+
+function history({ history: { state, buffers } }: Recording) {
+  const inPlace = Object.entries(buffers).map(([name, base64]) => [name, bytes(base64)]);
+  return decodeHistory({ ...state, ...Object.fromEntries(inPlace) });
+}
+
+function play(recording: Recording, isLost: (index: number) => boolean = () => false): Store {
+  const store = new Store(() => 0);
+  decoded(recording).forEach((message, index) => {
+    if (!isLost(index)) store.apply(message);
+  });
+  return store;
+}
+
+function times({ timeline }: Store): number[] {
+  return [...timeline.time.slice(0, timeline.length)];
+}
+
+function mebibytes(store: Store, device: string, metric: string): number[] {
+  const column = store.timeline.columns[store.columnOf(device, metric)]!;
+  return [...column.values.slice(0, store.timeline.length)].map((value) => value / MIB);
+}
+
+function extremes({ timeline }: Store): [number, number][] {
+  return timeline.columns.map((column) => {
+    column.scan(0, timeline.length);
+    return [column.low, column.high];
+  });
+}
+
+function everything(store: Store) {
+  const { schema, status, spans, seq, timeline } = store;
+  const values = timeline.columns.map((column) => column.values.slice(0, timeline.length));
+  return { schema, status, spans, seq, times: times(store), values, gaps: timeline.gaps };
+}
+
+/** What a fold leaves as it was. */
+function essence(store: Store) {
+  const { schema, status, spans, seq } = store;
+  return { schema, status, spans, seq, extremes: extremes(store) };
+}
+
+describe.each(NAMES)("%s", (name) => {
+  const recording = RECORDINGS[name]!;
+  const last = recording.messages.length - 1;
+  // A folded snapshot tells a stretch by its lowest and its highest.
+  const told = name === "eight-gpus" ? essence : everything;
+
+  test("every message is understood, and none is missed", () => {
+    const onGap = vi.fn();
+    const store = new Store(() => 0, onGap);
+    for (const [index, message] of decoded(recording).entries()) {
+      expect(message, `message ${index}`).toMatchObject({ run: "9f2c51aa", seq: index + 1 });
+      store.apply(message);
+    }
+    expect(onGap).not.toHaveBeenCalled();
+    expect(store.seq).toBe(last + 1);
+    expect(store.status?.elapsed).toBe(store.timeline.last);
+  });
+
+  test("whichever message is lost, the last snapshot heals it", () => {
+    const whole = told(play(recording));
+    for (let lost = 0; lost < last; lost++) {
+      expect(told(play(recording, (index) => index === lost)), `without message ${lost}`).toEqual(whole);
+    }
+  });
+
+  test("the last snapshot alone tells the run", () => {
+    expect(told(play(recording, (index) => index < last))).toEqual(told(play(recording)));
+  });
+
+  test("a late-comer's history holds what was sent before it came, and takes what follows", () => {
+    const { after } = recording.history;
+    const store = new Store(() => 0);
+    store.apply(history(recording));
+    expect(store.seq).toBe(0);
+    expect(extremes(store)).toEqual(extremes(play(recording, (index) => index >= after)));
+    for (const message of decoded(recording).slice(after)) store.apply(message);
+    expect(told(store)).toEqual(told(play(recording)));
+  });
+});
+
+describe("one GPU", () => {
+  const store = play(oneGpu);
+
+  test("the schema names the run, the device and what is charted of it, in bytes", () => {
+    expect(store.schema).toEqual({
+      label: "fine-tune",
+      started_at: 1_763_683_200,
+      devices: [{ key: "cuda:0", name: "NVIDIA H200", total: 143_771 * MIB }],
+      series: [
+        { key: "cuda:0/allocated", device: "cuda:0", metric: "allocated", label: "allocated" },
+        { key: "cuda:0/reserved", device: "cuda:0", metric: "reserved", label: "reserved" },
+        { key: "cuda:0/device_used", device: "cuda:0", metric: "device_used", label: "device in use" },
+      ],
+    });
+  });
+
+  test("every sample has its time and its values", () => {
+    expect(times(store)).toEqual(Array.from({ length: 14 }, (_, index) => 0.125 * (index + 1)));
+    const rising = [0, 100, 200, 300, 400, 500, 600, 700];
+    expect(mebibytes(store, "cuda:0", "allocated")).toEqual([0, ...rising, 5000, 3840, 6500, 3840, 3840]);
+    expect(mebibytes(store, "cuda:0", "device_used").slice(-5)).toEqual([7444, 7444, 8888, 8888, 8888]);
+  });
+
+  test("a span tells where it lay and what it did to the device", () => {
+    expect([...store.spans.values()].map(({ id, parent, kind }) => [id, parent, kind])).toEqual([
+      [1, null, "cell"],
+      [2, 1, "step"],
+      [3, 1, "step"],
+    ]);
+    const memory = { before: 700 * MIB, after: 3840 * MIB, peak: 6000 * MIB, certainty: "exact" };
+    expect(store.spans.get(2)).toEqual({
+      id: 2,
+      parent: 1,
+      kind: "step",
+      label: "step 1",
+      start: 1.125,
+      stop: 1.375,
+      outcome: "done",
+      devices: { "cuda:0": memory },
+    });
+  });
+
+  test("the peak is the allocator's own, marked in the step in which it was", () => {
+    expect(findPeak(store, "cuda:0")).toEqual({ time: 1.5, bytes: 7160 * MIB, certainty: "exact" });
+  });
+
+  test("the run has stopped, and a tick cost 31 µs", () => {
+    expect(store.status).toEqual({
+      state: "stopped",
+      elapsed: 1.75,
+      interval: 0.125,
+      missed: 0,
+      cost: 0.000031,
+      text: "",
+    });
+  });
+
+  test("who comes in the middle sees the open cell and the closed step", () => {
+    const late = new Store(() => 0);
+    late.apply(history(oneGpu));
+    expect(late.status).toMatchObject({ state: "running", elapsed: 1.375 });
+    expect([...late.spans.values()].map(({ label, stop }) => [label, stop])).toEqual([
+      ["fine-tune", null],
+      ["step 1", 1.375],
+    ]);
+    expect(late.spans.get(1)!.devices["cuda:0"]).toMatchObject({ after: null, peak: 5000 * MIB });
+    expect(times(late)).toHaveLength(11);
+  });
+});
+
+describe("eight GPUs", () => {
+  const store = play(eightGpus);
+
+  test("each has its own columns", () => {
+    for (let index = 0; index < 7; index++) {
+      const highest = Math.max(...mebibytes(store, `cuda:${index}`, "allocated"));
+      expect(highest).toBe(30_000 + index);
+    }
+    expect(store.timeline.columns).toHaveLength(24);
+  });
+
+  test("a span has nothing to say about the device that it did not touch", () => {
+    const { devices } = store.spans.get(1)!;
+    expect(Object.keys(devices)).toEqual([0, 1, 2, 3, 4, 5, 6].map((index) => `cuda:${index}`));
+    expect(devices["cuda:6"]).toMatchObject({ peak: 40_006 * MIB, certainty: "exact" });
+    expect(findPeak(store, "cuda:7")).toMatchObject({ bytes: 0, certainty: "sampled" });
+  });
+
+  test("a folded snapshot has two rows at a time, the lower before the higher", () => {
+    const healed = play(eightGpus, (index) => index < eightGpus.messages.length - 1);
+    const at = times(healed);
+    expect(at.length).toBeLessThan(times(store).length);
+    const pairs = Array.from({ length: at.length / 2 }, (_, pair) => 2 * pair);
+    expect(pairs.map((row) => at[row])).toEqual(pairs.map((row) => at[row + 1]));
+    const values = mebibytes(healed, "cuda:0", "allocated");
+    for (const row of pairs) expect(values[row]).toBeLessThanOrEqual(values[row + 1]!);
+    expect(Math.max(...values)).toBe(30_000);
+  });
+});
+
+describe("a gap and spans", () => {
+  const store = play(gapAndSpans);
+
+  test("one row of nothing breaks all lines where nothing was sampled", () => {
+    expect(times(store).map((time, row) => [time, mebibytes(store, "cuda:0", "allocated")[row]])).toEqual([
+      [0.125, 256],
+      [0.25, 512],
+      [0.375, 768],
+      [0.5, 640],
+      [4.0625, Number.NaN],
+      [7.625, 640],
+      [7.75, 700],
+      [7.875, 600],
+    ]);
+    expect(gapsWithin(store.timeline, [0, 8], 0.5)).toEqual([{ start: 0.5, stop: 7.625 }]);
+    expect(store.status?.missed).toBe(56);
+  });
+
+  test("a reading that is missing is a break of its own line alone", () => {
+    expect(mebibytes(store, "cuda:0", "device_used")[2]).toBeNaN();
+    expect(store.timeline.gaps.map((row) => store.timeline.time[row])).toEqual([4.0625]);
+  });
+
+  test("every peak says how surely it is known", () => {
+    const peaks = [...store.spans.values()].map(({ kind, devices }) => {
+      const { peak, certainty } = devices["cuda:0"]!;
+      return [kind, peak! / MIB, certainty];
+    });
+    expect(peaks).toEqual([
+      ["cell", 900, "at least"],
+      ["train", 768, "sampled"],
+      ["step", 800, "exact"],
+      ["save", 640, "sampled"],
+      ["evaluate", 700, "sampled"],
+    ]);
+    expect(findPeak(store, "cuda:0")).toMatchObject({ bytes: 900 * MIB, certainty: "at least" });
+  });
+
+  test("spans lie in one another", () => {
+    expect([...store.spans.values()].map(({ id, parent }) => [id, parent])).toEqual([
+      [1, null],
+      [2, 1],
+      [3, 2],
+      [4, 1],
+      [5, 1],
+    ]);
+    expect(store.spans.get(1)!.outcome).toBe("interrupted");
+  });
+
+  test("text comes as it was written", () => {
+    expect(store.schema!.label).toBe('über <b>"all"</b> & $x$');
+    expect(store.spans.get(1)!.label).toBe("a <cell>");
+  });
+});
+
+describe("a failed run", () => {
+  const store = play(failed);
+
+  test("the cell says what it raised", () => {
+    expect(store.spans.get(1)).toMatchObject({ stop: 0.5, outcome: "raised OutOfMemoryError" });
+  });
+
+  test("the page says why the numbers end", () => {
+    expect(conditionOf(store, 0)).toEqual({
+      kind: "failed",
+      text: "NVML was unloaded: driver/library version mismatch",
+    });
+  });
+});
+
+describe("a GPU that appears", () => {
+  const store = play(gpuAppears);
+
+  test("its series come at the end, under a schema of their own", () => {
+    const [first] = decoded(gpuAppears);
+    expect(first).toMatchObject({ schema: { devices: [{ key: "cpu", total: null }] } });
+    expect(store.schema!.devices.map(({ key }) => key)).toEqual(["cuda:0", "cpu"]);
+    expect(store.schema!.series.map(({ key }) => key)).toEqual([
+      "cpu/allocated",
+      "cpu/reserved",
+      "cpu/device_used",
+      "cuda:0/allocated",
+      "cuda:0/reserved",
+      "cuda:0/device_used",
+    ]);
+    expect(store.schema!.series[0]!.label).toBe("heap in use");
+  });
+
+  test("before that they are not available, and the others go on", () => {
+    expect(mebibytes(store, "cuda:0", "allocated")).toEqual([...Array(5).fill(Number.NaN), 128, 384, 128]);
+    expect(mebibytes(store, "cpu", "allocated")).toEqual([200, 220, 220, 220, 220, 230, 230, 230]);
+    expect(store.timeline.gaps).toEqual([]);
+  });
+
+  test("a span that began before it knows no reading of it at its start", () => {
+    expect(store.spans.get(1)!.devices["cuda:0"]).toEqual({
+      before: null,
+      after: 128 * MIB,
+      peak: 512 * MIB,
+      certainty: "exact",
+    });
+  });
+});

@@ -1,0 +1,219 @@
+"""Scripted runs, recorded as the publisher sends them: the same bytes every time and everywhere.
+
+Every time is a multiple of `TICK` and every reading a whole number of MiB, so that all of them are exact in
+binary, also as the wire's 32-bit floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, SpanKind, Timeline
+from hfmem_widget.testing import STARTED_AT, FakeClock
+from hfmem_widget.units import MIB
+from hfmem_widget.view import widget
+from hfmem_widget.view.protocol import Buffers, Message
+from hfmem_widget.view.publisher import Publisher
+
+TICK: Final = 0.125
+RUN: Final = "9f2c51aa"
+
+GPU_METRICS: Final = {
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "peak": "allocator peak",
+    "device_used": "device in use",
+}
+HOST_METRICS: Final = {
+    "allocated": "heap in use",
+    "reserved": "resident",
+    "device_used": "machine in use",
+}
+
+
+@dataclass
+class Recording:
+    """What left Python, and what a page that opens in the middle is given.
+
+    Attributes
+    ----------
+    sent : list of (Message, Buffers)
+    history : mapping
+        The `_history` trait as the widget packs it.
+    history_after : int
+        How many messages had been sent when it was packed.
+    """
+
+    sent: list[tuple[Message, Buffers]] = field(default_factory=list)
+    history: Mapping[str, Any] = field(default_factory=dict)
+    history_after: int = 0
+
+
+class Watch:
+    """A session sampled by hand, with a publisher that is called after each tick."""
+
+    def __init__(self, label: str, *, capacity: int = 4096) -> None:
+        self.session = Session(label, started_at=STARTED_AT, timeline=Timeline(0, capacity))
+        self.session.polling.interval = self.session.polling.current_interval = TICK
+        self.clock = FakeClock()
+        self.recording = Recording()
+        self._publisher = Publisher(self.session, self._send, clock=self.clock)
+        self._publisher.run = RUN
+
+    def tick(self, *mebibytes: float) -> None:
+        """Let `TICK` pass and sample every series."""
+        self.clock.advance(TICK)
+        values = tuple(value * MIB for value in mebibytes)
+        self.session.append(Sample(self.clock.now, values))
+        self.session.polling.ticks += 1
+        self._publisher(self.session)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass without a sample."""
+        start = self.clock.now
+        self.clock.advance(seconds)
+        self.session.timeline.add_gap(start, self.clock.now + TICK)
+        self.session.polling.missed += round(seconds / TICK)
+
+    @contextmanager
+    def span(
+        self, kind: SpanKind, label: str, peaks: Mapping[str, Peak], outcome: str = "done"
+    ) -> Iterator[Span]:
+        """Keep a span open that begins and ends with the newest sample."""
+        span = self.session.open_span(kind, label, self.session.last_sample)
+        yield span
+        self.session.close_span(span.id, self.session.last_sample, peaks, outcome)
+
+    def open_page(self) -> None:
+        """Pack the history as for a page that opens now."""
+        self.recording.history = widget._pack_history((self.session, RUN), None)
+        self.recording.history_after = len(self.recording.sent)
+
+    def finish(self) -> Recording:
+        self.session.stop(STARTED_AT + self.clock.now)
+        self._publisher.finish()
+        return self.recording
+
+    def _send(self, message: Message, buffers: Buffers) -> None:
+        self.recording.sent.append((message, buffers))
+
+
+def gpu(index: int) -> Device:
+    return Device(f"cuda:{index}", "NVIDIA H200", f"GPU-{index}", 143_771 * MIB)
+
+
+def series_of(devices: Sequence[Device], metrics: Mapping[str, str] = GPU_METRICS) -> list[Series]:
+    return [Series(one.key, metric, label) for one in devices for metric, label in metrics.items()]
+
+
+def exact(mebibytes: float) -> Peak:
+    return Peak(mebibytes * MIB, "exact")
+
+
+def one_gpu() -> Recording:
+    """Record a cell with two steps whose peaks stand above every sample."""
+    watch = Watch("fine-tune")
+    watch.session.adopt([gpu(0)], series_of([gpu(0)]))
+    watch.session.polling.cost = 0.000031
+    watch.tick(0, 0, 0, 1300)
+    with watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7160)}):
+        for index in range(8):
+            watch.tick(100 * index, 1024, 7160, 2324)
+        with watch.span("step", "step 1", {"cuda:0/allocated": exact(6000)}):
+            watch.tick(5000, 6144, 7160, 7444)
+            watch.tick(3840, 6144, 7160, 7444)
+        watch.open_page()
+        with watch.span("step", "step 2", {"cuda:0/allocated": exact(7160)}):
+            watch.tick(6500, 7588, 7160, 8888)
+            watch.tick(3840, 7588, 7160, 8888)
+        watch.tick(3840, 7588, 7160, 8888)
+    return watch.finish()
+
+
+def eight_gpus() -> Recording:
+    """Record five and a half seconds in a timeline of 16 rows, which folds; one GPU of the eight is idle."""
+    watch = Watch("pretrain", capacity=16)
+    devices = [gpu(index) for index in range(8)]
+    watch.session.adopt(devices, series_of(devices))
+    watch.tick(*[0, 0, 0, 1300] * 8)
+    peaks = {f"{one.key}/allocated": exact(40_000 + index) for index, one in enumerate(devices[:7])}
+    with watch.span("cell", "pretrain", peaks):
+        for tick in range(43):
+            held = 30_000 if tick == 21 else 500 * (tick % 8)
+            busy = [[held + index, held + 64, 40_000, held + 1364] for index in range(7)]
+            watch.tick(*[value for one in busy for value in one], 0, 0, 0, 1300)
+            if tick == 30:
+                watch.open_page()
+    return watch.finish()
+
+
+def gap_and_spans() -> Recording:
+    """Record nested spans of every certainty, a stretch without samples, and a reading that goes missing."""
+    watch = Watch('über <b>"all"</b> & $x$')
+    watch.session.adopt([gpu(0)], series_of([gpu(0)]))
+    watch.tick(256, 512, 300, 1812)
+    with watch.span(
+        "cell", "a <cell>", {"cuda:0/allocated": Peak(900 * MIB, "at least")}, "interrupted"
+    ):
+        with (
+            watch.span("train", "train", {}),
+            watch.span("step", "step 1", {"cuda:0/allocated": exact(800)}),
+        ):
+            watch.tick(512, 1024, 800, 2324)
+            watch.tick(768, 1024, 800, math.nan)
+            watch.tick(640, 1024, 800, 2324)
+        with watch.span("save", "save", {}):
+            watch.sleep(7.0)
+            watch.tick(640, 1024, 800, 2324)
+        watch.open_page()
+        with watch.span("evaluate", "evaluate", {}):
+            watch.tick(700, 1024, 800, 2324)
+            watch.tick(600, 1024, 800, 2324)
+    return watch.finish()
+
+
+def failed() -> Recording:
+    """Record a cell that ran out of memory, and whose poller gave up before that."""
+    watch = Watch("too large")
+    watch.session.adopt([gpu(0)], series_of([gpu(0)]))
+    with watch.span(
+        "cell", "too large", {"cuda:0/allocated": exact(143_000)}, "raised OutOfMemoryError"
+    ):
+        for held in (0, 70_000, 140_000):
+            watch.tick(held, held, 143_000, held + 1300)
+        watch.open_page()
+        watch.session.polling.stopped = "NVML was unloaded: driver/library version mismatch"
+        watch.tick(142_000, 142_000, 143_000, 143_300)
+    return watch.finish()
+
+
+def gpu_appears() -> Recording:
+    """Record the process' own memory, and a GPU from the moment at which the cell first used it."""
+    watch = Watch("first use")
+    host = Device("cpu", "AMD EPYC 9454")
+    watch.session.adopt([host], series_of([host], HOST_METRICS))
+    watch.tick(200, 700, 9000)
+    with watch.span("cell", "first use", {"cuda:0/allocated": exact(512)}):
+        for _ in range(4):
+            watch.tick(220, 720, 9000)
+        watch.open_page()
+        watch.session.adopt(
+            [gpu(0), host], [*series_of([host], HOST_METRICS), *series_of([gpu(0)])]
+        )
+        watch.tick(230, 730, 9000, 128, 256, 128, 1556)
+        watch.tick(230, 730, 9000, 384, 512, 512, 1812)
+        watch.tick(230, 730, 9000, 128, 512, 512, 1812)
+    return watch.finish()
+
+
+RUNS: Final[dict[str, Callable[[], Recording]]] = {
+    "one-gpu": one_gpu,
+    "eight-gpus": eight_gpus,
+    "gap-and-spans": gap_and_spans,
+    "failed": failed,
+    "gpu-appears": gpu_appears,
+}
