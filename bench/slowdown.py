@@ -8,17 +8,20 @@ and thrown away, as there is no page here. Against it: the memory tracker that t
 runs with skip_memory_metrics=False.
 
 bert-large's shape in bfloat16 on a GPU, a small BERT on the CPU, with random weights and tokens,
-and AdamW. ipyexperiments is left out: its measuring is bound to the cells of an IPython shell.
+and AdamW. On the CPU one core is left free. ipyexperiments is left out: its measuring is bound to
+the cells of an IPython shell.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from importlib.util import find_spec
 
 import measure
 import numpy as np
@@ -96,6 +99,9 @@ class Training:
     def __init__(self) -> None:
         self.on_gpu = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.on_gpu else "cpu")
+        if not self.on_gpu:
+            # With a thread on every core, whoever else runs stalls all of them for seconds.
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
         torch.manual_seed(0)
         self.model = BertForSequenceClassification(BertConfig(**(LARGE if self.on_gpu else SMALL)))
         if self.on_gpu:
@@ -152,7 +158,11 @@ def main() -> None:
     # The tracker's cost is so large that a few pairs tell it, and so long that many would take minutes.
     few = {TRACKER: ways.pop(TRACKER)}
     ratios = measure.interleave(ways, arguments.pairs, within=100)
-    ratios |= measure.interleave(few, arguments.pairs // 6, within=20)
+    notes = []
+    if find_spec("psutil"):
+        ratios |= measure.interleave(few, arguments.pairs // 6, within=20)
+    else:
+        notes.append(f"{TRACKER}: does nothing without psutil, not measured.")
     rows = []
     for name, pairs in ratios.items():
         wall, cpu = (measure.estimate(one).text(digits=2) for one in 100 * (np.array(pairs).T - 1))
@@ -163,6 +173,7 @@ def main() -> None:
         f"{measure.machine('torch', 'transformers')}, {where}; blocks of {training.steps} steps",
         ["way", "pairs", "% slower than off", "% more CPU time"],
         rows,
+        notes=notes,
         raw=ratios,
         json_to=arguments.json,
     )

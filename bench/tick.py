@@ -87,7 +87,7 @@ class Poller:
         self.clock.advance(0.1)
         self.tick_of_monitor()
 
-    def _ticker(self, tick: Callable[[], None], interval: float) -> Ticker:
+    def _ticker(self, tick: Callable[[], object], interval: float) -> Ticker:
         self.tick_of_monitor = tick
         return HandTicker(tick, interval, clock=self.clock)
 

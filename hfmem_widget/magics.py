@@ -94,8 +94,8 @@ class MemwatchMagics(Magics):
         help="Take the exact peak of the resident set, by resetting the kernel's mark of it "
         "(which also resets ru_maxrss of resource.getrusage).",
     )
-    @no_var_expand  # type: ignore[arg-type]  # typed for a callable of Never
-    @line_cell_magic(NAME)
+    @no_var_expand
+    @line_cell_magic(NAME)  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
     def memwatch(self, line: str, cell: str | None = None) -> Any:
         """Watch the memory of this cell, or of every later one.
 

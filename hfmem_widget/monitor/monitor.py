@@ -31,7 +31,7 @@ GAP = 3.0
 BUSY_FRACTION = 0.2
 """Of an interval: what a tick may cost before the poller slows down."""
 
-PROGRESS_PERIOD = 0.25
+PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
 
 CLOCK_STEP = 2.0
@@ -47,7 +47,6 @@ class _Watched:
     columns: list[int] | None = None
     windows: dict[int, Window] = field(default_factory=dict)
     resident: dict[int, ResidentPeak] = field(default_factory=dict)
-    notes_seen: int = 0
 
 
 class Monitor:
@@ -87,7 +86,6 @@ class Monitor:
         self._hung: list[Ticker] = []
         self._claims = 0
         self._missed_before = 0
-        self._notes_said = 0
         self._held_for_fork = False
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.RLock()
@@ -121,7 +119,7 @@ class Monitor:
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         session = Session(options.label, started_at=self._wall())
         session.polling.interval = session.polling.current_interval = options.interval
-        watched = _Watched(session, options, self._clock(), notes_seen=self._notes_said)
+        watched = _Watched(session, options, self._clock())
         self._adopt(watched)
         with self._lock:
             self._watched[id(session)] = watched
@@ -244,6 +242,19 @@ class Monitor:
             watched.session.replace_lock()
 
     def _tick(self) -> None:
+        try:
+            self._tick_once()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            for watched in self._listening():
+                watched.session.polling.stopped = reason
+            self._note(
+                f"Polling stopped ({reason}). Exact peaks are not affected. Please report this."
+            )
+            self._publish(self._listening())
+            raise
+
+    def _tick_once(self) -> None:
         with self._ticking:
             ticker = self._ticker
             started = self._cpu()
@@ -254,14 +265,15 @@ class Monitor:
             if ticker is None or ticker.stopping:
                 return
             missed = ticker.missed - self._missed_before
-            for watched in self._listening():
+            listening = self._listening()
+            for watched in listening:
                 self._append(watched, row)
                 self._count(watched.session, now, missed, ticker.interval)
             self._last_tick, self._missed_before = now, ticker.missed
             self._watch_clocks(now)
-            self._report_progress(now)
-            self._back_off(ticker, self._cpu() - started)
-            self._publish()
+            self._report_progress(listening, now)
+            self._back_off(listening, ticker, self._cpu() - started)
+            self._publish(listening)
 
     def _listening(self) -> list[_Watched]:
         with self._lock:
@@ -289,11 +301,9 @@ class Monitor:
             devices = tuple(device for device in devices if device.key in wanted)
         if devices != session.devices or len(series) != len(session.series):
             session.adopt(devices, series)
-        with self._lock:
-            notes = sampler.take_notes()
-            session.notes.extend(notes[watched.notes_seen :])
-            # A session begun later is not told again what an earlier one has shown.
-            watched.notes_seen = self._notes_said = len(notes)
+        # Whoever comes first shows a sentence; a session begun later does not repeat it.
+        for sentence in sampler.take_notes():
+            self._note(sentence, session)
 
     def _count(self, session: Session, now: float, missed: int, interval: float) -> None:
         polling = session.polling
@@ -310,18 +320,18 @@ class Monitor:
             self._note("The machine was suspended or its clock was set while this ran.")
         self._last_wall = ahead
 
-    def _report_progress(self, now: float) -> None:
+    def _report_progress(self, listening: list[_Watched], now: float) -> None:
         if now - self._last_progress < PROGRESS_PERIOD:
             return
         self._last_progress = now
         by_window = self.ledger.so_far()
-        for watched in self._listening():
+        for watched in listening:
             for span_id, window in list(watched.windows.items()):
                 if window in by_window:
                     watched.session.progress(span_id, self._wanted(watched, by_window[window]))
 
-    def _back_off(self, ticker: Ticker, cost: float) -> None:
-        for watched in self._listening():
+    def _back_off(self, listening: list[_Watched], ticker: Ticker, cost: float) -> None:
+        for watched in listening:
             polling = watched.session.polling
             polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
             if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.interval:
@@ -332,8 +342,8 @@ class Monitor:
                 )
                 break
 
-    def _publish(self) -> None:
-        for watched in self._listening():
+    def _publish(self, listening: list[_Watched]) -> None:
+        for watched in listening:
             for listener in watched.session.subscribers:
                 try:
                     listener(watched.session)
@@ -341,10 +351,10 @@ class Monitor:
                     watched.session.unsubscribe(listener)
                     self._note(f"The live view stopped ({type(error).__name__}: {error}).")
 
-    def _note(self, sentence: str) -> None:
-        for watched in self._listening():
-            if sentence not in watched.session.notes:
-                watched.session.notes.append(sentence)
+    def _note(self, sentence: str, *also: Session) -> None:
+        for session in {*also, *(watched.session for watched in self._listening())}:
+            if sentence not in session.notes:
+                session.notes.append(sentence)
 
     def _start_polling(self, interval: float) -> None:
         with self._lock:

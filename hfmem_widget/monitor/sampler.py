@@ -24,10 +24,12 @@ class _Reader:
 
     source: Source
     columns: list[int] = field(default_factory=list)
+    devices: tuple[Device, ...] = ()
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()
     latest_at: float = -1e300
     failed: bool = False
+    notes_taken: int = 0
 
 
 class Sampler:
@@ -45,11 +47,10 @@ class Sampler:
     ) -> None:
         self.devices: tuple[Device, ...] = ()
         self.series: tuple[Series, ...] = ()
-        self.notes: list[str] = []
+        self._faults: list[str] = []
         self._clock = clock
         self._readers = [_Reader(source) for source in sources]
         self._layout = threading.Lock()
-        self._known_devices: tuple[tuple[Device, ...], ...] = ()
 
     def poll(self) -> tuple[float, ...]:
         """Read every source once; for the poller's thread."""
@@ -90,7 +91,7 @@ class Sampler:
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             reader.failed = True
             reader.latest = ()
-            self.notes.append(
+            self._faults.append(
                 f"Reading {reader.source.name} failed ({type(error).__name__}: {error}); "
                 "the other figures are unaffected. Please report this."
             )
@@ -106,24 +107,35 @@ class Sampler:
         return tuple(row)
 
     def _follow_sources(self) -> None:
-        known = tuple(reader.source.devices for reader in self._readers)
-        grown = any(len(one.columns) < len(one.source.series) for one in self._readers)
-        if not grown and known == self._known_devices:
+        for reader in self._readers:
+            source = reader.source
+            if source.devices is not reader.devices or len(source.series) != len(reader.columns):
+                break
+        else:
             return
         with self._layout:
+            for reader in self._readers:
+                reader.devices = reader.source.devices
             series = list(self.series)
             for reader in self._readers:
                 for new in reader.source.series[len(reader.columns) :]:
                     reader.columns.append(len(series))
                     series.append(new)
             self.series = tuple(series)
-            self.devices = merge_devices(known)
-            self._known_devices = known
+            self.devices = merge_devices([reader.devices for reader in self._readers])
 
     def take_notes(self) -> list[str]:
-        """Return all that the sources have had to say so far, in order."""
-        said = [note for reader in self._readers for note in reader.source.notes]
-        return said + self.notes
+        """Return what the sources have had to say since the last time."""
+        new: list[str] = []
+        for reader in self._readers:
+            said = reader.source.notes
+            if len(said) > reader.notes_taken:
+                new += said[reader.notes_taken :]
+                reader.notes_taken = len(said)
+        if self._faults:
+            new += self._faults
+            self._faults = []
+        return new
 
 
 def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:

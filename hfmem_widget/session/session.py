@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.labels import plain
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
+    ROLES,
     Device,
     Peak,
     Polling,
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-SPANS_KEPT = 10_000
+RECENT_SAMPLES = 64
+"""Samples kept as they came, for who reads them tick by tick."""
+
+SPAN_READINGS = 60_000
+"""Readings kept in spans, over all of them: the more series there are, the fewer spans."""
 
 
 class Session:
@@ -71,7 +77,7 @@ class Session:
         self._open: dict[int, list[float]] = {}
         self._spans_opened = 0
         self._latest = Sample(0.0, ())
-        self._highest: list[float] = []
+        self._recent: deque[Sample] = deque(maxlen=RECENT_SAMPLES)
         self._subscribers: list[Callable[[Session], None]] = []
         self._lock = threading.RLock()
 
@@ -104,6 +110,11 @@ class Session:
         """The newest sample."""
         return self._latest
 
+    def since(self, time: float) -> list[Sample]:
+        """Return the samples taken after some second, as far as the newest `RECENT_SAMPLES` tell."""
+        with self._lock:
+            return [sample for sample in self._recent if sample.time > time]
+
     def index(self, key: str) -> int | None:
         """Return the column of a series, such as ``"cuda:0/allocated"``; None if there is none."""
         return self._index.get(key)
@@ -128,8 +139,8 @@ class Session:
         with self._lock:
             index = self._index.get(key)
             known = [span.peaks[key].value for span in self._spans.values() if key in span.peaks]
-            if index is not None and index < len(self._highest):
-                known.append(self._highest[index])
+            if index is not None:
+                known.extend(self.timeline.high[:, index].tolist())
         known = [value for value in known if not math.isnan(value)]
         return max(known, default=NOT_AVAILABLE)
 
@@ -141,10 +152,17 @@ class Session:
                 raise WatchStateError(message)
             return self._spans[span_id]
 
-    def between(self, start: float, stop: float) -> Timeline:
-        """Return the part of the timeline that touches the seconds from `start` to `stop`, as a copy."""
+    def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
+        """Return the part of the timeline that touches the seconds from `start` to `stop`, as a copy.
+
+        Parameters
+        ----------
+        start, stop : float
+        columns : sequence of int, optional
+            Take only these series.
+        """
         with self._lock:
-            return self.timeline.between(start, stop)
+            return self.timeline.between(start, stop, columns)
 
     def adopt(self, devices: Sequence[Device], series: Sequence[Series]) -> None:
         """Take over what is read; series may be added at the end, devices may be replaced by key."""
@@ -153,7 +171,7 @@ class Session:
             self.series = tuple(series)
             self._index = {one.key: position for position, one in enumerate(self.series)}
             self.timeline.widen(len(self.series))
-            for highs in (self._highest, *self._open.values()):
+            for highs in self._open.values():
                 highs.extend([NOT_AVAILABLE] * (len(self.series) - len(highs)))
 
     def append(self, sample: Sample) -> Sample:
@@ -166,8 +184,8 @@ class Session:
             if sample.time < self._latest.time:
                 sample = replace(sample, time=self._latest.time)
             self._latest = sample
+            self._recent.append(sample)
             self.timeline.append(sample.time, sample.values)
-            _raise_highs(self._highest, sample.values)
             for highs in self._open.values():
                 _raise_highs(highs, sample.values)
         return sample
@@ -198,7 +216,7 @@ class Session:
             known = {
                 series.key: Peak(high, "sampled")
                 for series, high in zip(self.series, highs, strict=False)
-                if not math.isnan(high)
+                if series.metric in ROLES and not math.isnan(high)
             }
             known.update(peaks)
             span = replace(
@@ -273,7 +291,7 @@ class Session:
         return figure(self)
 
     def _forget_old_spans(self) -> None:
-        if len(self._spans) > SPANS_KEPT:
+        if len(self._spans) * max(1, len(self.series)) > SPAN_READINGS:
             oldest = next((one for one in self._spans if one not in self._open), None)
             if oldest is not None:
                 del self._spans[oldest]

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 CAPACITY = 4096
+CELLS = 250_000
+"""Readings kept at most, over all series: the more there are, the fewer rows."""
+
 GAPS_KEPT = 256
 
 Floats = NDArray[np.float64]
@@ -17,7 +20,8 @@ class Timeline:
     """Rows of readings that fold when they are full.
 
     A row holds the lowest and the highest value of each series over `bucket` consecutive samples.
-    When `capacity` rows are full, neighbours merge and `bucket` doubles: the whole run always fits,
+    When `capacity` rows are full (fewer where there are very many series), neighbours merge and
+    `bucket` doubles: the whole run always fits,
     and no sampled extreme is ever lost.
 
     Parameters
@@ -71,17 +75,18 @@ class Timeline:
         self.samples += 1
         if self._rows and self._filled < self.bucket:
             row = self._rows - 1
-            np.fmin(self._low[row], values, out=self._low[row])
-            np.fmax(self._high[row], values, out=self._high[row])
+            new = np.array(values)
+            np.fmin(self._low[row], new, out=self._low[row])
+            np.fmax(self._high[row], new, out=self._high[row])
             self._filled += 1
             return
-        if self._rows == self.capacity:
+        if self._rows >= self.capacity or self._rows * self.width > CELLS:
             self._fold()
         if self._rows == len(self._time):
             self._allocate(min(self.capacity, max(64, 2 * self._rows)), self.width)
         self._time[self._rows] = time
         self._low[self._rows] = values
-        self._high[self._rows] = values
+        self._high[self._rows] = self._low[self._rows]
         self._rows += 1
         self._filled = 1
 
@@ -97,27 +102,32 @@ class Timeline:
         if width > self.width:
             self._allocate(len(self._time), width)
 
-    def between(self, start: float, stop: float) -> Timeline:
-        """Return the rows that touch the seconds from `start` to `stop`, as a copy."""
+    def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
+        """Return the rows that touch the seconds from `start` to `stop`, of some series, as a copy."""
         first = max(0, int(self.time.searchsorted(start, side="right")) - 1)
         last = int(self.time.searchsorted(stop, side="right"))
-        part = Timeline(self.width, self.capacity)
+        part = Timeline(self.width if columns is None else len(columns), self.capacity)
         part.bucket = part._filled = self.bucket
         part.samples = (last - first) * self.bucket
         part._rows = last - first
         part._time = self.time[first:last].copy()
-        part._low = self.low[first:last].copy()
-        part._high = self.high[first:last].copy()
+        taken = slice(None) if columns is None else list(columns)
+        part._low = self.low[first:last, taken].copy()
+        part._high = self.high[first:last, taken].copy()
         part.gaps = [gap for gap in self.gaps if gap[1] >= start and gap[0] <= stop]
         return part
 
     def _fold(self) -> None:
-        half = self.capacity // 2
-        self._time[:half] = self._time[: self.capacity : 2]
-        low, high = self._low, self._high
-        low[:half] = np.fmin(low[: self.capacity : 2], low[1 : self.capacity : 2])
-        high[:half] = np.fmax(high[: self.capacity : 2], high[1 : self.capacity : 2])
-        self._rows = half
+        time, low, high = self.time, self.low, self.high
+        pairs = self._rows // 2
+        self._time[:pairs] = time[: 2 * pairs : 2]
+        self._low[:pairs] = np.fmin(low[: 2 * pairs : 2], low[1 : 2 * pairs : 2])
+        self._high[:pairs] = np.fmax(high[: 2 * pairs : 2], high[1 : 2 * pairs : 2])
+        # An odd last row has nothing to merge with and stays as it is.
+        for last in range(2 * pairs, self._rows):
+            for column in (self._time, self._low, self._high):
+                column[pairs] = column[last]
+        self._rows -= pairs
         self.bucket *= 2
 
     def _allocate(self, rows: int, width: int) -> None:

@@ -17,7 +17,7 @@ METRICS = ("allocated", "reserved", "device_used")
 
 SNAPSHOT_ROWS = 1000
 SNAPSHOT_BYTES = 32_768
-SPANS_IN_SNAPSHOT = 500
+SPANS_IN_SNAPSHOT = 40
 SPANS_IN_ROWS = 20
 
 Message = dict[str, Any]
@@ -83,13 +83,13 @@ def describe_span(session: Session, span: Span) -> Message:
     }
 
 
-def describe_status(session: Session, elapsed: float) -> Message:
+def describe_status(session: Session) -> Message:
     """Return how the watch is doing."""
     polling = session.polling
     state = "failed" if polling.stopped else "running" if session.running else "stopped"
     return {
         "state": state,
-        "elapsed": round(elapsed, 3),
+        "elapsed": round(session.last_sample.time, 3),
         "interval": polling.current_interval,
         "missed": polling.missed,
         "cost": _number(round(polling.cost, 7)),
@@ -118,7 +118,7 @@ def rows(
         "seq": seq,
         "rows": len(samples),
         "spans": [describe_span(session, span) for span in spans],
-        "status": describe_status(session, float(time[-1]) if len(time) else 0.0),
+        "status": describe_status(session),
     }
     return message, [time.tobytes(), values.tobytes()]
 
@@ -127,7 +127,8 @@ def snapshot(session: Session, run: str, seq: int) -> tuple[Message, Buffers]:
     """Return the whole session, decimated to at most `SNAPSHOT_ROWS` rows and `SNAPSHOT_BYTES`."""
     columns = charted(session)
     fits = SNAPSHOT_BYTES // (8 + 4 * max(1, len(columns)))
-    time, values = decimate(session.between(0.0, math.inf), columns, min(SNAPSHOT_ROWS, fits))
+    timeline = session.between(0.0, math.inf, columns)
+    time, values = decimate(timeline, min(SNAPSHOT_ROWS, fits))
     spans = session.spans
     open_spans = {span.id for span in session.open_spans}
     recent = [span for span in spans if span.id not in open_spans][-SPANS_IN_SNAPSHOT:]
@@ -140,21 +141,19 @@ def snapshot(session: Session, run: str, seq: int) -> tuple[Message, Buffers]:
         "rows": len(time),
         "schema": describe(session),
         "spans": [describe_span(session, span) for span in sent],
-        "status": describe_status(session, session.last_sample.time),
+        "status": describe_status(session),
     }
     return message, [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
 
 
 def decimate(
-    timeline: Timeline, columns: Sequence[int], most: int
+    timeline: Timeline, most: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
     """Return a timeline as at most `most` rows that keep every lowest and highest value.
 
     Parameters
     ----------
     timeline : Timeline
-    columns : sequence of int
-        The series to take.
     most : int
         Rows allowed, at least 8.
 
@@ -162,13 +161,12 @@ def decimate(
     -------
     time : ndarray, shape (rows,)
         Seconds, never decreasing.
-    values : ndarray, shape (rows, len(columns))
+    values : ndarray, shape (rows, timeline.width)
         A stretch that was folded gives two rows at the same time, its lowest and its highest values;
         a gap gives a row of NaN.
     """
     gaps = sorted(timeline.gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
-    low, high = timeline.low[:, columns], timeline.high[:, columns]
-    time = timeline.time
+    time, low, high = timeline.time, timeline.low, timeline.high
     room = most - len(gaps)
     folded = timeline.bucket > 1
     if len(time) > (room // 2 if folded else room):
@@ -179,7 +177,7 @@ def decimate(
         folded = True
     if folded:
         time = np.repeat(time, 2)
-        low = np.stack([low, high], axis=1).reshape(len(time), len(columns))
+        low = np.stack([low, high], axis=1).reshape(len(time), timeline.width)
     if gaps:
         middles = np.array([(start + stop) / 2 for start, stop in sorted(gaps)])
         places = time.searchsorted(middles)

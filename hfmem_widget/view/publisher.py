@@ -77,15 +77,17 @@ class Publisher:
         self._send_everything(self._clock())
 
     def _collect(self, session: Session) -> None:
-        sample = session.last_sample
-        if sample.time <= self._sent_until:
+        # More than one: the edges of spans are read between ticks.
+        new = session.since(self._sent_until)
+        if not new:
             return
         gaps = session.timeline.gaps
         if gaps and gaps[-1][0] >= self._sent_until and gaps[-1][1] > self._gap_until:
             start, self._gap_until = gaps[-1]
             self._outbox.append(((start + self._gap_until) / 2, ()))
-        self._outbox.append((sample.time, sample.values))
-        self._sent_until = sample.time
+        self._outbox += [(sample.time, sample.values) for sample in new]
+        self._outbox.sort(key=_time)
+        self._sent_until = new[-1].time
 
     def _send_rows(self, now: float) -> None:
         changed = [
@@ -114,3 +116,7 @@ class Publisher:
         self._spans.update((span.id, span) for span in spans)
         while len(self._spans) > 400:
             del self._spans[next(iter(self._spans))]
+
+
+def _time(row: tuple[float, tuple[float, ...]]) -> float:
+    return row[0]

@@ -82,7 +82,7 @@ function receive(store: Store, kind: "rows" | "snapshot", { time, values }: Rows
     METRICS.map((metric) => ({ key: `${device}/${metric}`, device, metric, label: metric })),
   );
   const devices = DEVICES.map((key) => ({ key, name: "bench", total: 150 * GIB }));
-  const schema = { label: "bench", started_at: 0, compact: false, devices, series };
+  const schema = { label: "bench", started_at: 0, devices, series };
   const content = {
     kind,
     protocol: 1,

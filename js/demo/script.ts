@@ -133,7 +133,6 @@ export function cpuCell(seconds: number): Script {
     schema: {
       label: "cell [3]",
       started_at: 1763683200,
-      compact: false,
       devices: [{ key: "cpu", name: "this process", total: 16 * GIB }],
       series: seriesOf({ key: "cpu", name: "", total: null }, ["heap in use", "resident", "machine in use"]),
     },
@@ -153,7 +152,6 @@ function schemaOf({ label, devices: count, total = 150_754_820_096 }: Plan): Sch
   return {
     label,
     started_at: 1763683200,
-    compact: false,
     devices,
     series: devices.flatMap((device) =>
       seriesOf(

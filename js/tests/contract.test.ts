@@ -1,46 +1,20 @@
 /** What Python wrote (`tests/contract/frames`), through the real decoder into the real store. */
 
 import { describe, expect, test, vi } from "vitest";
-import eightGpus from "../../tests/contract/frames/eight-gpus.json";
-import failed from "../../tests/contract/frames/failed.json";
-import gapAndSpans from "../../tests/contract/frames/gap-and-spans.json";
-import gpuAppears from "../../tests/contract/frames/gpu-appears.json";
-import oneGpu from "../../tests/contract/frames/one-gpu.json";
 import { conditionOf } from "../src/core/condition.ts";
 import { gapsWithin } from "../src/core/gaps.ts";
 import { findPeak } from "../src/core/peak.ts";
-import { decode, decodeHistory } from "../src/core/protocol.ts";
 import { Store } from "../src/core/store.ts";
+import { decoded, history, RECORDINGS, type Recording } from "./recordings.ts";
 
-interface Recording {
-  messages: { content: object; buffers: string[] }[];
-  history: { after: number; state: object; buffers: Record<string, string> };
-}
-
-const RECORDINGS: Record<string, Recording> = {
+const MIB = 2 ** 20;
+const {
   "one-gpu": oneGpu,
   "eight-gpus": eightGpus,
   "gap-and-spans": gapAndSpans,
   failed,
   "gpu-appears": gpuAppears,
-};
-const NAMES = Object.keys(RECORDINGS);
-const MIB = 2 ** 20;
-
-/** As a browser hands it over: a view that starts at some byte of the frame. */
-function bytes(base64: string): DataView {
-  const text = `-----${atob(base64)}`;
-  return new DataView(Uint8Array.from(text, (letter) => letter.charCodeAt(0)).buffer, 5);
-}
-
-function decoded(recording: Recording) {
-  return recording.messages.map(({ content, buffers }) => decode(content, buffers.map(bytes)));
-}
-
-function history({ history: { state, buffers } }: Recording) {
-  const inPlace = Object.entries(buffers).map(([name, base64]) => [name, bytes(base64)]);
-  return decodeHistory({ ...state, ...Object.fromEntries(inPlace) });
-}
+} = RECORDINGS;
 
 function play(recording: Recording, isLost: (index: number) => boolean = () => false): Store {
   const store = new Store(() => 0);
@@ -78,8 +52,7 @@ function essence(store: Store) {
   return { schema, status, spans, seq, extremes: extremes(store) };
 }
 
-describe.each(NAMES)("%s", (name) => {
-  const recording = RECORDINGS[name]!;
+describe.each<[string, Recording]>(Object.entries(RECORDINGS))("%s", (name, recording) => {
   const last = recording.messages.length - 1;
   // A folded snapshot tells a stretch by its lowest and its highest.
   const told = name === "eight-gpus" ? essence : everything;

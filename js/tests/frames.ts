@@ -5,7 +5,6 @@ import { type BufferLike, decode, type Message, type Span } from "../src/core/pr
 export const SCHEMA = {
   label: "test",
   started_at: 0,
-  compact: false,
   devices: [
     { key: "cuda:0", name: "GPU", total: 1000 },
     { key: "cpu", name: "host", total: null },

@@ -196,6 +196,60 @@ describe("widget.js, the loader", () => {
     expect(second.sent).toEqual([]);
   });
 
+  test("the next widget asks again where the first was closed before its answer", async () => {
+    const [first, second] = [new FakeModel(), new FakeModel()];
+    const close = (await loader()).initialize({ model: first });
+    await vi.waitFor(() => expect(first.sent).toEqual([{ kind: "bundle" }]));
+    (close as () => void)();
+    expect(first.listeners).toBe(0);
+    const two = await loader();
+    two.initialize({ model: second });
+    await vi.waitFor(() => expect(second.sent).toEqual([{ kind: "bundle" }]));
+    second.emit("msg:custom", { kind: "bundle" }, [new TextEncoder().encode(CHART)]);
+    const el = host();
+    await two.render({ model: second, el });
+    expect(el.textContent).toBe("chart");
+  });
+
+  test("a page whose configuration cannot be read gets the chart from the kernel", async () => {
+    const config = document.body.appendChild(document.createElement("script"));
+    config.id = "jupyter-config-data";
+    config.type = "application/json";
+    config.textContent = "{";
+    const model = new FakeModel();
+    (await loader()).initialize({ model });
+    await vi.waitFor(() => expect(model.sent).toEqual([{ kind: "bundle" }]));
+  });
+
+  test("code that does not run becomes a sentence", async () => {
+    const model = new FakeModel();
+    const widget = await loader();
+    widget.initialize({ model });
+    await vi.waitFor(() => expect(model.sent).toHaveLength(1));
+    vi.stubGlobal("URL", Object.assign(URL, { createObjectURL: () => "data:text/javascript,throw 'oh'" }));
+    model.emit("msg:custom", { kind: "bundle" }, [new Uint8Array(1)]);
+    const el = host();
+    await widget.render({ model, el });
+    expect(el.textContent).toBe(
+      "The memory chart cannot be shown (oh); the numbers are being recorded all the same.",
+    );
+    expect(model.listeners).toBe(0);
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
+  test("while no chart comes, the newest messages are kept and no more", async () => {
+    const model = new FakeModel();
+    const widget = await loader();
+    widget.initialize({ model });
+    await vi.waitFor(() => expect(model.sent).toHaveLength(1));
+    for (let seq = 0; seq < 1000; seq++) deliver(model, "rows", seq, []);
+    model.emit("msg:custom", { kind: "bundle" }, [new TextEncoder().encode(CHART)]);
+    await widget.render({ model, el: host() });
+    const seen = (globalThis as { seenByChart?: number[] }).seenByChart!;
+    expect(seen.length).toBeLessThan(300);
+    expect(seen).toContain(999);
+  });
+
   test("when nothing comes in ten seconds it says so, and still takes what comes later", async () => {
     const model = new FakeModel();
     const widget = await loader();

@@ -143,6 +143,51 @@ describe("View", () => {
     expect(element.querySelector(".hfmem-condition")!.textContent).toBe("NVML went away");
   });
 
+  test.each(["throws", "rejects"])(
+    "a drawing that %s is told beside the chart, until one succeeds",
+    async (how) => {
+      const store = new Store(Date.now);
+      const { element } = open(store);
+      plotly.draw.mockImplementationOnce(() => {
+        if (how === "throws") throw new Error("no room");
+        return Promise.reject(new Error("no room"));
+      });
+      store.apply(snapshot());
+      paint();
+      await Promise.resolve();
+      const condition = element.querySelector(".hfmem-condition")!;
+      expect(condition.textContent).toBe("the chart cannot be drawn (Error: no room)");
+      store.apply(message("rows", 1, [level(5, 1)]));
+      vi.advanceTimersByTime(500);
+      paint();
+      vi.advanceTimersByTime(500);
+      expect(condition.textContent).toMatch(/^running/);
+    },
+  );
+
+  test("a drag holds the drawing still, a right click does not", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    paint();
+    const plot = element.querySelector(".hfmem-plot")!;
+    for (const [button, draws] of [
+      [2, 1],
+      [0, 0],
+    ]) {
+      plot.dispatchEvent(new MouseEvent("pointerdown", { button: button!, bubbles: true }));
+      plotly.draw.mockClear();
+      store.apply(message("rows", store.seq + 1, [level(5 + store.seq, 1)]));
+      vi.advanceTimersByTime(500);
+      paint();
+      expect(plotly.draw).toHaveBeenCalledTimes(draws!);
+    }
+    globalThis.dispatchEvent(new MouseEvent("pointerup"));
+    vi.advanceTimersByTime(500);
+    paint();
+    expect(plotly.draw).toHaveBeenCalledTimes(1);
+  });
+
   test("silence is told while a run goes on, and not after it", () => {
     for (const [state, text] of [
       ["running", /^no news for 30 s \(last \d\d:\d\d:\d\d\)$/],
@@ -213,10 +258,16 @@ describe("View", () => {
     expect(plotly.draw).not.toHaveBeenCalled();
   });
 
-  test("the style sheet is there once, however many views", () => {
+  test("the style sheet is there once, in its newest form, however many views", () => {
     const store = new Store(Date.now);
+    const old = document.head.querySelector("style[data-hfmem-styles]") ?? document.createElement("style");
+    old.setAttribute("data-hfmem-styles", "");
+    old.textContent = "/* of an earlier version */";
+    document.head.append(old);
     open(store);
     open(store);
-    expect(document.querySelectorAll("style[data-hfmem-styles]")).toHaveLength(1);
+    const [sheet, ...more] = document.querySelectorAll("style[data-hfmem-styles]");
+    expect(more).toEqual([]);
+    expect(sheet!.textContent).toContain(".hfmem-root");
   });
 });

@@ -18,6 +18,7 @@ const LEAST_ZOOM_SECONDS = 1e-4;
 export interface ChartEvents {
   onZoom(range: Range | null): void;
   onDraw(milliseconds: number): void;
+  onFault(error: unknown): void;
 }
 
 export class Chart {
@@ -39,7 +40,7 @@ export class Chart {
     private readonly events: ChartEvents,
     private readonly signal: AbortSignal,
   ) {
-    this.pacer = new Pacer(() => this.draw(), PAUSE_BETWEEN_DRAWS, signal);
+    this.pacer = new Pacer(() => this.tryToDraw(), PAUSE_BETWEEN_DRAWS, signal);
     this.element.append(this.plot, this.tip.rule, this.tip.element);
     this.listen();
     signal.addEventListener("abort", () => purge(this.plot));
@@ -70,6 +71,15 @@ export class Chart {
     return this.frozen ?? Math.max(0, status?.elapsed ?? 0, timeline.last);
   }
 
+  /** Whatever is wrong with a picture is told beside it, and is no error of the page. */
+  private tryToDraw(): void {
+    try {
+      this.draw();
+    } catch (error) {
+      this.events.onFault(error);
+    }
+  }
+
   private draw(): void {
     const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
     const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
@@ -91,8 +101,8 @@ export class Chart {
       },
       this.hold,
     );
-    void draw(this.plot, toFigure(this.scene, theme, ++this.draws, measure));
-    if (this.draws === 1) this.followPlotly();
+    draw(this.plot, toFigure(this.scene, theme, this.draws + 1, measure)).catch(this.events.onFault);
+    if (this.draws++ === 0) this.followPlotly();
     this.events.onDraw(performance.now() - started);
   }
 
@@ -100,8 +110,8 @@ export class Chart {
     const { signal } = this;
     const sizes = new ResizeObserver(() => this.pacer.urge());
     sizes.observe(this.element);
-    const sight = new IntersectionObserver(([entry]) => {
-      this.inSight = entry?.isIntersecting ?? true;
+    const sight = new IntersectionObserver((entries) => {
+      this.inSight = entries.at(-1)?.isIntersecting ?? true;
       this.refresh();
     });
     sight.observe(this.element);
@@ -113,9 +123,10 @@ export class Chart {
     this.plot.addEventListener("pointermove", (event) => this.read(event), { signal });
     this.plot.addEventListener("pointerleave", () => this.tip.hide(), { signal });
     this.plot.addEventListener("pointerdown", (event) => this.press(event), { signal });
-    // Plotly covers the page while dragging, so the release comes from anywhere.
-    globalThis.addEventListener("pointerup", (event) => this.release(event), { signal });
-    globalThis.addEventListener("pointercancel", () => this.unpress(), { signal });
+    // Plotly covers the page while dragging, so the release comes from anywhere, whoever else takes it.
+    const anywhere = { capture: true, signal };
+    globalThis.addEventListener("pointerup", (event) => this.release(event), anywhere);
+    globalThis.addEventListener("pointercancel", () => this.unpress(), anywhere);
   }
 
   private position(event: MouseEvent): { x: number; y: number } {
@@ -142,6 +153,8 @@ export class Chart {
   }
 
   private press(event: PointerEvent): void {
+    // The release of another button may go to the browser's own menu and never come.
+    if (event.button !== 0) return;
     this.pressed = this.position(event);
     this.tip.hide();
   }
@@ -157,6 +170,7 @@ export class Chart {
   }
 
   private unpress(): void {
+    if (this.pressed === null) return;
     this.pressed = null;
     this.refresh();
   }

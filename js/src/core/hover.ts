@@ -3,11 +3,12 @@
 import { make, setText } from "./dom.ts";
 import { formatBytes, formatChange, formatDuration } from "./format.ts";
 import type { Bar } from "./lanes.ts";
+import { labelOf } from "./readings.ts";
 import { LANE_PIXELS, MARGIN, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
 import type { Range } from "./settings.ts";
 import type { Store } from "./store.ts";
 
-export interface Reading {
+export interface TipText {
   title: string;
   rows: [name: string, value: string][];
 }
@@ -29,7 +30,7 @@ export function barAt(scene: Scene, x: number, y: number): Bar | null {
   return hits.find((bar) => bar.worst) ?? hits.at(-1) ?? null;
 }
 
-export function readBar(bar: Bar): Reading {
+export function readBar(bar: Bar): TipText {
   const rows: [string, string][] = [
     ["duration", formatDuration(bar.stop - bar.start) + (bar.open ? " so far" : "")],
   ];
@@ -39,7 +40,7 @@ export function readBar(bar: Bar): Reading {
   return { title: bar.worst ? `${bar.label} · the worst` : bar.label, rows };
 }
 
-export function readTime(store: Store, device: string, scene: Scene, x: number): Reading | null {
+export function readTime(store: Store, device: string, scene: Scene, x: number): TipText | null {
   const { timeline } = store;
   const time = pixelToTime(scene, x);
   if (timeline.length === 0 || time < timeline.time[0]! || time > timeline.last) return null;
@@ -47,11 +48,10 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
   if (gap) return { title: `no samples for ${formatDuration(gap.stop - gap.start)}`, rows: [] };
   const [from, to] = rowsAround(store, [pixelToTime(scene, x - 1), pixelToTime(scene, x + 1)], time);
   const rows = scene.lines.map((line): [string, string] => {
-    const series = store.schema?.series.find((s) => s.device === device && s.metric === line.metric);
     const column = timeline.columns[store.columnOf(device, line.metric)];
     column?.scan(from, to);
     return [
-      series?.label ?? line.metric,
+      labelOf(store, device, line.metric),
       spread(column?.low ?? Number.NaN, column?.high ?? Number.NaN, scene.top),
     ];
   });
@@ -83,10 +83,10 @@ export class Tip {
   readonly element = make("div", "tip", { role: "presentation", hidden: "" });
   readonly rule = make("div", "rule", { hidden: "" });
 
-  show(reading: Reading, x: number, y: number, scene: Scene, hasRule: boolean): void {
+  show(text: TipText, x: number, y: number, scene: Scene, hasRule: boolean): void {
     const title = make("div", "tip-title");
-    setText(title, reading.title);
-    const rows = reading.rows.map(([name, value]) =>
+    setText(title, text.title);
+    const rows = text.rows.map(([name, value]) =>
       make("div", "tip-row", {}, [make("span", "", {}, [name]), value]),
     );
     this.element.replaceChildren(title, ...rows);

@@ -24,7 +24,7 @@ export interface Bar {
   worst: boolean;
 }
 
-export interface View {
+export interface LaneView {
   device: string;
   now: number;
   range: readonly [number, number];
@@ -32,7 +32,7 @@ export interface View {
 }
 
 /** The bars of what is in view, lane by lane, the worst of a lane last so that it lies on top. */
-export function layLanes(spans: Iterable<Span>, view: View): Bar[] {
+export function layLanes(spans: Iterable<Span>, view: LaneView): Bar[] {
   const lanes = assignLanes([...spans]);
   const budget = Math.floor(MAX_BARS / Math.max(1, lanes.length));
   return lanes.flatMap((lane, index) => fold(lane, index, view, budget));
@@ -66,7 +66,7 @@ function withoutBareTrain(spans: Span[]): Span[] {
   return spans.filter((span) => span.kind !== "train" || span.parent === null || !epochParents.has(span.id));
 }
 
-function fold(lane: Span[], index: number, view: View, budget: number): Bar[] {
+function fold(lane: Span[], index: number, view: LaneView, budget: number): Bar[] {
   const [from, to] = view.range;
   const isVisible = (span: Span) => span.start <= to && (span.stop ?? view.now) >= from;
   const visible = lane.filter(isVisible);
@@ -93,7 +93,7 @@ function grouped(lane: Span[], size: number): Span[][] {
   return groups;
 }
 
-function toBar(group: Span[], lane: number, view: View): Bar {
+function toBar(group: Span[], lane: number, view: LaneView): Bar {
   const first = group[0]!;
   const last = group.at(-1)!;
   const memories = group.map((span) => span.devices[view.device]);
@@ -118,7 +118,7 @@ function toBar(group: Span[], lane: number, view: View): Bar {
 }
 
 /** The span with the highest peak of the lane's steps, if it is in view and stands out. */
-function worstOf(lane: Span[], visible: Span[], index: number, view: View): Bar | null {
+function worstOf(lane: Span[], visible: Span[], index: number, view: LaneView): Bar | null {
   const peakOf = (span: Span) => span.devices[view.device]?.peak ?? Number.NEGATIVE_INFINITY;
   const rivals = lane.filter((span) => span.kind === "step" && span.stop !== null && peakOf(span) > 0);
   if (rivals.length < LEAST_RIVALS) return null;

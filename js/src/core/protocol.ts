@@ -2,7 +2,6 @@
 
 export const PROTOCOL = 1;
 
-export type Metric = "allocated" | "reserved" | "device_used";
 export type Certainty = "exact" | "at least" | "sampled";
 export type State = "running" | "stopped" | "failed";
 
@@ -22,7 +21,6 @@ export interface Series {
 export interface Schema {
   label: string;
   started_at: number;
-  compact?: boolean;
   devices: Device[];
   series: Series[];
 }

@@ -1,15 +1,21 @@
 /** The style sheet, once in each document or shadow root. */
 
-import text from "../styles.css";
+import bar from "../styles/bar.css";
+import chart from "../styles/chart.css";
+import controls from "../styles/controls.css";
+import headline from "../styles/headline.css";
+import legend from "../styles/legend.css";
+import root from "../styles/root.css";
+import tabs from "../styles/tabs.css";
+import { make, setText } from "./dom.ts";
 
 const MARK = "data-hfmem-styles";
+const TEXT = [root, bar, tabs, controls, headline, chart, legend].join("\n");
 
+/** A sheet that an earlier version left on the page is brought up to date. */
 export function injectStyles(host: Element): void {
-  const root = host.getRootNode();
-  const target = root instanceof ShadowRoot ? root : document.head;
-  if (target.querySelector(`style[${MARK}]`)) return;
-  const style = document.createElement("style");
-  style.setAttribute(MARK, "");
-  style.textContent = text;
-  target.append(style);
+  const tree = host.getRootNode();
+  const target = tree instanceof ShadowRoot ? tree : document.head;
+  const present = target.querySelector(`style[${MARK}]`);
+  setText(present ?? target.appendChild(make("style", "", { [MARK]: "" })), TEXT);
 }

@@ -8,7 +8,7 @@ export interface Theme {
 }
 
 /**
- * Reads the colours that styles.css gives to `probe`.
+ * Reads the colours that chart.css gives to `probe`.
  *
  * They are read from properties and not from the variables: a variable may hold any expression
  * (`color-mix(…)`), a computed `color` is always one that Plotly can parse.

@@ -1,10 +1,10 @@
 /** One display of one store: header, chart, legend, and what keeps them up to date. */
 
 import { Chart } from "./chart.ts";
-import { conditionOf } from "./condition.ts";
+import { type Condition, conditionOf } from "./condition.ts";
 import { Controls } from "./controls.ts";
 import { make, setAttribute, setText } from "./dom.ts";
-import { Figures } from "./figures.ts";
+import { Headline } from "./headline.ts";
 import { Legend } from "./legend.ts";
 import { readDevice, shareUsed } from "./readings.ts";
 import { defaultSettings, type Range } from "./settings.ts";
@@ -33,13 +33,14 @@ export class View {
   private readonly title = make("span", "title");
   private readonly condition = make("span", "condition", { role: "status" });
   private readonly placeholder = make("div", "placeholder");
-  private readonly figures = new Figures();
+  private readonly headline = new Headline();
   private readonly controls: Controls;
   private readonly legend: Legend;
   private readonly summary = new Summary();
   private readonly clock: () => number;
   private readonly onSeen: () => void;
   private beats = 0;
+  private fault: Condition | null = null;
 
   constructor(
     host: HTMLElement,
@@ -52,7 +53,11 @@ export class View {
     this.chart = new Chart(
       store,
       this.settings,
-      { onZoom: (range) => this.zoom(range), onDraw: (milliseconds) => this.report(milliseconds) },
+      {
+        onZoom: (range) => this.zoom(range),
+        onDraw: (milliseconds) => this.report(milliseconds),
+        onFault: (error) => this.blame(error),
+      },
       signal,
     );
     this.controls = new Controls(this.settings, changed);
@@ -68,7 +73,7 @@ export class View {
     this.chart.element.append(this.placeholder);
     const names = make("div", "names", {}, [this.tabs.element, this.title]);
     const bar = make("div", "bar", {}, [names, this.condition, this.controls.element]);
-    const parts = [bar, this.figures.element, this.chart.element, this.legend.element, this.summary.element];
+    const parts = [bar, this.headline.element, this.chart.element, this.legend.element, this.summary.element];
     this.element.append(...parts);
     host.append(this.element);
   }
@@ -106,7 +111,7 @@ export class View {
 
   private write(): void {
     const { store, settings } = this;
-    const { kind, text } = conditionOf(store, this.clock());
+    const { kind, text } = this.fault ?? conditionOf(store, this.clock());
     setAttribute(this.element, "data-hfmem-condition", kind);
     setText(this.condition, store.schema === null ? "" : text);
     setAttribute(this.condition, "title", text);
@@ -118,13 +123,12 @@ export class View {
     const device = devices.find(({ key }) => key === settings.device) ?? devices[0];
     if (!device) return;
     settings.device = device.key;
-    this.element.classList.toggle("hfmem-compact", store.schema?.compact ?? false);
     this.tabs.element.hidden = devices.length < 2;
     this.title.hidden = devices.length > 1;
     setText(this.title, [store.schema?.label, device.name].filter(Boolean).join(" · "));
     setAttribute(this.title, "title", this.title.textContent ?? "");
     this.tabs.update(devices, device.key, (each) => shareUsed(store, each));
-    this.figures.update(store, readDevice(store, device), settings.percent);
+    this.headline.update(store, readDevice(store, device), settings.percent);
     this.controls.update(device.total !== null);
     this.legend.update(store, this.chart.scene?.lines.map(({ metric }) => metric) ?? null);
   }
@@ -139,8 +143,14 @@ export class View {
     this.show();
   }
 
+  private blame(error: unknown): void {
+    this.fault = { kind: "failed", text: `the chart cannot be drawn (${error})` };
+    this.write();
+  }
+
   /** What tests and benches read. */
   private report(milliseconds: number): void {
+    this.fault = null;
     const { dataset } = this.element;
     dataset.hfmemDraws = String(this.chart.draws);
     dataset.hfmemRows = String(this.store.timeline.length);

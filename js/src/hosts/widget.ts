@@ -11,6 +11,9 @@ import type { ChartModule, Cleanup, CustomHandler, Definition, Life, Model } fro
 type Instance = ReturnType<ChartModule["default"]>;
 
 const PATIENCE = 10_000;
+/** What is dropped while the chart does not come, a later snapshot tells. */
+const HELD_MESSAGES = 256;
+const RECORDED = "the numbers are being recorded all the same.";
 const KEY = Symbol.for(`hfmem-widget/${CHART_HASH}`);
 const shared = globalThis as unknown as Record<symbol, Promise<ChartModule> | undefined>;
 
@@ -18,44 +21,63 @@ export default (): Definition => {
   let ready: Promise<Instance>;
   return {
     initialize({ model, signal }: Life): Cleanup {
+      const life = new AbortController();
+      const stop = () => life.abort();
+      signal?.addEventListener("abort", stop);
       const early: Parameters<CustomHandler>[] = [];
-      const hold: CustomHandler = (...message) => early.push(message);
-      let cleanup: Cleanup = () => {};
-      const stop = () => {
-        model.off("msg:custom", hold);
-        cleanup();
+      const hold: CustomHandler = (...message) => {
+        early.push(message);
+        if (early.length > HELD_MESSAGES) early.shift();
       };
+      const letGo = () => model.off("msg:custom", hold);
       model.on("msg:custom", hold);
-      ready = loadChart(model).then((chart) => {
+      life.signal.addEventListener("abort", letGo);
+      ready = loadChart(model, life.signal).then((chart) => {
         const instance = chart.default();
-        model.off("msg:custom", hold);
-        if (!signal?.aborted) cleanup = instance.initialize(signal ? { model, signal } : { model });
+        letGo();
+        if (life.signal.aborted) return instance;
+        instance.initialize({ model, signal: life.signal });
         for (const message of early) instance.receive(...message);
         return instance;
       });
-      signal?.addEventListener("abort", stop);
+      // Where something is shown, `render` says what is wrong.
+      ready.catch(letGo);
       return stop;
     },
 
     async render(life): Promise<Cleanup> {
-      const timer = setTimeout(() => {
-        life.el.textContent =
-          "The memory chart is still loading; the numbers are being recorded all the same.";
-      }, PATIENCE);
-      const instance = await ready;
-      clearTimeout(timer);
-      life.el.textContent = "";
-      return instance.render(life);
+      const say = (text: string) => {
+        life.el.textContent = text;
+      };
+      const timer = setTimeout(say, PATIENCE, `The memory chart is still loading; ${RECORDED}`);
+      try {
+        const instance = await ready;
+        say("");
+        return await instance.render(life);
+      } catch (error) {
+        say(`The memory chart cannot be shown (${error}); ${RECORDED}`);
+        return () => {};
+      } finally {
+        clearTimeout(timer);
+      }
     },
   };
 };
 
-function loadChart(model: Model): Promise<ChartModule> {
-  shared[KEY] ??= importFrom(chartUrl()).catch(() => importFromKernel(model));
-  return shared[KEY];
+async function loadChart(model: Model, signal: AbortSignal): Promise<ChartModule> {
+  shared[KEY] ??= importFromServer();
+  try {
+    return await shared[KEY];
+  } catch {
+    // Each widget asks for itself: the one that asked first may be closed before it is answered.
+    const chart = await importText(await bundleFromKernel(model, signal));
+    shared[KEY] = Promise.resolve(chart);
+    return chart;
+  }
 }
 
-async function importFrom(url: string | null): Promise<ChartModule> {
+async function importFromServer(): Promise<ChartModule> {
+  const url = chartUrl();
   if (url === null) throw new Error("no Jupyter server serves this page");
   return import(url);
 }
@@ -70,14 +92,16 @@ function chartUrl(): string | null {
 }
 
 /** Never gives up: a busy kernel answers when its cell ends. Until then, `render` has its sentence. */
-function importFromKernel(model: Model): Promise<ChartModule> {
+function bundleFromKernel(model: Model, signal: AbortSignal): Promise<BufferLike> {
   return new Promise((resolve) => {
-    const onMessage: CustomHandler = (content, buffers) => {
+    const listen: CustomHandler = (content, buffers) => {
       if ((content as { kind?: string } | null)?.kind !== "bundle" || !buffers?.[0]) return;
-      model.off("msg:custom", onMessage);
-      importText(buffers[0]).then(resolve, () => {});
+      letGo();
+      resolve(buffers[0]);
     };
-    model.on("msg:custom", onMessage);
+    const letGo = () => model.off("msg:custom", listen);
+    model.on("msg:custom", listen);
+    signal.addEventListener("abort", letGo);
     model.send({ kind: "bundle" });
   });
 }

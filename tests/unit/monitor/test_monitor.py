@@ -228,6 +228,21 @@ def test_a_broken_view_does_not_stop_the_poller(bench: Bench) -> None:
     assert any("live view stopped" in note for note in session.notes)
 
 
+def test_a_poller_that_dies_says_why_and_the_span_ends_as_ever(bench: Bench) -> None:
+    """A fault in the poller itself stops the samples, is told once, and does not reach the user."""
+    session = bench.monitor.begin(WatchOptions())
+    span = bench.monitor.open_span(session, "cell")
+    bench.sampler.poll = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(ZeroDivisionError):
+        bench.pass_time(0.1)
+    bench.tickers[-1].started = False
+    bench.monitor.close_span(session, span.id)
+
+    assert session.polling.stopped == "ZeroDivisionError: division by zero"
+    assert any("Polling stopped" in note for note in session.notes)
+    assert session.span(span.id).outcome == "done"
+
+
 def test_ending_a_session_closes_its_spans_innermost_first(bench: Bench) -> None:
     """What is open at the end gets the end's outcome, and the session is finished."""
     session = bench.monitor.begin(WatchOptions())

@@ -103,7 +103,7 @@ def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
     timeline = Timeline(1, capacity=128)
     for index, value in enumerate(values):
         timeline.append(index / 10, (value,))
-    time, rows = protocol.decimate(timeline, [0], most)
+    time, rows = protocol.decimate(timeline, most)
     known = [value for value in values if not math.isnan(value)]
 
     assert len(time) <= most
@@ -119,7 +119,7 @@ def test_a_gap_is_a_row_of_nothing() -> None:
     timeline.append(0.0, (1.0,))
     timeline.append(10.0, (1.0,))
     timeline.add_gap(0.0, 10.0)
-    time, rows = protocol.decimate(timeline, [0], 100)
+    time, rows = protocol.decimate(timeline, 100)
 
     assert time.tolist() == [0.0, 5.0, 10.0]
     assert np.isnan(rows[1, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +21,13 @@ class Line:
         self.clock = FakeClock()
         self.session = session
         self.sent: list[tuple[float, Message, int]] = []
+        self.times: list[float] = []
         self.publisher = Publisher(session, self.send, clock=self.clock)
 
     def send(self, message: Message, buffers: Buffers) -> None:
         self.sent.append((self.clock.now, message, sum(map(len, buffers))))
+        if message["kind"] == "rows":
+            self.times += np.frombuffer(buffers[0], "<f8").tolist()
 
     def run(self, seconds: float, interval: float = 0.1) -> None:
         """Sample and tick for so long."""
@@ -49,6 +53,18 @@ def test_every_sample_is_sent_once() -> None:
     rows = [message["rows"] for _, message, _ in line.sent[1:] if message["kind"] == "rows"]
 
     assert abs(sum(rows) - 39) <= 3
+
+
+def test_readings_between_two_ticks_are_sent_too() -> None:
+    """What was read at a span's edge reaches the page as a row, not only in a snapshot."""
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+    edge = line.clock.now + 0.05
+    line.session.append(Sample(edge, tuple(9.0 for _ in line.session.series)))
+    line.run(0.5)
+
+    assert edge in line.times
+    assert line.times == sorted(line.times)
 
 
 def test_messages_are_numbered_without_a_hole() -> None:

@@ -24,7 +24,7 @@ class Figure {
   }
 }
 
-export class Figures {
+export class Headline {
   readonly element: HTMLElement;
   private readonly now = make("span", "now");
   private readonly nowUnit = make("span", "now-unit");

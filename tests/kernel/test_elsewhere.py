@@ -1,0 +1,140 @@
+"""Watching where magics are not, and what a notebook keeps where there is no front end."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import subprocess
+import sys
+from typing import Any
+
+import nbformat
+import plotly.graph_objects as go
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
+
+import hfmem_widget
+from tests.kernel.drive import _ThisPython
+
+WATCHED = """%%memwatch --label kept
+import time
+blocks = [bytearray(1_000_000) for _ in range(50)]
+time.sleep(1)
+"""
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def execute(*cells: str) -> nbformat.NotebookNode:
+    """Run some cells as nbclient and papermill do, and return the notebook with its outputs."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.create_kernel_manager().kernel_spec_manager = _ThisPython()
+    executed: nbformat.NotebookNode = client.execute()
+    return executed
+
+
+def test_nbclient_fails_where_the_cell_fails() -> None:
+    """A failing watched cell stops the run, and the cell after it is not reached."""
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        execute("%load_ext hfmem_widget", "%%memwatch\n1 / 0", "raise SystemError('reached')")
+
+
+def test_a_notebook_run_without_a_front_end_keeps_card_and_chart() -> None:
+    """The saved outputs are static, small, and have a plain-text line."""
+    outputs = execute("%load_ext hfmem_widget", WATCHED).cells[1].outputs
+    types = [set(output.data) for output in outputs]
+
+    assert types == [{"text/html", "text/plain"}, {PLOTLY, "text/html", "text/plain"}]
+    assert outputs[0].data["text/plain"].startswith('memwatch "kept" · ')
+    assert len(str(outputs)) < 80_000
+
+
+def test_nbconvert_shows_card_and_chart() -> None:
+    """The HTML that nbconvert writes has the figures as text and the chart as SVG."""
+    exporter: Any = HTMLExporter()  # type: ignore[no-untyped-call]
+    body, _ = exporter.from_notebook_node(execute("%load_ext hfmem_widget", WATCHED))
+    text = html.unescape(re.sub(r"<[^>]+>", " ", body))
+
+    assert "left behind" in text
+    assert "headroom at the peak" in text
+    assert "<svg" in body.partition("left behind")[2]
+
+
+def test_a_script_prints_one_line() -> None:
+    """Outside IPython a watched block ends with its line on standard output, and nothing else."""
+    script = (
+        "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)
+    assert done.stderr == ""
+
+
+def test_a_block_may_await() -> None:
+    """In async code the watch lasts over awaits, and two tasks may watch at once."""
+
+    async def work(label: str) -> hfmem_widget.Session:
+        with hfmem_widget.watch(label, quiet=True) as session:
+            await asyncio.sleep(0.05)
+        return session
+
+    async def both() -> tuple[hfmem_widget.Session, ...]:
+        return await asyncio.gather(work("a"), work("b"))
+
+    sessions = asyncio.run(both())
+
+    assert [session.label for session in sessions] == ["a", "b"]
+    assert all(session.spans[0].duration >= 0.05 for session in sessions)
+
+
+def test_a_watch_decorates_a_function() -> None:
+    """Every call of the function is watched, and its value is its own."""
+
+    @hfmem_widget.watch("double", quiet=True)
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert [double(1), double(2)] == [2, 4]
+
+
+def test_an_error_leaves_the_block_as_it_is() -> None:
+    """The exception is the user's, and the span says how it ended."""
+    with pytest.raises(KeyError), hfmem_widget.watch(quiet=True) as session:
+        raise KeyError
+
+    assert session.spans[0].outcome == "raised KeyError"
+
+
+def test_a_session_becomes_a_figure_and_a_data_frame() -> None:
+    """`figure()` is a Plotly figure, `to_pandas()` has a column for each series."""
+    with hfmem_widget.watch("numbers", interval=0.01, quiet=True) as session:
+        data = [bytearray(1_000_000) for _ in range(200)]
+
+    assert isinstance(session.figure(), go.Figure)
+    assert "cpu/allocated" in session.to_pandas().columns
+    assert session.peak("cpu/allocated") >= len(data) * 1_000_000
+
+
+def test_the_resident_peak_is_exact_if_asked_for() -> None:
+    """With `resident_peak` what came and went between samples is in the resident peak."""
+    script = (
+        "import hfmem_widget\n"
+        "with hfmem_widget.watch(interval=10, quiet=True, resident_peak=True) as session:\n"
+        "    data = bytearray(100_000_000)\n"
+        "    del data\n"
+        "span = session.spans[0]\n"
+        "peak = span.peaks['cpu/reserved']\n"
+        "rose = peak.value - session.value(span.before, 'cpu/reserved')\n"
+        "print(peak.certainty, rose > 90_000_000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == ["exact", "True"]
