@@ -80,21 +80,30 @@ describe("chart.js as an anywidget front end", () => {
     ]);
   });
 
-  test("someone watching is told every 15 seconds", async () => {
+  test("a look at a slow chart is told, and again after 15 seconds at the earliest", async () => {
     const model = new FakeModel();
     const { widget } = await start(model);
-    widget.render({ model, el: host() });
-    widget.render({ model, el: host() });
-    vi.advanceTimersByTime(46_000);
-    expect(model.sent).toEqual(Array.from({ length: 4 }, () => ({ kind: "seen" })));
+    const el = host();
+    widget.render({ model, el });
+    deliver(model, "snapshot", 0, [level(0, 1)]);
+    vi.advanceTimersByTime(5_000);
+    const look = () => el.querySelector(".hfmem-root")!.dispatchEvent(new Event("pointerenter"));
+    look();
+    look();
+    expect(model.sent).toEqual([{ kind: "seen" }]);
+    vi.advanceTimersByTime(16_000);
+    look();
+    expect(model.sent).toEqual([{ kind: "seen" }, { kind: "seen" }]);
   });
 
-  test("nobody watches a page that is not visible", async () => {
-    vi.spyOn(document, "visibilityState", "get").mockReturnValue("hidden");
+  test("nobody is told of anything while news comes quickly", async () => {
     const model = new FakeModel();
     const { widget } = await start(model);
-    widget.render({ model, el: host() });
-    vi.advanceTimersByTime(46_000);
+    const el = host();
+    widget.render({ model, el });
+    deliver(model, "snapshot", 0, [level(0, 1)]);
+    vi.advanceTimersByTime(250);
+    el.querySelector(".hfmem-root")!.dispatchEvent(new Event("pointerenter"));
     expect(model.sent).toEqual([]);
   });
 

@@ -17,6 +17,7 @@ import { watchTheme } from "./theme.ts";
 /** Numbers that change more often cannot be read. */
 const BEAT = 500;
 const BEATS_TO_SUMMARY = 20;
+const SLOW_NEWS = 750;
 
 export interface ViewOptions {
   signal: AbortSignal;
@@ -82,6 +83,7 @@ export class View {
     const unsubscribe = this.store.subscribe(() => this.follow());
     const timer = setInterval(() => this.beat(), BEAT);
     watchTheme(() => this.chart.redraw(), signal);
+    this.element.addEventListener("pointerenter", () => this.glance(), { signal });
     signal.addEventListener("abort", () => {
       unsubscribe();
       clearInterval(timer);
@@ -98,9 +100,17 @@ export class View {
 
   private beat(): void {
     if (!this.chart.visible) return;
-    this.onSeen();
     this.write();
     if (this.beats++ % BEATS_TO_SUMMARY === 0) this.summary.update(this.store, this.chart.element);
+  }
+
+  /**
+   * Somebody looks. Said only where news comes slowly: each message to the kernel makes JupyterLab's indicator
+   * show "Idle" until the cell says something again, whatever it is doing.
+   */
+  private glance(): void {
+    const pace = Math.max(this.store.pace, this.clock() - this.store.heardAt);
+    if (pace > SLOW_NEWS) this.onSeen();
   }
 
   /** A person changed something: everything follows at once. */
