@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RECENT_SAMPLES = 64
 """Samples kept as they came, for who reads them tick by tick."""
 
-SPAN_READINGS = 60_000
+SPAN_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CAPACITY = 4096
-CELLS = 250_000
+CELLS = 150_000
 """Readings kept at most, over all series: the more there are, the fewer rows."""
 
 GAPS_KEPT = 256

@@ -17,7 +17,7 @@ METRICS = ("allocated", "reserved", "device_used")
 
 SNAPSHOT_ROWS = 1000
 SNAPSHOT_BYTES = 32_768
-SPANS_IN_SNAPSHOT = 40
+SPANS_IN_SNAPSHOT = 20
 SPANS_IN_ROWS = 20
 
 Message = dict[str, Any]
