@@ -12,19 +12,14 @@ from dataclasses import dataclass, field
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.sources.host import ResidentPeak
 
-FIRST_TICK_TIMEOUT = 0.1
-"""Seconds a cell may wait for readings that are only made on the poller's thread."""
-
-LEARN_TIMEOUT = 1.0
-STOP_TIMEOUT = 0.2
 EXIT_TIMEOUT = 1.0
-FORK_TIMEOUT = 0.5
 GAP = 3.0
 """Intervals without a sample that make a gap."""
 
@@ -74,22 +69,18 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
-        make_ticker: Callable[[Callable[[], object], float], Ticker] = Ticker,
+        make_ticker: MakeTicker = Ticker,
     ) -> None:
         self.sampler = sampler
         self.ledger = ledger
         self._clock = clock
         self._wall = wall
         self._cpu = cpu
-        self._make_ticker = make_ticker
-        self._ticker: Ticker | None = None
-        self._hung: list[Ticker] = []
-        self._claims = 0
+        self._poller = Poller(self._tick, make_ticker)
+        self._last_ticker: Ticker | None = None
         self._missed_before = 0
-        self._held_for_fork = False
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.RLock()
-        self._ticking = threading.Lock()
         self._last_tick = -math.inf
         self._last_progress = -math.inf
         self._last_wall = math.nan
@@ -98,7 +89,7 @@ class Monitor:
     @property
     def polling(self) -> bool:
         """True while the poller's thread runs."""
-        return self._ticker is not None and self._ticker.alive
+        return self._poller.alive
 
     @property
     def in_this_process(self) -> bool:
@@ -115,7 +106,8 @@ class Monitor:
         """
         self.sampler.edge()
         if options.devices:
-            self._learn_devices()
+            # A driver call belongs on a thread that may hang, here too.
+            self._poller.aside(self.sampler.poll, wait=True)
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         session = Session(options.label, started_at=self._wall())
         session.polling.interval = session.polling.current_interval = options.interval
@@ -146,7 +138,7 @@ class Monitor:
         watched = self._find(session)
         if not self.in_this_process:
             return session.open_span(kind, label, session.last_sample)
-        self._start_polling(watched.options.interval)
+        self._poller.claim(watched.options.interval)
         try:
             window = self.ledger.open(bounded=not watched.options.ledger)
             before = self._append(watched, self.sampler.edge())
@@ -155,7 +147,7 @@ class Monitor:
             if watched.options.resident_peak and not watched.resident:
                 watched.resident[span.id] = ResidentPeak()
         except BaseException:
-            self._stop_polling()
+            self._poller.release()
             raise
         return span
 
@@ -168,7 +160,7 @@ class Monitor:
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome)
         if len(session.open_spans) == 1:
-            self._poll_once()
+            self._poller.poll_now()
         after = self._append(watched, self.sampler.edge())
         window = watched.windows.pop(span_id, None)
         peaks = self.ledger.close(window) if window is not None else {}
@@ -177,7 +169,7 @@ class Monitor:
         if resident is not None and not math.isnan(highest := resident.read()):
             peaks["cpu/reserved"] = Peak(highest, "exact")
         span = session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
-        self._stop_polling()
+        self._poller.release()
         return span
 
     @contextmanager
@@ -192,16 +184,9 @@ class Monitor:
         else:
             self.close_span(session, span.id)
 
-    def aside(self, action: Callable[[], None]) -> None:
+    def aside(self, action: Callable[[], object]) -> None:
         """Do something once, on a thread of its own, so that neither the poller nor the user waits for it."""
-        ticker: Ticker
-
-        def once() -> None:
-            ticker.stop(0.0)
-            action()
-
-        ticker = self._make_ticker(once, LEARN_TIMEOUT)
-        ticker.start()
+        self._poller.aside(action)
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
         """End all sessions and the poller, and put the allocator's entry points back.
@@ -216,34 +201,30 @@ class Monitor:
         for watched in list(self._watched.values()):
             self.end(watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
-        if all(ticker.stop(timeout) for ticker in self._hung):
+        if self._poller.join(timeout):
             self.sampler.close()
         return self.ledger.uninstall()
 
     def before_fork(self) -> None:
-        """Hold the tick, so that no lock of ours is in the middle of anything."""
-        self._held_for_fork = self._ticking.acquire(timeout=FORK_TIMEOUT)
+        """Hold the poller, so that no lock of ours is in the middle of anything."""
+        self._poller.before_fork()
 
     def after_fork_in_parent(self) -> None:
-        """Let the tick go on."""
-        if self._held_for_fork:
-            self._held_for_fork = False
-            self._ticking.release()
+        """Let the poller go on."""
+        self._poller.after_fork_in_parent()
 
     def after_fork_in_child(self) -> None:
         """Become inert: the poller's thread did not come along."""
-        self._ticking = threading.Lock()
         self._lock = threading.RLock()
-        self._ticker = None
-        self._claims = 0
+        self._poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
         for watched in self._watched.values():
             watched.session.replace_lock()
 
-    def _tick(self) -> None:
+    def _tick(self, ticker: Ticker) -> None:
         try:
-            self._tick_once()
+            self._read_and_tell(ticker)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             for watched in self._listening():
@@ -254,26 +235,27 @@ class Monitor:
             self._publish(self._listening())
             raise
 
-    def _tick_once(self) -> None:
-        with self._ticking:
-            ticker = self._ticker
-            started = self._cpu()
-            now = self._clock()
-            self.ledger.install()
-            row = self.sampler.poll()
-            # A reading that hung came back to a world in which this poller was given up.
-            if ticker is None or ticker.stopping:
-                return
-            missed = ticker.missed - self._missed_before
-            listening = self._listening()
-            for watched in listening:
-                self._append(watched, row)
-                self._count(watched.session, now, missed, ticker.interval)
-            self._last_tick, self._missed_before = now, ticker.missed
-            self._watch_clocks(now)
-            self._report_progress(listening, now)
-            self._back_off(listening, ticker, self._cpu() - started)
-            self._publish(listening)
+    def _read_and_tell(self, ticker: Ticker) -> None:
+        started = self._cpu()
+        now = self._clock()
+        self.ledger.install()
+        row = self.sampler.poll()
+        # A reading that hung came back to a world in which this poller was given up.
+        if ticker.stopping:
+            return
+        if ticker is not self._last_ticker:
+            self._last_ticker, self._missed_before = ticker, 0
+            self._last_tick, self._last_wall = -math.inf, math.nan
+        missed = ticker.missed - self._missed_before
+        listening = self._listening()
+        for watched in listening:
+            self._append(watched, row)
+            self._count(watched.session, now, missed, ticker.interval)
+        self._last_tick, self._missed_before = now, ticker.missed
+        self._watch_clocks(now)
+        self._report_progress(listening, now)
+        self._back_off(listening, ticker, self._cpu() - started)
+        self._publish(listening)
 
     def _listening(self) -> list[_Watched]:
         with self._lock:
@@ -355,44 +337,6 @@ class Monitor:
         for session in {*also, *(watched.session for watched in self._listening())}:
             if sentence not in session.notes:
                 session.notes.append(sentence)
-
-    def _start_polling(self, interval: float) -> None:
-        with self._lock:
-            self._claims += 1
-            ticker = self._ticker
-            if ticker is not None and ticker.alive:
-                ticker.interval = min(ticker.interval, interval)
-                return
-            self._last_tick = -math.inf
-            self._last_wall = math.nan
-            self._missed_before = 0
-            self._ticker = ticker = self._make_ticker(self._tick, interval)
-            ticker.start()
-        ticker.tick_now(FIRST_TICK_TIMEOUT)
-
-    def _stop_polling(self) -> None:
-        with self._lock:
-            self._claims -= 1
-            if self._claims or self._ticker is None:
-                return
-            ticker, self._ticker = self._ticker, None
-        self._end(ticker)
-
-    def _end(self, ticker: Ticker) -> None:
-        if not ticker.stop(STOP_TIMEOUT):
-            self._hung.append(ticker)
-
-    def _learn_devices(self) -> None:
-        # A driver call belongs on a thread that may hang, here too.
-        ticker = self._make_ticker(self.sampler.poll, LEARN_TIMEOUT)
-        ticker.start()
-        ticker.tick_now(LEARN_TIMEOUT)
-        self._end(ticker)
-
-    def _poll_once(self) -> None:
-        ticker = self._ticker
-        if ticker is not None and ticker.alive:
-            ticker.tick_now(FIRST_TICK_TIMEOUT)
 
     def _find(self, session: Session) -> _Watched:
         watched = self._watched.get(id(session))

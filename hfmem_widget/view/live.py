@@ -136,11 +136,16 @@ class CellView:
             self._aside(self._appear)
 
     def _appear(self) -> None:
-        from hfmem_widget.view import widget  # noqa: F401  (takes long, so not under the lock)
+        try:
+            from hfmem_widget.view import widget  # noqa: F401  (takes long, so not under the lock)
 
-        with self._lock:
-            if not self._finished:
-                self._chart = LiveChart(self._session, self._screen, self._chart_id)
+            with self._lock:
+                if not self._finished:
+                    self._chart = LiveChart(self._session, self._screen, self._chart_id)
+        except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
+            self._session.notes.append(
+                f"There is no live chart ({type(error).__name__}: {error}). The card is complete."
+            )
 
 
 class NotebookView:

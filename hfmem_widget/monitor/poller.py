@@ -1,0 +1,118 @@
+"""The poller: one thread for as long as somebody claims it, however many do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from hfmem_widget.monitor.ticker import Ticker
+
+FIRST_TICK_TIMEOUT = 0.1
+"""Seconds a cell may wait for readings that are only made on the poller's thread."""
+
+STOP_TIMEOUT = 0.2
+FORK_TIMEOUT = 0.5
+ASIDE_TIMEOUT = 1.0
+
+MakeTicker = Callable[[Callable[[], object], float], Ticker]
+
+
+class Poller:
+    """Calls `tick` periodically while it is claimed.
+
+    Parameters
+    ----------
+    tick : callable
+        What to do on each tick; it is given the ticker that ticks.
+    make_ticker : callable
+        Takes what to call and the interval in seconds.
+    """
+
+    def __init__(self, tick: Callable[[Ticker], object], make_ticker: MakeTicker) -> None:
+        self._tick = tick
+        self._make_ticker = make_ticker
+        self._ticker: Ticker | None = None
+        self._claims = 0
+        self._hung: list[Ticker] = []
+        self._lock = threading.Lock()
+        self._ticking = threading.Lock()
+        self._held_for_fork: threading.Lock | None = None
+
+    @property
+    def alive(self) -> bool:
+        """True while the thread runs."""
+        return self._ticker is not None and self._ticker.alive
+
+    def claim(self, interval: float) -> None:
+        """Poll at least this often until `release`; the first to claim waits for a first tick, briefly."""
+        with self._lock:
+            self._claims += 1
+            ticker = self._ticker
+            if ticker is not None and ticker.alive:
+                ticker.interval = min(ticker.interval, interval)
+                return
+            # A tick that hung keeps the lock it has; this one must not wait for it.
+            self._ticking = ticking = threading.Lock()
+            self._ticker = started = self._make_ticker(
+                lambda: self._tick_holding(ticking, started), interval
+            )
+            started.start()
+        started.tick_now(FIRST_TICK_TIMEOUT)
+
+    def release(self) -> None:
+        """Give a claim back; the last one ends the thread."""
+        with self._lock:
+            self._claims -= 1
+            if self._claims or self._ticker is None:
+                return
+            ticker, self._ticker = self._ticker, None
+        self._end(ticker)
+
+    def poll_now(self) -> None:
+        """Have a tick made now, and wait for it as long as a cell may."""
+        ticker = self._ticker
+        if ticker is not None and ticker.alive:
+            ticker.tick_now(FIRST_TICK_TIMEOUT)
+
+    def aside(self, action: Callable[[], object], *, wait: bool = False) -> None:
+        """Do something once on a thread of its own, and wait for it a second at most, if at all."""
+
+        def once() -> None:
+            action()
+            ticker.stop(0.0)
+
+        ticker = self._make_ticker(once, ASIDE_TIMEOUT)
+        ticker.start()
+        if wait:
+            ticker.tick_now(ASIDE_TIMEOUT)
+            self._end(ticker)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for threads that hung when they were stopped; say whether all have ended."""
+        return all(ticker.stop(timeout) for ticker in self._hung)
+
+    def before_fork(self) -> None:
+        """Hold the tick, so that no lock of ours is in the middle of anything."""
+        ticking = self._ticking
+        self._held_for_fork = ticking if ticking.acquire(timeout=FORK_TIMEOUT) else None
+
+    def after_fork_in_parent(self) -> None:
+        """Let the tick go on."""
+        held, self._held_for_fork = self._held_for_fork, None
+        if held is not None:
+            held.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the thread, which did not come along."""
+        self._lock = threading.Lock()
+        self._ticking = threading.Lock()
+        self._ticker = None
+        self._claims = 0
+
+    def _tick_holding(self, ticking: threading.Lock, ticker: Ticker) -> None:
+        with ticking:
+            self._tick(ticker)
+
+    def _end(self, ticker: Ticker) -> None:
+        if not ticker.stop(STOP_TIMEOUT):
+            self._hung.append(ticker)

@@ -1,0 +1,67 @@
+"""The poller lives as long as it is claimed, and never makes anyone wait for a call that hangs."""
+
+from __future__ import annotations
+
+import threading
+
+from hfmem_widget.monitor.poller import Poller
+from hfmem_widget.monitor.ticker import Ticker
+
+
+def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
+    """After a driver call hung, whoever claims the poller next is polled for."""
+    release = threading.Event()
+    ticks: list[int] = []
+
+    def tick(_ticker: Ticker) -> None:
+        ticks.append(1)
+        if len(ticks) == 1:
+            release.wait(10.0)
+
+    poller = Poller(tick, Ticker)
+    try:
+        poller.claim(0.01)
+        poller.release()
+        poller.claim(0.01)
+        poller.poll_now()
+        assert len(ticks) >= 2
+        assert not poller.join(0.0)
+    finally:
+        poller.release()
+        release.set()
+    assert poller.join(5.0)
+
+
+def test_the_last_to_release_ends_the_thread() -> None:
+    """Two claims need two releases."""
+    poller = Poller(lambda _ticker: None, Ticker)
+    poller.claim(3600.0)
+    poller.claim(3600.0)
+    poller.release()
+    assert poller.alive
+    poller.release()
+    assert not poller.alive
+
+
+def test_what_is_done_aside_is_done_once() -> None:
+    """An action on a thread of its own runs once, and its thread ends."""
+    done: list[str] = []
+    poller = Poller(lambda _ticker: None, Ticker)
+    poller.aside(lambda: done.append(threading.current_thread().name), wait=True)
+
+    assert done == ["hfmem-poller"]
+    assert not poller.alive
+
+
+def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
+    """Holding the poller for a fork gives up on a driver call, and lets go only of what it held."""
+    release = threading.Event()
+    poller = Poller(lambda _ticker: release.wait(10.0), Ticker)
+    poller.claim(0.01)
+    try:
+        poller.before_fork()
+        poller.after_fork_in_parent()
+    finally:
+        poller.release()
+        release.set()
+    assert poller.join(5.0)

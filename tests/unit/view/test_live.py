@@ -1,0 +1,144 @@
+"""What stands in a cell's outputs while it is watched, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hfmem_widget.session import Session
+from hfmem_widget.testing import FakeClock, scripted_run
+from hfmem_widget.view import live
+from hfmem_widget.view.live import CellView
+from hfmem_widget.view.screen import Screen
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+class Publisher:
+    """A kernel's display publisher that keeps what was published, by display id."""
+
+    pub_socket = object()
+
+    def __init__(self) -> None:
+        self.shown: dict[str, dict[str, Any]] = {}
+        self.order: list[tuple[str, bool]] = []
+        self.hooks: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
+
+    def publish(
+        self, *, data: dict[str, Any], metadata: object, transient: dict[str, str], update: bool
+    ) -> None:
+        """Keep a bundle."""
+        assert metadata == {}
+        self.shown[transient["display_id"]] = data
+        self.order.append((transient["display_id"], update))
+
+    def register_hook(self, hook: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Keep a hook."""
+        self.hooks.append(hook)
+
+    def unregister_hook(self, hook: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Forget a hook."""
+        self.hooks.remove(hook)
+
+
+class Stage:
+    """A view of a scripted run, on a screen without a kernel."""
+
+    def __init__(self, run: str = "training") -> None:
+        self.publisher = Publisher()
+        self.clock = FakeClock()
+        self.session: Session = scripted_run(run)
+        self.asides: list[Callable[[], None]] = []
+        screen = Screen(SimpleNamespace(display_pub=self.publisher))
+        self.view = CellView(self.session, screen, aside=self.asides.append, clock=self.clock)
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass and tell who listens."""
+        self.clock.advance(seconds)
+        for listener in self.session.subscribers:
+            listener(self.session)
+
+
+def test_a_quick_cell_asks_for_no_chart() -> None:
+    """Before a moment has passed nothing is loaded and no place is filled."""
+    stage = Stage()
+    stage.view.begin("a")
+    stage.tick(0.1)
+
+    assert stage.asides == []
+
+
+def test_a_chart_is_asked_for_once() -> None:
+    """Loading it takes a while, and ticks go on meanwhile."""
+    stage = Stage()
+    stage.view.begin("a")
+    for _ in range(5):
+        stage.tick(0.2)
+
+    assert len(stage.asides) == 1
+
+
+def test_a_chart_that_comes_too_late_does_not_appear() -> None:
+    """If the cell ends while the chart is loaded, its still form stays."""
+    stage = Stage()
+    stage.view.begin("a")
+    stage.tick(0.5)
+    stage.view.finish(stage.session.spans[0])
+    before = len(stage.publisher.order)
+    stage.asides[0]()
+
+    assert len(stage.publisher.order) == before
+
+
+def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a live chart the cell goes on, and the still chart is there at the end."""
+
+    def broken(*_: object) -> None:
+        message = "no bundle"
+        raise FileNotFoundError(message)
+
+    monkeypatch.setattr(live, "LiveChart", broken)
+    stage = Stage()
+    stage.view.begin("a")
+    stage.tick(0.5)
+    stage.asides[0]()
+    stage.view.finish(stage.session.spans[0])
+
+    assert [note for note in stage.session.notes if "no bundle" in note] != []
+    assert any(PLOTLY in data for data in stage.publisher.shown.values())
+
+
+def test_card_and_chart_replace_their_own_places() -> None:
+    """The end updates the two outputs that the beginning showed, and shows no other."""
+    stage = Stage()
+    stage.view.begin("a")
+    stage.view.finish(stage.session.spans[0])
+
+    assert [update for _, update in stage.publisher.order] == [False, False, True, True]
+    assert len(stage.publisher.shown) == 2
+    assert stage.publisher.hooks == []
+
+
+def test_after_the_user_cleared_the_outputs_card_and_chart_are_shown_anew() -> None:
+    """An update of a display that is gone would show nothing."""
+    stage = Stage()
+    stage.view.begin("a")
+    for hook in stage.publisher.hooks:
+        hook({"header": {"msg_type": "clear_output"}})
+    stage.view.finish(stage.session.spans[0])
+
+    assert [update for _, update in stage.publisher.order] == [False, False, False, False]
+
+
+def test_captured_outputs_get_the_card_alone() -> None:
+    """Where nothing can be replaced, only the end is shown."""
+    stage = Stage()
+    stage.publisher.pub_socket = None
+    stage.view.begin("a")
+    stage.view.finish(stage.session.spans[0])
+
+    assert len(stage.publisher.order) == 1
+    assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
