@@ -65,7 +65,7 @@ else
 test-gpu: GPU_PYTHON := $(PYTHON)
 endif
 test-gpu: ## tests on an NVIDIA GPU; with PYTHON=python3 in that environment, as it is
-	@PYTHONPATH="$(CURDIR)" $(GPU_PYTHON) -m pytest -ra tests/gpu
+	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -m pytest -ra tests/gpu
 
 bench: setup ## measure what the monitor costs
 	@set -e; for one in bench/*.py; do echo "== $$one"; $(PY) "$$one"; done

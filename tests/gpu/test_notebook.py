@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 from tests.gpu.scenarios import MODEL, QUIET_CHECK, SETUP, TRAIN
+
+pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
+nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
 
 
-def execute(*cells: str) -> nbformat.NotebookNode:
+def execute(*cells: str) -> Any:
     """Run some cells in a new kernel and return the notebook with its outputs."""
-    notebook: nbformat.NotebookNode = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in cells]
-    )
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     return notebook
 
 
-def plain(cell: nbformat.NotebookNode) -> str:
+def plain(cell: Any) -> str:
     """Return what a cell displays, as plain text."""
     return "\n".join(one.data.get("text/plain", "") for one in cell.outputs if "data" in one)
 
 
-def printed(cell: nbformat.NotebookNode) -> str:
+def printed(cell: Any) -> str:
     """Return what a cell prints."""
     return "".join(one.text for one in cell.outputs if one.get("name") == "stdout").strip()
 
@@ -66,7 +66,7 @@ def test_the_card_says_what_the_bare_cell_says() -> None:
 
 def test_out_of_memory_fails_the_cell_and_frees_the_memory() -> None:
     """The error is the user's own, the card stands, and nothing of ours keeps the memory."""
-    with pytest.raises(CellExecutionError, match="CUDA out of memory"):
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="CUDA out of memory"):
         execute(
             "%load_ext hfmem_widget",
             "import torch",
@@ -87,7 +87,7 @@ def test_out_of_memory_fails_the_cell_and_frees_the_memory() -> None:
 def test_the_quickstart_runs() -> None:
     """The notebook that people meet first runs on the GPU, with bert-large's shape, and its card is exact."""
     notebook = nbformat.read(QUICKSTART, as_version=4)
-    NotebookClient(notebook, timeout=400, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=400, kernel_name="python3").execute()
     card = next(plain(cell) for cell in notebook.cells if '--label "fine-tune"' in cell.source)
 
     assert 'memwatch "fine-tune"' in card
