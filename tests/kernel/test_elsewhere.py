@@ -7,6 +7,8 @@ import html
 import re
 import subprocess
 import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import nbformat
@@ -17,6 +19,7 @@ from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
 import hfmem_widget
+from hfmem_widget.monitor import shared_monitor
 from tests.kernel.drive import _ThisPython
 
 WATCHED = """%%memwatch --label kept
@@ -109,6 +112,41 @@ def test_an_error_leaves_the_block_as_it_is() -> None:
         raise KeyError
 
     assert session.spans[0].outcome == "raised KeyError"
+
+
+def test_the_error_of_a_block_is_not_kept_alive() -> None:
+    """Nothing of ours holds the exception, whose frames would hold the tensors of the failed step."""
+
+    class HeldError(Exception):
+        """An error that can be referred to weakly."""
+
+    def fail() -> None:
+        with hfmem_widget.watch(quiet=True):
+            raise HeldError
+
+    try:
+        fail()
+    except HeldError as error:
+        reference = weakref.ref(error)
+
+    assert reference() is None
+
+
+def test_sixty_four_threads_may_watch_at_once() -> None:
+    """One poller serves them all, each watch has its own session, and nothing is left at the end."""
+    monitor = shared_monitor()
+
+    def work(number: int) -> tuple[str, int]:
+        with hfmem_widget.watch(f"thread {number}", interval=0.01, quiet=True) as session:
+            assert monitor.polling
+        return session.label, len(session.spans)
+
+    with ThreadPoolExecutor(64) as pool:
+        done = list(pool.map(work, range(64)))
+
+    assert done == [(f"thread {number}", 1) for number in range(64)]
+    assert not monitor.polling
+    assert monitor.ledger.open_windows == 0
 
 
 def test_a_session_becomes_a_figure_and_a_data_frame() -> None:
