@@ -13,7 +13,6 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -22,6 +21,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.faults import harmless, warn
 from hfmem_widget.labels import plain
 from hfmem_widget.options import WatchOptions
 
@@ -142,7 +142,7 @@ class MemwatchMagics(Magics):
         if self._every_cell is not None and len(self._running) == 1 and not ours:
             # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
             title = _title(info.raw_cell, self._count_at_begin - self._counted_early)
-            _harmless(self._every_cell.cell_begins, title)
+            harmless(self._every_cell.cell_begins, title)
 
     def cell_ends(self, result: ExecutionResult) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
@@ -157,18 +157,18 @@ class MemwatchMagics(Magics):
         own = [watch for info, watch in self._watches if info is result.info]
         self._watches = [pair for pair in self._watches if pair[0] is not result.info]
         for watch in reversed(own):
-            _harmless(watch.stop, error)
+            harmless(watch.stop, error)
         if self._every_cell is not None and not self._running:
-            _harmless(self._every_cell.cell_ends, error, annotate=not own)
+            harmless(self._every_cell.cell_ends, error, annotate=not own)
 
     def close(self) -> None:
         """End everything that is watched."""
         watches, self._watches = self._watches, []
         for _, watch in watches:
-            _harmless(watch.stop)
+            harmless(watch.stop)
         every_cell, self._every_cell = self._every_cell, None
         if every_cell is not None:
-            _harmless(every_cell.end)
+            harmless(every_cell.end)
 
     def _control(self, arguments: Namespace) -> None:
         if arguments.action == "on":
@@ -261,7 +261,7 @@ class MemwatchMagics(Magics):
         except OptionError as error:
             raise UsageError(str(error)) from None
         except Exception as error:  # noqa: BLE001  (a fault of ours must not keep the cell from running)
-            _warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
+            warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
 
     def _keep(self, arguments: Namespace, session: object) -> None:
         if arguments.output:
@@ -279,7 +279,7 @@ class MemwatchMagics(Magics):
             error = raised
             raise
         finally:
-            _harmless(watch.stop, error)
+            harmless(watch.stop, error)
             # The exception's traceback holds this frame, and the frame would hold the exception.
             error = None
 
@@ -357,15 +357,3 @@ def _execute(shell: InteractiveShell, cell: str) -> Any:
 def _title(cell: str | None, number: int) -> str:
     first = next((line.strip() for line in (cell or "").splitlines() if line.strip()), "")
     return f"[{number}] {first}"[:60]
-
-
-def _harmless(action: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Do something of ours around a user's cell; a fault in it costs one line on stderr, not the cell."""
-    try:
-        action(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001
-        _warn(f"{type(error).__name__}: {error}")
-
-
-def _warn(sentence: str) -> None:
-    print(f"memwatch: {sentence}", file=sys.stderr)  # noqa: T201

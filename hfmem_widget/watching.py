@@ -5,6 +5,7 @@ The module is not called ``watch`` because the function is, and a package cannot
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
 from contextlib import ContextDecorator
@@ -12,6 +13,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import Monitor, outcome_of, shared_monitor
 from hfmem_widget.options import WatchOptions
@@ -59,14 +62,19 @@ class Watch(ContextDecorator):
         ------
         OptionError
             If a device was asked for that is not there.
+        WatchStateError
+            If it watches already.
         """
+        if self._session is not None:
+            message = "this watch is running; make another one with hfmem_widget.watch()"
+            raise WatchStateError(message)
         with interrupts_deferred():
             session = self._monitor.begin(self._options)
             if not self._options.quiet:
                 self._view = CellView(
                     session, self._screen, chart=self._options.chart, aside=self._monitor.aside
                 )
-                self._view.begin(self._label)
+                harmless(self._view.begin, self._label)
             self._span = self._monitor.open_span(session, self._kind, self._label)
             self._session = session
         return session
@@ -77,14 +85,22 @@ class Watch(ContextDecorator):
             session, self._session = self._session, None
             if session is None or self._span is None:
                 return
-            self._monitor.end(session, outcome_of(error))
+            harmless(self._monitor.end, session, outcome_of(error))
             view, self._view = self._view, None
             if view is not None and self._monitor.in_this_process:
-                view.finish(session.span(self._span.id))
+                harmless(view.finish, session.span(self._span.id))
+
+    def _recreate_cm(self) -> Watch:
+        # `ContextDecorator` asks for one of these for each call: calls may nest, or come from many threads.
+        fresh = copy.copy(self)
+        fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
+        return fresh
 
     def __enter__(self) -> Session:
         try:
             return self.start()
+        except WatchStateError:
+            raise
         except BaseException as error:
             # An interrupt held back until now: the block is not entered, so nobody else would end the watch.
             self.stop(error)

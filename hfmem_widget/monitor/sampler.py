@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
 
 STALE_AFTER = 1.0
-"""Seconds after which a reading of a source that may hang no longer stands for now."""
+"""Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
 
 
 @dataclass(slots=True)
@@ -60,12 +61,9 @@ class Sampler:
 
     def edge(self) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread."""
-        now = self._clock()
         for reader in self._readers:
             if not reader.source.blocks:
                 self._read(reader)
-            elif now - reader.latest_at > STALE_AFTER:
-                reader.latest = ()
         return self._row()
 
     def replace_locks(self) -> None:
@@ -85,9 +83,8 @@ class Sampler:
         if reader.failed or not reader.busy.acquire(timeout=patience):
             return
         try:
-            now = self._clock()
-            reader.latest = reader.source.read(now)
-            reader.latest_at = now
+            reader.latest = reader.source.read(self._clock())
+            reader.latest_at = self._clock()
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             reader.failed = True
             reader.latest = ()
@@ -99,11 +96,15 @@ class Sampler:
             reader.busy.release()
 
     def _row(self) -> tuple[float, ...]:
-        self._follow_sources()
-        row = [NOT_AVAILABLE] * len(self.series)
-        for reader in self._readers:
-            for column, value in zip(reader.columns, reader.latest, strict=False):
-                row[column] = value
+        # The poller and the user's thread may both come here while a device appears.
+        with self._layout:
+            self._follow_sources()
+            oldest = self._clock() - STALE_AFTER
+            row = [NOT_AVAILABLE] * len(self.series)
+            for reader in self._readers:
+                if reader.latest_at >= oldest:
+                    for column, value in zip(reader.columns, reader.latest, strict=False):
+                        row[column] = value
         return tuple(row)
 
     def _follow_sources(self) -> None:
@@ -113,16 +114,14 @@ class Sampler:
                 break
         else:
             return
-        with self._layout:
-            for reader in self._readers:
-                reader.devices = reader.source.devices
-            series = list(self.series)
-            for reader in self._readers:
-                for new in reader.source.series[len(reader.columns) :]:
-                    reader.columns.append(len(series))
-                    series.append(new)
-            self.series = tuple(series)
-            self.devices = merge_devices([reader.devices for reader in self._readers])
+        series = list(self.series)
+        for reader in self._readers:
+            reader.devices = reader.source.devices
+            for new in reader.source.series[len(reader.columns) :]:
+                reader.columns.append(len(series))
+                series.append(new)
+        self.series = tuple(series)
+        self.devices = merge_devices([reader.devices for reader in self._readers])
 
     def take_notes(self) -> list[str]:
         """Return what the sources have had to say since the last time."""
@@ -153,7 +152,8 @@ def _join(first: Device, second: Device) -> Device:
         first,
         name=first.name or second.name,
         uuid=first.uuid or second.uuid,
-        total=second.total if first.total != first.total else first.total,
+        # torch tells the capacity without the driver's reserve, NVML with it; the reserve is a series.
+        total=max(filter(math.isfinite, (first.total, second.total)), default=math.nan),
         provisional=first.provisional and second.provisional,
     )
 

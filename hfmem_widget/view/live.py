@@ -30,8 +30,6 @@ class LiveChart:
     def __init__(self, session: Session, screen: Screen, display_id: str) -> None:
         from hfmem_widget.view.widget import MemoryWidget
 
-        self._screen = screen
-        self._display_id = display_id
         self._publisher = Publisher(session, self._send)
         self._widget: MemoryWidget | None = MemoryWidget(
             session,

@@ -166,5 +166,5 @@ report([torch_says, [memory.used, memory.reserved, memory.total], uuid, device.u
     assert latest["device_used"] in {used, used - reserved}
     assert latest["driver_reserved"] == reserved
     assert latest["device_used"] > latest["reserved"]
-    assert our_total <= total
+    assert our_total == total
     assert notes == []

@@ -20,6 +20,7 @@ from nbconvert import HTMLExporter
 
 import hfmem_widget
 from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.view.live import CellView
 from tests.kernel.drive import _ThisPython
 
 WATCHED = """%%memwatch --label kept
@@ -104,6 +105,45 @@ def test_a_watch_decorates_a_function() -> None:
         return 2 * number
 
     assert [double(1), double(2)] == [2, 4]
+
+
+def test_a_decorated_function_may_call_itself() -> None:
+    """Each call has a watch of its own, and none is left at the end."""
+
+    @hfmem_widget.watch("down", quiet=True)
+    def down(number: int) -> int:
+        return 0 if number == 0 else 1 + down(number - 1)
+
+    assert down(3) == 3
+    assert not shared_monitor().polling
+
+
+def test_a_watch_that_runs_cannot_be_entered_again() -> None:
+    """Entering it twice says what to do, and the first goes on."""
+    watch = hfmem_widget.watch(quiet=True)
+    with watch as session:
+        with pytest.raises(hfmem_widget.WatchStateError, match="is running"), watch:
+            pass
+        assert session.running
+
+    assert not session.running
+
+
+def test_a_fault_in_what_is_shown_does_not_reach_the_block(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If the card cannot be made, the block ends as it ended, and stderr has one line."""
+
+    def broken(*_: object) -> None:
+        message = "ours"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(CellView, "finish", broken)
+    with hfmem_widget.watch("shown"):
+        value = 42
+
+    assert value == 42
+    assert capsys.readouterr().err == "memwatch: RuntimeError: ours\n"
 
 
 def test_an_error_leaves_the_block_as_it_is() -> None:

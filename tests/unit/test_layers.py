@@ -15,7 +15,7 @@ import hfmem_widget
 PACKAGE = Path(hfmem_widget.__file__).parent
 NAME = "hfmem_widget"
 
-GROUND = {"errors", "labels", "units", "interrupts"}
+GROUND = {"errors", "faults", "labels", "units", "interrupts"}
 MAY_IMPORT = {
     "session": GROUND,
     "sources": GROUND | {"session"},

@@ -345,6 +345,31 @@ def test_devices_of_two_sources_are_one() -> None:
     assert sampler.devices[0] == Device("cuda:0", "NVIDIA H200", "GPU-1", 5000.0)
 
 
+def test_a_device_has_the_largest_capacity_that_is_known_of_it() -> None:
+    """NVML's capacity includes the driver's reserve, torch's does not; headroom takes it off once."""
+    torch = FakeSource([Device("cuda:0", "NVIDIA H200", "GPU-1", 4400.0)], [])
+    driver = FakeSource([Device("cuda:0", "NVIDIA H200", "GPU-1", 5000.0)], [])
+    sampler = Sampler([torch, driver])
+    sampler.poll()
+
+    assert sampler.devices[0].total == 5000.0
+
+
+def test_the_next_poller_does_not_repeat_what_a_hung_source_said_last(bench: Bench) -> None:
+    """While a driver call hangs, ticks go on without it, and its old value is not shown as new."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    reader = next(one for one in bench.sampler._readers if one.source is bench.driver)
+    reader.busy.acquire()
+    bench.pass_time(0.5)
+    soon = session.latest("cuda:0/device_used")
+    bench.pass_time(0.7)
+
+    assert soon == 600.0
+    assert math.isnan(session.latest("cuda:0/device_used"))
+    assert session.latest(HEAP) == 10.0
+
+
 def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
     """With the real ticker, a span is polled and nothing is left running."""
     source = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")], [1.0])

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
 from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc
 
 
@@ -11,3 +14,20 @@ from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc
 def proc(tmp_path: Path) -> Path:
     """Return a ``/proc`` of a process in the machine's first PID namespace."""
     return make_proc(tmp_path, HOST_NAMESPACE)
+
+
+def opened(torch: ModuleType) -> tuple[TorchCudaSource, CudaAllocator]:
+    """Return a source and its allocator over a module torch."""
+    allocator = CudaAllocator({"torch": torch})
+    return TorchCudaSource(allocator), allocator
+
+
+def value(source: TorchCudaSource, key: str) -> float:
+    """Return one series' value, read now."""
+    values = source.read(0.0)
+    return values[[series.key for series in source.series].index(key)]
+
+
+def pass_on(raw: Any, device: int) -> Any:
+    """Stand in for a ledger that has nothing to add."""
+    return raw(device)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hfmem_widget.errors import SourceUnavailable
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+from tests.unit.sources.conftest import opened, pass_on, value
 
 MIB = 1 << 20
 ENTRY_POINTS = (
@@ -19,23 +18,6 @@ ENTRY_POINTS = (
     "_accelerator_getDeviceStats",
     "_accelerator_resetPeakStats",
 )
-
-
-def opened(torch: ModuleType) -> tuple[TorchCudaSource, CudaAllocator]:
-    """Return a source and its allocator over a module torch."""
-    allocator = CudaAllocator({"torch": torch})
-    return TorchCudaSource(allocator), allocator
-
-
-def value(source: TorchCudaSource, key: str) -> float:
-    """Return one series' value, read now."""
-    values = source.read(0.0)
-    return values[[series.key for series in source.series].index(key)]
-
-
-def pass_on(raw: Any, device: int) -> Any:
-    """Stand in for a ledger that has nothing to add."""
-    return raw(device)
 
 
 def refuse(raw: Any, device: int) -> Any:

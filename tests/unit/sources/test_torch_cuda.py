@@ -12,25 +12,9 @@ from hypothesis import strategies as st
 
 from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource, readings
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+from tests.unit.sources.conftest import opened, pass_on, value
 
 MIB = 1 << 20
-
-
-def opened(torch: ModuleType) -> tuple[TorchCudaSource, CudaAllocator]:
-    """Return a source and its allocator over a module torch."""
-    allocator = CudaAllocator({"torch": torch})
-    return TorchCudaSource(allocator), allocator
-
-
-def value(source: TorchCudaSource, key: str) -> float:
-    """Return one series' value, read now."""
-    values = source.read(0.0)
-    return values[[series.key for series in source.series].index(key)]
-
-
-def pass_on(raw: Any, device: int) -> Any:
-    """Stand in for a ledger that has nothing to add."""
-    return raw(device)
 
 
 def test_it_reads_nothing_until_torch_is_imported() -> None:
