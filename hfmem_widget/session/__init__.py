@@ -1,11 +1,13 @@
 """What is known: plain data, and the session that holds it. Imports nothing of the package's other rooms."""
 
 from hfmem_widget.session.model import (
+    FINE_KINDS,
     ROLES,
     Certainty,
     Device,
     Finding,
     Peak,
+    Phase,
     Polling,
     Sample,
     Series,
@@ -13,19 +15,25 @@ from hfmem_widget.session.model import (
     SpanKind,
 )
 from hfmem_widget.session.session import Session
+from hfmem_widget.session.steps import DeviceSteps, StepGroup, Steps
 from hfmem_widget.session.timeline import Timeline
 
 __all__ = [
+    "FINE_KINDS",
     "ROLES",
     "Certainty",
     "Device",
+    "DeviceSteps",
     "Finding",
     "Peak",
+    "Phase",
     "Polling",
     "Sample",
     "Series",
     "Session",
     "Span",
     "SpanKind",
+    "StepGroup",
+    "Steps",
     "Timeline",
 ]

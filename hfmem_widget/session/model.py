@@ -22,6 +22,9 @@ SpanKind = Literal[
 ROLES = ("allocated", "reserved", "peak", "device_used")
 """What every device has a series for, whichever source fills it; `Device.total` is the fifth."""
 
+FINE_KINDS: frozenset[SpanKind] = frozenset({"step", "substep", "forward", "backward", "optimizer"})
+"""What a long run has too many of to keep them all."""
+
 NOT_AVAILABLE = math.nan
 
 
@@ -121,6 +124,10 @@ class Span:
         The id of the span it was opened in.
     outcome : str
         Empty while open, then "done", "interrupted", or "raised TypeName".
+    counts : mapping of str to float
+        What is counted in it: ``step``, ``samples``, ``longest``, ``tokens`` (padding included),
+        ``content_tokens`` (without), ``largest_batch`` (tokens of the largest batch) of a step; ``steps``
+        and ``epochs`` of a whole training.
     """
 
     id: int
@@ -133,11 +140,36 @@ class Span:
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     parent: int | None = None
     outcome: str = ""
+    counts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def duration(self) -> float:
         """Seconds from start to stop; NaN while the span is open."""
         return NOT_AVAILABLE if self.stop is None else self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """All spans of one kind within one outermost span, taken together.
+
+    Attributes
+    ----------
+    kind : str
+    label : str
+        What they are called if they are blocks; empty otherwise.
+    count : int
+        How many have ended.
+    seconds : float
+        Their durations, added up.
+    highest : mapping of str to Span
+        By series key, the one whose peak was the highest.
+    """
+
+    kind: SpanKind
+    label: str
+    count: int = 0
+    seconds: float = 0.0
+    highest: Mapping[str, Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.labels import plain
 from hfmem_widget.session.model import (
+    FINE_KINDS,
     NOT_AVAILABLE,
     ROLES,
     Device,
     Peak,
+    Phase,
     Polling,
     Sample,
     Series,
     Span,
     SpanKind,
 )
+from hfmem_widget.session.phases import Phases
+from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps
 from hfmem_widget.session.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ class Session:
     series : tuple of Series
         Only ever grows, at the end.
     timeline : Timeline
+    steps : Steps
+        Every step that has ended, folded where there are very many.
     polling : Polling
         How the poller did.
     notes : list of str
@@ -70,12 +76,15 @@ class Session:
         self.devices: tuple[Device, ...] = ()
         self.series: tuple[Series, ...] = ()
         self.timeline = timeline if timeline is not None else Timeline(0)
+        self.steps = Steps()
         self.polling = Polling()
         self.notes: list[str] = []
         self._index: dict[str, int] = {}
         self._spans: dict[int, Span] = {}
         self._open: dict[int, list[float]] = {}
         self._spans_opened = 0
+        self._phases = Phases()
+        self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
         self._latest = Sample(0.0, ())
         self._recent: deque[Sample] = deque(maxlen=RECENT_SAMPLES)
         self._subscribers: list[Callable[[Session], None]] = []
@@ -190,6 +199,18 @@ class Session:
                 _raise_highs(highs, sample.values)
         return sample
 
+    def phases(self, root: int) -> tuple[Phase, ...]:
+        """Return what was told apart within an outermost span, by kind; its own kind comes last."""
+        with self._lock:
+            return self._phases.within(root)
+
+    def count(self, span_id: int, counts: Mapping[str, float]) -> None:
+        """Set what is counted in an open span; harmless if it has ended."""
+        with self._lock:
+            if span_id in self._open:
+                span = self._spans[span_id]
+                self._spans[span_id] = replace(span, counts={**span.counts, **counts})
+
     def open_span(self, kind: SpanKind, label: str, before: Sample) -> Span:
         """Begin a span at a sample that has been appended."""
         with self._lock:
@@ -223,6 +244,7 @@ class Session:
                 self._spans[span_id], stop=after.time, after=after, peaks=known, outcome=outcome
             )
             self._spans[span_id] = span
+            self._account(span)
         return span
 
     def highest_in(self, span_id: int, key: str) -> float:
@@ -290,11 +312,61 @@ class Session:
 
         return figure(self)
 
+    def _account(self, span: Span) -> None:
+        """Take a finished span into the phases and the steps, which outlive it."""
+        root, step = span.id, None
+        parent = span.parent
+        while parent in self._spans:
+            root = parent
+            if self._spans[parent].kind == "step" and step is None:
+                step = parent
+            parent = self._spans[parent].parent
+        self._phases.add(root, span)
+        if span.kind == "step":
+            self.steps.append(self._step(span, self._phase_peaks.pop(span.id, {})))
+        elif span.kind in PHASES and step is not None:
+            peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
+            for key, peak in span.peaks.items():
+                peaks[key] = max(peak.value, peaks.get(key, peak.value))
+
+    def _step(self, span: Span, phases: Mapping[str, Mapping[str, float]]) -> StepGroup:
+        number = int(span.counts.get("step", self.steps.count + 1))
+        tokens = span.counts.get("tokens", NOT_AVAILABLE)
+        devices = {}
+        for device in self.devices:
+            key = f"{device.key}/allocated"
+            peak = span.peaks.get(key)
+            if peak is not None and peak.value > 0:
+                devices[device.key] = DeviceSteps(
+                    peak=peak.value,
+                    certainty=peak.certainty,
+                    lowest=peak.value,
+                    worst=number,
+                    worst_tokens=span.counts.get("largest_batch", tokens),
+                    after=NOT_AVAILABLE if span.after is None else self.value(span.after, key),
+                    phases={kind: peaks[key] for kind, peaks in phases.items() if key in peaks},
+                )
+        return StepGroup(
+            parent=span.parent or 0,
+            first=number,
+            last=number,
+            start=span.start,
+            stop=span.start + span.duration,
+            samples=span.counts.get("samples", NOT_AVAILABLE),
+            longest=span.counts.get("longest", NOT_AVAILABLE),
+            tokens=tokens,
+            content_tokens=span.counts.get("content_tokens", NOT_AVAILABLE),
+            devices=devices,
+        )
+
     def _forget_old_spans(self) -> None:
-        if len(self._spans) * max(1, len(self.series)) > SPAN_READINGS:
-            oldest = next((one for one in self._spans if one not in self._open), None)
-            if oldest is not None:
-                del self._spans[oldest]
+        if len(self._spans) * max(1, len(self.series)) <= SPAN_READINGS:
+            return
+        closed = [one for one in self._spans if one not in self._open]
+        fine = [one for one in closed if self._spans[one].kind in FINE_KINDS]
+        # An eighth at once: looking for them takes as long as there are spans.
+        for span_id in (fine or closed)[: max(1, len(closed) // 8)]:
+            del self._spans[span_id]
 
 
 def _raise_highs(highs: list[float], values: Sequence[float]) -> None:

@@ -1,0 +1,282 @@
+"""The steps of a run of any length in a fixed amount of memory, the worst of them exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.session.model import NOT_AVAILABLE, Certainty
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_GROUPS = 2048
+CELLS = 100_000
+"""Figures kept at most, over all groups: the more devices there are, the fewer groups."""
+
+PHASES = ("forward", "backward", "optimizer")
+"""The parts of a step whose peaks are told apart."""
+
+CERTAINTIES: tuple[Certainty, ...] = ("exact", "at least", "sampled")
+
+FIGURES = (
+    "parent",
+    "first",
+    "last",
+    "start",
+    "stop",
+    "samples",
+    "longest",
+    "tokens",
+    "content_tokens",
+)
+PER_DEVICE = ("peak", "certainty", "lowest", "worst", "worst_tokens", "after", *PHASES)
+
+_PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
+_PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
+_PHASE = PER_DEVICE.index(PHASES[0])
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSteps:
+    """What a group of steps did to the allocated memory of one device, in bytes; NaN if unknown.
+
+    Attributes
+    ----------
+    peak : float
+        The highest peak of its steps, and `certainty` how it is known.
+    lowest : float
+        The lowest peak of its steps.
+    worst : int
+        The number of the step that had the highest.
+    worst_tokens : float
+        Tokens of that step's largest batch, padding included.
+    after : float
+        Allocated after the last of its steps.
+    phases : mapping of str to float
+        The highest peak of each of `PHASES`.
+    """
+
+    peak: float
+    certainty: Certainty
+    lowest: float
+    worst: int
+    worst_tokens: float
+    after: float
+    phases: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroup:
+    """One step, or neighbouring steps of one run that were folded together.
+
+    Attributes
+    ----------
+    parent : int
+        The id of the span the steps were made in; 0 if there is none.
+    first, last : int
+        Their numbers.
+    start, stop : float
+        Seconds since the session began.
+    samples, tokens, content_tokens : float
+        Sums over the steps; `tokens` with padding, `content_tokens` without. NaN if unknown.
+    longest : float
+        Longest sequence in tokens.
+    devices : mapping of str to DeviceSteps
+        By device key.
+    """
+
+    parent: int
+    first: int
+    last: int
+    start: float
+    stop: float
+    samples: float
+    longest: float
+    tokens: float
+    content_tokens: float
+    devices: Mapping[str, DeviceSteps]
+
+
+class Steps:
+    """Finished steps as rows of figures; neighbours of one run fold together when there are many.
+
+    Parameters
+    ----------
+    most_groups : int
+        Most rows kept.
+
+    Attributes
+    ----------
+    devices : tuple of str
+        Whose peaks are kept, by key.
+    count : int
+        Steps made.
+    """
+
+    def __init__(self, most_groups: int = MOST_GROUPS) -> None:
+        self.devices: tuple[str, ...] = ()
+        self.count = 0
+        self._most = most_groups
+        self._size = 1
+        self._in_last = 0
+        self._rows = 0
+        self._table: Table = np.empty((64, len(FIGURES)))
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[StepGroup]:
+        return iter([self._group(row) for row in self.table.tolist()])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What each column of `table` is: `FIGURES`, then ``device/name`` for each of `PER_DEVICE`."""
+        return (*FIGURES, *(f"{device}/{name}" for device in self.devices for name in PER_DEVICE))
+
+    @property
+    def table(self) -> Table:
+        """All groups, shape ``(groups, columns)``, in order; a view."""
+        table: Table = self._table[: self._rows]
+        return table
+
+    def append(self, group: StepGroup) -> None:
+        """Add a finished step."""
+        self._widen(group.devices)
+        row = self._row(group)
+        self.count += 1
+        last = self._table[self._rows - 1 : self._rows]
+        if self._rows and self._in_last < self._size and last[0, _PARENT] == group.parent:
+            last[:] = self._merge(last, row[None])
+            self._in_last += 1
+            return
+        if self._rows >= min(self._most, max(8, CELLS // self._table.shape[1])):
+            self._make_room()
+        if self._rows == len(self._table):
+            self._table = np.concatenate([self._table, np.empty_like(self._table)])
+        self._table[self._rows] = row
+        self._rows += 1
+        self._in_last = 1
+
+    def folded(self, most: int, after: float = -math.inf) -> Table:
+        """Return the groups that ended after some second as at most about `most` rows, as a copy."""
+        table = self.table[self.table[:, _STOP] > after].copy()
+        while len(table) > most:
+            shorter = self._fold(table)
+            if len(shorter) == len(table):
+                return table[-most:]
+            table = shorter
+        return table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the table as a data frame with `columns`; `certainty` as an index into `CERTAINTIES`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.table.copy(), columns=list(self.columns))
+
+    def _make_room(self) -> None:
+        folded = self._fold(self.table)
+        if len(folded) == self._rows:  # every step in a run of its own: the oldest go
+            folded = folded[self._rows // 2 :]
+        else:
+            self._size *= 2
+        self._rows = len(folded)
+        self._table[: self._rows] = folded
+
+    def _fold(self, table: Table) -> Table:
+        """Merge neighbours that have the same parent, two by two."""
+        at = np.arange(len(table))
+        begins = np.concatenate([[True], table[1:, _PARENT] != table[:-1, _PARENT]])
+        place = at - np.maximum.accumulate(np.where(begins, at, 0))
+        kept = at[place % 2 == 0]
+        partner = np.minimum(kept + 1, len(table) - 1)
+        paired = (partner > kept) & (place[partner] % 2 == 1)
+        result: Table = table[kept]
+        result[paired] = self._merge(table[kept[paired]], table[partner[paired]])
+        return result
+
+    def _merge(self, earlier: Table, later: Table) -> Table:
+        merged = earlier.copy()
+        for column in (_LAST, _STOP):
+            merged[:, column] = later[:, column]
+        for column in (_SAMPLES, _TOKENS, _CONTENT):
+            merged[:, column] += later[:, column]
+        merged[:, _LONGEST] = np.fmax(earlier[:, _LONGEST], later[:, _LONGEST])
+        for begin in range(len(FIGURES), earlier.shape[1], len(PER_DEVICE)):
+            one = earlier[:, begin : begin + len(PER_DEVICE)]
+            two = later[:, begin : begin + len(PER_DEVICE)]
+            new = merged[:, begin : begin + len(PER_DEVICE)]
+            is_worse = (two[:, _PEAK] > one[:, _PEAK]) | np.isnan(one[:, _PEAK])
+            new[is_worse] = two[is_worse]
+            new[:, _LOWEST] = np.fmin(one[:, _LOWEST], two[:, _LOWEST])
+            new[:, _AFTER] = two[:, _AFTER]
+            new[:, _PHASE:] = np.fmax(one[:, _PHASE:], two[:, _PHASE:])
+        return merged
+
+    def _widen(self, devices: Mapping[str, DeviceSteps]) -> None:
+        new = tuple(device for device in devices if device not in self.devices)
+        if new:
+            self.devices += new
+            unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
+            self._table = np.concatenate([self._table, unknown], axis=1)
+
+    def _row(self, group: StepGroup) -> Table:
+        row: list[float] = [getattr(group, name) for name in FIGURES]
+        for device in self.devices:
+            known = group.devices.get(device)
+            row += [NOT_AVAILABLE] * len(PER_DEVICE) if known is None else _figures(known)
+        return np.array(row, dtype=np.float64)
+
+    def _group(self, row: Sequence[float]) -> StepGroup:
+        parent, first, last, start, stop, samples, longest, tokens, content_tokens = row[
+            : len(FIGURES)
+        ]
+        devices = {}
+        for at, device in enumerate(self.devices):
+            begin = len(FIGURES) + at * len(PER_DEVICE)
+            figures = row[begin : begin + len(PER_DEVICE)]
+            if not math.isnan(figures[_PEAK]):
+                devices[device] = _device_steps(figures)
+        return StepGroup(
+            parent=int(parent),
+            first=int(first),
+            last=int(last),
+            start=start,
+            stop=stop,
+            samples=samples,
+            longest=longest,
+            tokens=tokens,
+            content_tokens=content_tokens,
+            devices=devices,
+        )
+
+
+def _figures(known: DeviceSteps) -> list[float]:
+    phases = [known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES]
+    certainty = float(CERTAINTIES.index(known.certainty))
+    worst = (float(known.worst), known.worst_tokens)
+    return [known.peak, certainty, known.lowest, *worst, known.after, *phases]
+
+
+def _device_steps(figures: Sequence[float]) -> DeviceSteps:
+    peak, certainty, lowest, worst, worst_tokens, after, *phases = figures
+    return DeviceSteps(
+        peak,
+        CERTAINTIES[int(certainty)],
+        lowest,
+        int(worst),
+        worst_tokens,
+        after,
+        {
+            phase: value
+            for phase, value in zip(PHASES, phases, strict=True)
+            if not math.isnan(value)
+        },
+    )
