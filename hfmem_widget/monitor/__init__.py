@@ -9,7 +9,15 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 
-__all__ = ["Monitor", "PeakLedger", "Sampler", "outcome_of", "release_monitor", "shared_monitor"]
+__all__ = [
+    "Monitor",
+    "PeakLedger",
+    "Sampler",
+    "outcome_of",
+    "release_monitor",
+    "running_monitor",
+    "shared_monitor",
+]
 
 _shared: Monitor | None = None
 _follows_forks = False
@@ -26,6 +34,11 @@ def shared_monitor() -> Monitor:
         atexit.register(_shared.shutdown)
         _follow_forks()
     return _shared
+
+
+def running_monitor() -> Monitor | None:
+    """Return this process' monitor if something is being watched with it; it is never made for this."""
+    return _shared if _shared is not None and _shared.current is not None else None
 
 
 def release_monitor() -> str:

@@ -16,7 +16,7 @@ from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.sources.host import ResidentPeak
 
 EXIT_TIMEOUT = 1.0
@@ -96,6 +96,14 @@ class Monitor:
         """False in a forked child, where a monitor is inert."""
         return self._pid == os.getpid()
 
+    @property
+    def current(self) -> Session | None:
+        """The session that was begun last among those with an open span: where further spans belong."""
+        if not self.in_this_process:
+            return None
+        listening = self._listening()
+        return listening[-1].session if listening else None
+
     def begin(self, options: WatchOptions) -> Session:
         """Begin a session; nothing is polled until a span is opened in it.
 
@@ -152,11 +160,13 @@ class Monitor:
         return span
 
     def close_span(self, session: Session, span_id: int, outcome: str = "done") -> Span:
-        """Close a span with readings of this instant; closing it again returns it as it is."""
+        """Close a span and those still open in it; closing it again returns it as it is."""
         watched = self._find(session)
         span = session.span(span_id)
         if span.stop is not None:
             return span
+        for inner in session.open_within(span_id):
+            self.close_span(session, inner.id, outcome)
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome)
         if len(session.open_spans) == 1:
@@ -171,6 +181,19 @@ class Monitor:
         span = session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
         self._poller.release()
         return span
+
+    def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
+        """Return the peaks of an open span up to now, by series key; none of one that has ended."""
+        watched = self._find(session)
+        window = watched.windows.get(span_id)
+        exact = self.ledger.so_far().get(window, {}) if window is not None else {}
+        known = {
+            series.key: Peak(high, "sampled")
+            for series in session.series
+            if series.metric in ROLES
+            and not math.isnan(high := session.highest_in(span_id, series.key))
+        }
+        return self._wanted(watched, {**known, **exact})
 
     @contextmanager
     def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:

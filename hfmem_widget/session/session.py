@@ -114,6 +114,18 @@ class Session:
         with self._lock:
             return tuple(self._spans[span_id] for span_id in self._open)
 
+    def open_within(self, span_id: int) -> tuple[Span, ...]:
+        """Return the open spans that were opened in an open span, innermost first."""
+        with self._lock:
+            if next(reversed(self._open), span_id) == span_id:
+                return ()
+            inside: dict[int, Span] = {}
+            for one in self._open:
+                parent = self._spans[one].parent
+                if parent == span_id or parent in inside:
+                    inside[one] = self._spans[one]
+            return tuple(reversed(inside.values()))
+
     @property
     def last_sample(self) -> Sample:
         """The newest sample."""
