@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.session import Device, Finding, Peak, Sample, Series, Session, Span, Timeline
+    from hfmem_widget.spans import span
+    from hfmem_widget.trainer import MemoryCallback
     from hfmem_widget.watching import watch
 
 __version__ = "0.1.0.dev0"
@@ -23,6 +25,7 @@ _HOMES = {
     "Device": "session",
     "Finding": "session",
     "HFMemError": "errors",
+    "MemoryCallback": "trainer",
     "OptionError": "errors",
     "Peak": "session",
     "Sample": "session",
@@ -33,6 +36,7 @@ _HOMES = {
     "Timeline": "session",
     "WatchOptions": "options",
     "WatchStateError": "errors",
+    "span": "spans",
     "watch": "watching",
 }
 
@@ -40,6 +44,7 @@ __all__ = [
     "Device",
     "Finding",
     "HFMemError",
+    "MemoryCallback",
     "OptionError",
     "Peak",
     "Sample",
@@ -50,6 +55,7 @@ __all__ = [
     "Timeline",
     "WatchOptions",
     "WatchStateError",
+    "span",
     "watch",
 ]
 

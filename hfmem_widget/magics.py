@@ -20,6 +20,7 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, Intera
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from hfmem_widget.attaching import attach, detach
 from hfmem_widget.errors import OptionError
 from hfmem_widget.faults import harmless, warn
 from hfmem_widget.labels import plain
@@ -35,8 +36,8 @@ NAME = "memwatch"
 DEFAULTS = WatchOptions()
 ACTIONS = ("on", "off", "status")
 OPTIONS = (
-    "--label", "--interval", "--devices", "--output", "--no-chart", "--quiet", "--no-ledger",
-    "--resident-peak",
+    "--label", "--interval", "--devices", "--output", "--no-chart", "--no-panel", "--quiet",
+    "--no-ledger", "--resident-peak",
 )  # fmt: skip
 
 _FIRST_LINE = re.compile(r"%%memwatch(?:[ \t]+(?P<options>.*?))?[ \t]*\r?\n?$")
@@ -82,6 +83,11 @@ class MemwatchMagics(Magics):
         "-o", "--output", default="", metavar="NAME", help="Keep the session in this variable."
     )
     @argument("--no-chart", action="store_true", help="Show the card only.")
+    @argument(
+        "--no-panel",
+        action="store_true",
+        help="Do not let JupyterLab's memory panel open by itself.",
+    )
     @argument("-q", "--quiet", action="store_true", help="Show nothing; for use with --output.")
     @argument(
         "--no-ledger",
@@ -231,6 +237,7 @@ class MemwatchMagics(Magics):
                 interval=arguments.interval,
                 devices=tuple(key.strip() for key in arguments.devices.split(",") if key.strip()),
                 chart=not arguments.no_chart,
+                panel=not arguments.no_panel,
                 quiet=arguments.quiet,
                 ledger=not arguments.no_ledger,
                 resident_peak=arguments.resident_peak,
@@ -309,6 +316,7 @@ def register(shell: InteractiveShell) -> None:
     shell.input_transformers_cleanup.append(arm_first_line)
     for command in (f"%{NAME}", f"%%{NAME}"):
         shell.set_hook("complete_command", _complete, str_key=command)
+    attach()
 
 
 def unregister(shell: InteractiveShell) -> None:
@@ -318,6 +326,7 @@ def unregister(shell: InteractiveShell) -> None:
     if magics is None:
         return
     magics.close()
+    detach()
     shell.events.unregister("pre_run_cell", magics.cell_begins)
     shell.events.unregister("post_run_cell", magics.cell_ends)
     shell.input_transformers_cleanup[:] = [

@@ -24,9 +24,17 @@ MAY_IMPORT = {
     "view": GROUND | {"session", "analysis"},
     "options": GROUND,
     "testing": GROUND | {"session", "sources"},
+    "training": GROUND | {"session", "monitor"},
+    "spans": GROUND | {"session", "monitor"},
+    "trainer": GROUND
+    | {"session", "monitor", "view", "options", "training", "watching", "surrounding"},
+    "attaching": GROUND | {"spans", "trainer", "surrounding", "when_imported"},
+    "surrounding": {"faults"},
+    "when_imported": {"faults"},
     "watching": GROUND | {"session", "monitor", "view", "options"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
-    "magics": GROUND | {"session", "monitor", "view", "options", "watching", "every_cell"},
+    "magics": GROUND
+    | {"session", "monitor", "view", "options", "watching", "every_cell", "attaching"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
@@ -35,7 +43,7 @@ HOMES = {
     "torch": {"sources/torch_cuda.py"},
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
-    "transformers": set(),
+    "transformers": {"trainer.py"},
     "anywidget": {"view/widget.py"},
     "IPython": {"magics.py", "__init__.py"},
     "plotly": {"view/figure.py", "session/session.py"},

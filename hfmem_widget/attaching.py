@@ -1,0 +1,54 @@
+"""Following transformers' own ``Trainer`` and ``generate`` with no change to the user's code.
+
+Their methods are surrounded on their classes, as soon as transformers' modules are imported, or now if they
+are. So Trainers built before the extension was loaded are followed too, and nothing of ours stays in one
+that was built. Where nothing is being watched, a surrounded method only asks whether something is.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from hfmem_widget.surrounding import restore, surround
+from hfmem_widget.when_imported import WhenImported
+
+TRAINER = "transformers.trainer"
+GENERATION = "transformers.generation.utils"
+
+_waiting: WhenImported | None = None
+
+
+def attach() -> None:
+    """Follow every Trainer and every ``generate`` from now on; attaching again does nothing."""
+    global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
+    if _waiting is None:
+        _waiting = WhenImported({TRAINER: _follow_trainers, GENERATION: _follow_generation})
+        _waiting.begin()
+
+
+def detach() -> None:
+    """Put the original methods back."""
+    global _waiting
+    waiting, _waiting = _waiting, None
+    if waiting is not None:
+        waiting.end()
+    if "hfmem_widget.trainer" in sys.modules:
+        from hfmem_widget.trainer import leave_trainers
+
+        leave_trainers()
+    generation = sys.modules.get(GENERATION)
+    if generation is not None:
+        restore(generation.GenerationMixin, "generate")
+
+
+def _follow_trainers(_module: ModuleType) -> None:
+    from hfmem_widget.trainer import follow_trainers
+
+    follow_trainers()
+
+
+def _follow_generation(module: ModuleType) -> None:
+    from hfmem_widget.spans import span
+
+    surround(module.GenerationMixin, "generate", lambda _model: span("generate"))

@@ -1,0 +1,271 @@
+"""`MemoryCallback`, and what follows a `Trainer` that was given none.
+
+Callbacks alone cannot tell how a training ended: ``on_train_end`` does not come after an error, and nothing
+says that an evaluation begins. So the public methods ``train``, ``evaluate``, ``predict`` and
+``save_model`` are surrounded as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from transformers.trainer_callback import TrainerCallback
+
+from hfmem_widget.faults import harmless
+from hfmem_widget.monitor import outcome_of, running_monitor, shared_monitor
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import SpanKind
+from hfmem_widget.surrounding import Around, restore, surround
+from hfmem_widget.training import ModelHooks, TrainingRun
+from hfmem_widget.units import GIB
+from hfmem_widget.view.screen import Screen
+from hfmem_widget.watching import Watch, running_shell
+
+TRACKER_NOTE = (
+    "skip_memory_metrics=False: the Trainer's own tracker spins without a pause on a thread of its own, "
+    "which makes training 1.2 to 2 times slower. The figures here are right; leave it out for speed."
+)
+
+_runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()
+"""By trainer, while it trains."""
+
+
+class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Tells the phases of a `Trainer`'s training apart, with the exact peak of each.
+
+    It is only needed where the extension is not loaded, or for `log`. Where nothing is being watched,
+    it watches the training by itself.
+
+    Parameters
+    ----------
+    log : bool, optional
+        Add ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib``, ``hfmem/allocated_gib`` (GiB, of the
+        device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
+        the highest since the last log. In an evaluation's log the peaks are its own, and called
+        ``hfmem/eval_peak_…``.
+    label : str, optional
+        What to call the training where nothing else is being watched.
+
+    Examples
+    --------
+    >>> trainer = Trainer(model, args, callbacks=[MemoryCallback(log=True)])
+    """
+
+    def __init__(self, *, log: bool = False, label: str = "") -> None:
+        follow_trainers()
+        self.log = log
+        self._label = label
+        self._trainer: Any = None
+        self._run: TrainingRun | None = None
+        self._watch: Watch | None = None
+        self._hooks: ModelHooks | None = None
+        self._attempts = 0
+
+    def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
+        """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
+        monitor = running_monitor()
+        session = monitor.current if monitor is not None else None
+        if session is None and may_watch:
+            monitor = shared_monitor()
+            # What a forked child sends to a notebook is dropped, with a warning for each message.
+            forked = multiprocessing.parent_process() is not None and running_shell() is not None
+            options = WatchOptions(label=self._label, quiet=forked)
+            screen = Screen(running_shell())
+            self._watch = Watch(options, monitor=monitor, screen=screen, title="training")
+            session = self._watch.start()
+        if monitor is None or session is None:
+            return
+        accumulates = args.gradient_accumulation_steps > 1
+        self._trainer = trainer
+        self._attempts = 0
+        self._run = TrainingRun(monitor, session, accumulates=accumulates)
+        if trainer is not None:
+            _runs[trainer] = self._run
+        if getattr(args, "skip_memory_metrics", True) is False:
+            session.notes.append(TRACKER_NOTE)
+
+    def ends(self, error: BaseException | None) -> None:
+        """End it all, however the training ended."""
+        trainer, self._trainer = self._trainer, None
+        if trainer is not None:
+            _runs.pop(trainer, None)
+        self._take_hooks_off()
+        run, self._run = self._run, None
+        if run is not None:
+            run.ended(outcome_of(error))
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop(error)
+
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+        """Open the training's span, and hook its model."""
+        harmless(self._train_begins, args, state, kwargs.get("model"))
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the training's span."""
+        if self._run is not None and self._trainer is None:
+            harmless(self.ends, None)
+        elif self._run is not None:
+            self._run.ended()
+
+    def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Open the epoch's span."""
+        if self._run is not None:
+            number, epochs = int(state.epoch or 0) + 1, state.num_train_epochs
+            # A training that is measured in steps has as many epochs as a word can hold.
+            of = f" of {epochs}" if 0 < epochs < 1_000_000 else ""
+            self._run.epoch_begins(f"epoch {number}{of}")
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        """Close the epoch's span."""
+        if self._run is not None:
+            self._run.epoch_ended()
+
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Open the step's span."""
+        if self._run is not None:
+            self._run.step_begins(state.global_step + 1)
+
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        """Close the span of a batch that is not its step's last."""
+        if self._run is not None:
+            self._run.substep_ended()
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Turn from the backward pass to the optimizer."""
+        if self._run is not None:
+            self._run.optimizer_begins()
+
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Close the optimizer's span."""
+        if self._run is not None:
+            self._run.optimizer_ended()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Close the step's span."""
+        if self._run is not None:
+            self._run.step_ended()
+
+    def on_log(
+        self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Add what was measured to what is logged, where that is wanted."""
+        if self.log and self._run is not None and logs is not None:
+            harmless(self._add_figures, self._run, state, logs)
+
+    def _train_begins(self, args: Any, state: Any, model: Any) -> None:
+        if self._run is None:
+            # Nothing surrounds this training: its class has a `train` of its own.
+            self.begins(None, args, may_watch=True)
+        run = self._run
+        if run is None:
+            return
+        self._attempts += 1
+        label = "train"
+        if self._attempts > 1:
+            size = getattr(state, "train_batch_size", None)
+            label = f"train, attempt {self._attempts}" + (f", batch size {size}" if size else "")
+        counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
+        run.train_begins(label, counts)
+        self._take_hooks_off()
+        outermost = getattr(self._trainer, "model_wrapped", None) or model
+        if hasattr(outermost, "register_forward_pre_hook"):
+            self._hooks = ModelHooks(outermost, before=run.forward_begins, after=run.forward_ended)
+
+    def _add_figures(self, run: TrainingRun, state: Any, logs: dict[str, Any]) -> None:
+        evaluated = any(name.startswith("eval_") for name in logs)
+        kind: SpanKind = "evaluate" if evaluated else "step"
+        figures = run.take_figures(kind)
+        prefix = "hfmem/eval_" if evaluated else "hfmem/"
+        added = {
+            f"{prefix}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures
+        }
+        if "tokens" in figures:
+            added[f"{prefix}tokens"] = figures["tokens"]
+        added = {name: value for name, value in added.items() if math.isfinite(value)}
+        logs.update(added)
+        # The Trainer has written its history by now, with a copy of the logs.
+        if state.log_history:
+            state.log_history[-1].update(added)
+
+    def _take_hooks_off(self) -> None:
+        hooks, self._hooks = self._hooks, None
+        if hooks is not None:
+            hooks.remove()
+
+
+_IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
+
+
+def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
+    """Return what follows one call of ``trainer.train()``, with its own callback or one for this call."""
+    callbacks: list[Any] = trainer.callback_handler.callbacks
+    own = next((one for one in callbacks if isinstance(one, MemoryCallback)), None)
+    if own is None and running_monitor() is None:
+        return contextlib.nullcontext()
+    return _following(trainer, callbacks, own)
+
+
+@contextlib.contextmanager
+def _following(trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -> Iterator[None]:
+    callback = own or MemoryCallback()
+    if own is not None:
+        callbacks.remove(own)
+    # First, so that whatever writes logs sees what it adds.
+    callbacks.insert(0, callback)
+    harmless(callback.begins, trainer, trainer.args, may_watch=own is not None)
+    try:
+        yield
+    except BaseException as error:
+        harmless(callback.ends, error)
+        raise
+    else:
+        harmless(callback.ends, None)
+    finally:
+        if own is None and callback in callbacks:
+            callbacks.remove(callback)
+
+
+def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
+    """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
+    run = _runs.get(trainer)
+    if run is not None:
+        return run.aside(kind, f"{kind} at step {trainer.state.global_step}")
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    if monitor is None or session is None:
+        return contextlib.nullcontext()
+    return TrainingRun(monitor, session).aside(kind, kind)
+
+
+_METHODS: dict[str, Around] = {
+    "train": _training,
+    "evaluate": lambda trainer: _aside(trainer, "evaluate"),
+    "predict": lambda trainer: _aside(trainer, "predict"),
+    "save_model": lambda trainer: _aside(trainer, "save"),
+}
+
+
+def follow_trainers() -> None:
+    """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing."""
+    for trainer in _imported_trainers():
+        for name, around in _METHODS.items():
+            surround(trainer, name, around)
+
+
+def leave_trainers() -> None:
+    """Put the original methods back."""
+    for trainer in _imported_trainers():
+        for name in _METHODS:
+            restore(trainer, name)
+
+
+def _imported_trainers() -> list[type]:
+    module = sys.modules.get("transformers.trainer")
+    return [] if module is None else [module.Trainer]

@@ -1,0 +1,71 @@
+"""The shape of a batch, from what a model is called with, and nothing that waits for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SEQUENCES = ("input_ids", "inputs_embeds", "input_features", "input_values")
+"""Arguments of transformers' models whose second dimension is a length."""
+
+SAMPLES_ONLY = ("pixel_values", "images", "x")
+
+
+def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]:
+    """Return what can be counted in a batch without reading a tensor that is not on the host.
+
+    Parameters
+    ----------
+    args, kwargs
+        What the model is called with.
+
+    Returns
+    -------
+    dict of str to float
+        ``samples``; where it is made of sequences also ``longest`` (tokens of the longest) and ``tokens``
+        (all, padding included); where an attention mask is on the host also ``content_tokens``
+        (without padding). Empty if nothing is recognised.
+    """
+    named = args[0] if args and isinstance(args[0], Mapping) else kwargs
+    for name in SEQUENCES:
+        shape = _shape(named.get(name))
+        if len(shape) >= 2:
+            counts = {
+                "samples": float(shape[0]),
+                "longest": float(shape[1]),
+                "tokens": float(shape[0] * shape[1]),
+            }
+            return counts | _content(named.get("attention_mask"), shape)
+    first = next((named[name] for name in SAMPLES_ONLY if _shape(named.get(name))), None)
+    if first is None and args:
+        first = args[0]
+    shape = _shape(first)
+    return {"samples": float(shape[0])} if shape else {}
+
+
+def joined(so_far: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
+    """Return the counts of a step after one more of its batches."""
+    result = dict(so_far)
+    for name in ("samples", "tokens", "content_tokens"):
+        if name in batch:
+            result[name] = result.get(name, 0.0) + batch[name]
+    if "longest" in batch:
+        result["longest"] = max(result.get("longest", 0.0), batch["longest"])
+    if "tokens" in batch:
+        result["largest_batch"] = max(result.get("largest_batch", 0.0), batch["tokens"])
+    return result
+
+
+def _content(mask: Any, shape: tuple[int, ...]) -> dict[str, float]:
+    # Summing a mask that lies on a GPU would wait for everything queued there.
+    if _shape(mask) != shape[:2] or getattr(getattr(mask, "device", None), "type", "") != "cpu":
+        return {}
+    return {"content_tokens": float(mask.sum())}
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = getattr(value, "shape", None)
+    if not isinstance(shape, tuple):
+        return ()
+    # Under tracing a size is a symbol.
+    return tuple(shape) if all(type(size) is int for size in shape) else ()
