@@ -208,7 +208,10 @@ class TrainingRun:
 
     def _trained_on(self) -> list[str]:
         keys = [device.key for device in self.session.devices]
-        return [key for key in keys if key != "cpu"] or keys
+        # A GPU that this process has not allocated on is somebody else's; 0 and NaN both say so.
+        return [
+            key for key in keys if key != "cpu" and self.session.latest(f"{key}/allocated") > 0
+        ] or keys[-1:]
 
     @_harmless
     def _begin_aside(self, kind: SpanKind, label: str) -> None:

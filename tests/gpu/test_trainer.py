@@ -1,0 +1,225 @@
+"""A Trainer's phases on a real GPU: exact to the byte, and right when it ends badly."""
+
+from __future__ import annotations
+
+from tests.gpu.conftest import Run
+
+TRAINER = """
+import gc, tempfile, torch, hfmem_widget
+from hfmem_widget import attaching
+attaching.attach()
+from transformers import BertConfig, BertForSequenceClassification
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
+logging.set_verbosity_error()
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, lengths, size=4):
+        self.lengths, self.size = lengths, size
+    def __len__(self):
+        return len(self.lengths) * self.size
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        ids = torch.randint(1000, 30000, (self.lengths[index // self.size],), generator=generator)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor(0)}
+
+def collate(rows):
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+def make_trainer(lengths, *, layers=6, size=4, callbacks=(), **options):
+    torch.manual_seed(0)
+    config = BertConfig(hidden_size=1024, num_hidden_layers=layers, num_attention_heads=16,
+                        intermediate_size=4096)
+    arguments = TrainingArguments(
+        tempfile.mkdtemp(), per_device_train_batch_size=size, num_train_epochs=1, report_to="none",
+        disable_tqdm=True, save_strategy="no", logging_strategy="no", dataloader_pin_memory=False, **options)
+    return InOrder(BertForSequenceClassification(config), arguments, data_collator=collate,
+                   train_dataset=Rows(lengths, size), callbacks=list(callbacks))
+"""
+
+TRACE = """
+import functools
+from hfmem_widget.monitor import shared_monitor
+
+def watch_positions(monitor):
+    # Where in the allocator's trace each span begins and ends.
+    begins, stops = {}, {}
+    position = lambda: len(torch.cuda.memory._snapshot()["device_traces"][0])
+    opened, closed, turned = monitor.open_span, monitor.close_span, monitor.turn
+    def open_span(*args, **kwargs):
+        span = opened(*args, **kwargs)
+        begins[span.id] = position()
+        return span
+    def close_span(session, span_id, *args, **kwargs):
+        span = closed(session, span_id, *args, **kwargs)
+        stops.setdefault(span_id, position())
+        return span
+    def turn(session, closing, *args, **kwargs):
+        span = turned(session, closing, *args, **kwargs)
+        begins[span.id] = stops[closing] = position()
+        return span
+    monitor.open_span, monitor.close_span, monitor.turn = open_span, close_span, turn
+    return begins, stops
+
+def requested_curve(trace, start):
+    curve, now = [start], start
+    for entry in trace:
+        if entry["action"] == "alloc":
+            now += entry["size"]
+        elif entry["action"] == "free_requested":
+            now -= entry["size"]
+        curve.append(now)
+    return curve
+"""
+
+
+def test_every_phase_of_every_step_equals_a_replay_of_the_trace(run_python: Run) -> None:
+    """Steps, micro-batches, forward, backward and optimizer are each 0 bytes off the allocator's trace."""
+    wrong, kinds, certainties, distinct = run_python(
+        TRAINER
+        + TRACE
+        + """
+lengths = [40 + (number * 137) % 470 for number in range(16)]
+trainer = make_trainer(lengths, gradient_accumulation_steps=2)
+with hfmem_widget.watch("train", quiet=True) as session:
+    begins, stops = watch_positions(shared_monitor())
+    torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
+    start = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    trainer.train()
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+curve = requested_curve(trace, start)
+wrong, kinds, certainties, peaks = [], {}, set(), set()
+for span in session.spans:
+    if span.kind in {"block", "save"} or span.id not in begins:
+        continue
+    truth = max(curve[begins[span.id]:stops[span.id] + 1])
+    ours = span.peaks["cuda:0/requested"]
+    kinds[span.kind] = kinds.get(span.kind, 0) + 1
+    certainties.add(ours.certainty)
+    peaks.add(ours.value)
+    if ours.value != truth:
+        wrong.append([span.kind, span.label, ours.value, truth])
+report([wrong, kinds, sorted(certainties), len(peaks)])
+"""
+    )
+
+    assert wrong == []
+    assert kinds == {
+        "train": 1,
+        "epoch": 1,
+        "step": 8,
+        "substep": 16,
+        "forward": 16,
+        "backward": 16,
+        "optimizer": 8,
+    }
+    assert certainties == ["exact"]
+    assert distinct > 16
+
+
+def test_a_longer_batch_is_the_worst_step_with_its_tokens(run_python: Run) -> None:
+    """The one long batch among short ones is named, with its number and its token count."""
+    worst = run_python(
+        TRAINER
+        + """
+trainer = make_trainer([64] * 9 + [511] + [64] * 6)
+with hfmem_widget.watch("train", quiet=True) as session:
+    trainer.train()
+groups = list(session.steps)
+worst = max((group.devices["cuda:0"] for group in groups), key=lambda device: device.peak)
+report([worst.worst, worst.worst_tokens, worst.certainty, len(groups)])
+"""
+    )
+
+    assert worst == [10, 4 * 511, "exact", 16]
+
+
+def test_a_training_that_runs_out_of_memory_ends_cleanly(run_python: Run) -> None:
+    """The phases are closed, the error is torch's own, and the memory is free after the user's `del`."""
+    kind, outcomes, still_open, steps, freed, callbacks = run_python(
+        TRAINER
+        + """
+class Greedy(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 6:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+
+torch.ones(1, device="cuda")
+trainer = make_trainer([128] * 10, callbacks=[Greedy])
+before = torch.cuda.memory_allocated()
+with hfmem_widget.watch("train", quiet=True) as session:
+    try:
+        trainer.train()
+    except torch.OutOfMemoryError as error:
+        kind = type(error).__module__ + "." + type(error).__name__
+    still_open = [span.kind for span in session.open_spans]
+outcomes = {span.kind: span.outcome for span in session.spans if span.outcome != "done"}
+callbacks = [type(one).__name__ for one in trainer.callback_handler.callbacks]
+trainer.model.cpu()
+del trainer
+gc.collect()
+report([kind, outcomes, still_open, session.steps.count, torch.cuda.memory_allocated() - before, callbacks])
+"""
+    )
+
+    assert kind == "torch.OutOfMemoryError"
+    assert outcomes == dict.fromkeys(("train", "epoch", "step"), "raised OutOfMemoryError")
+    assert still_open == ["block"]
+    assert steps == 7
+    assert freed <= 16 << 20
+    assert "MemoryCallback" not in callbacks
+
+
+def test_attempts_of_auto_find_batch_size_are_told_apart(run_python: Run) -> None:
+    """A batch that does not fit at first shows as an attempt of its own, and the next one as another."""
+    attempts, certainties = run_python(
+        TRAINER
+        + """
+total = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction(6 * 2**30 / total)
+trainer = make_trainer([256] * 8, layers=6, size=64, auto_find_batch_size=True)
+with hfmem_widget.watch("train", quiet=True) as session:
+    trainer.train()
+report([[[span.label, span.outcome] for span in session.spans if span.kind == "train"],
+        sorted({span.peaks["cuda:0/allocated"].certainty for span in session.spans if span.kind == "train"})])
+"""
+    )
+
+    assert len(attempts) >= 2
+    assert [outcome for _, outcome in attempts] == ["tried again"] * (len(attempts) - 1) + ["done"]
+    assert attempts[0][0] == "train"
+    assert attempts[1][0].startswith("train, attempt 2")
+    assert certainties == ["exact"]
+
+
+def test_generation_is_a_block_of_its_own(run_python: Run) -> None:
+    """`model.generate()` in a watched block has its exact peak, with nothing written by the user."""
+    kind, certainty, peak, bare = run_python(
+        """
+import torch, hfmem_widget
+from hfmem_widget import attaching
+attaching.attach()
+from transformers import GPT2Config, GPT2LMHeadModel
+torch.manual_seed(0)
+model = GPT2LMHeadModel(GPT2Config(n_layer=4)).cuda().eval()
+ids = torch.randint(0, 50000, (2, 64), device="cuda")
+generate = lambda: model.generate(ids, max_new_tokens=16, do_sample=False, pad_token_id=0)
+generate()
+torch.cuda.reset_peak_memory_stats()
+generate()
+bare = torch.cuda.max_memory_allocated()
+with hfmem_widget.watch(quiet=True) as session:
+    generate()
+span = next(span for span in session.spans if span.label == "generate")
+peak = span.peaks["cuda:0/allocated"]
+report([span.kind, peak.certainty, peak.value, bare])
+"""
+    )
+
+    assert (kind, certainty) == ("block", "exact")
+    assert peak == bare

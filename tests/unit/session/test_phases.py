@@ -1,0 +1,124 @@
+"""What kind of span made the highest peak, within each outermost span."""
+
+from __future__ import annotations
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
+
+KEY = "cuda:0/allocated"
+
+
+def session() -> Session:
+    made = Session()
+    made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    return made
+
+
+def open_at(made: Session, kind: SpanKind, time: float, label: str = "") -> int:
+    return made.open_span(kind, label, made.append(Sample(time, (1.0,)))).id
+
+
+def close_at(made: Session, span_id: int, time: float, peak: float) -> None:
+    made.close_span(span_id, made.append(Sample(time, (1.0,))), {KEY: Peak(peak, "exact")})
+
+
+def test_phases_add_up_by_kind() -> None:
+    """Count and seconds are summed, and the span with the highest peak is kept."""
+    made = session()
+    cell = open_at(made, "cell", 0)
+    for number, peak in enumerate((5.0, 9.0, 7.0)):
+        close_at(made, open_at(made, "step", number, f"step {number}"), number + 0.5, peak)
+    close_at(made, cell, 4, 9.0)
+    steps, whole = made.phases(cell)
+
+    assert (steps.kind, steps.count, steps.seconds) == ("step", 3, 1.5)
+    assert steps.highest[KEY].label == "step 1"
+    assert (whole.kind, whole.count) == ("cell", 1)
+
+
+def test_each_outermost_span_has_its_own_phases() -> None:
+    """Two cells of one session are told apart."""
+    made = session()
+    for time in (0.0, 10.0):
+        cell = open_at(made, "cell", time)
+        close_at(made, open_at(made, "step", time + 1), time + 2, 3.0)
+        close_at(made, cell, time + 3, 3.0)
+
+        assert [phase.count for phase in made.phases(cell)] == [1, 1]
+
+
+def test_blocks_are_told_apart_by_name() -> None:
+    """Two blocks of different names are two phases, of the same name one."""
+    made = session()
+    cell = open_at(made, "cell", 0)
+    for name in ("load", "load", "warm up"):
+        close_at(made, open_at(made, "block", 1, name), 2, 3.0)
+    close_at(made, cell, 3, 3.0)
+
+    assert [(phase.label, phase.count) for phase in made.phases(cell)][:2] == [
+        ("load", 2),
+        ("warm up", 1),
+    ]
+
+
+def test_phases_outlive_their_spans() -> None:
+    """A hundred thousand steps are counted though most of their spans are gone."""
+    made = session()
+    cell = open_at(made, "cell", 0)
+    for number in range(45_000):
+        step = made.open_span("step", "", made.last_sample)
+        made.close_span(step.id, made.last_sample, {KEY: Peak(float(number == 123), "exact")})
+    steps = made.phases(cell)[0]
+
+    assert steps.count == 45_000
+    assert len(made.spans) < 41_000
+    assert made.spans[0].id == cell
+    assert steps.highest[KEY].id == 125
+
+
+def test_a_step_knows_the_peaks_of_its_phases() -> None:
+    """Forward, backward and optimizer stand in its row, also where batches lie between."""
+    made = session()
+    step = open_at(made, "step", 0)
+    for time in (1.0, 2.0):
+        batch = open_at(made, "substep", time)
+        close_at(made, open_at(made, "forward", time), time + 0.2, 10 * time)
+        close_at(made, open_at(made, "backward", time + 0.2), time + 0.4, 30.0)
+        close_at(made, batch, time + 0.5, 30.0)
+    close_at(made, open_at(made, "optimizer", 3), 4, 5.0)
+    made.count(step, {"step": 17.0, "tokens": 64.0, "largest_batch": 40.0})
+    close_at(made, step, 5, 30.0)
+    (group,) = made.steps
+
+    assert (group.first, group.tokens) == (17, 64.0)
+    assert group.devices["cuda:0"].phases == {"forward": 20.0, "backward": 30.0, "optimizer": 5.0}
+    assert group.devices["cuda:0"].worst_tokens == 40.0
+
+
+def test_steps_without_a_number_are_counted() -> None:
+    """A bare loop's steps are numbered from 1."""
+    made = session()
+    for time in range(3):
+        close_at(made, open_at(made, "step", time), time + 0.5, 2.0)
+
+    assert [group.first for group in made.steps] == [1, 2, 3]
+
+
+def test_what_is_open_within_a_span_is_known() -> None:
+    """Innermost first, and only what was opened in it."""
+    made = session()
+    outer = open_at(made, "cell", 0)
+    inner = open_at(made, "train", 1)
+    innermost = open_at(made, "step", 2)
+
+    assert [span.id for span in made.open_within(outer)] == [innermost, inner]
+    assert made.open_within(innermost) == ()
+
+
+def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
+    """What comes too late is not written into history."""
+    made = session()
+    span = open_at(made, "step", 0)
+    close_at(made, span, 1, 1.0)
+    made.count(span, {"tokens": 5.0})
+
+    assert made.span(span).counts == {}

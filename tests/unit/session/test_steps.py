@@ -1,0 +1,136 @@
+"""Steps fold into groups, and nothing that mattered is lost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import DeviceSteps, StepGroup, Steps
+
+GPU = "cuda:0"
+
+
+def one_step(number: int, peak: float = 1.0, *, parent: int = 1, tokens: float = 8.0) -> StepGroup:
+    device = DeviceSteps(peak, "exact", peak, number, tokens, peak / 2, {"forward": peak})
+    return StepGroup(
+        parent,
+        number,
+        number,
+        float(number),
+        number + 0.5,
+        2.0,
+        4.0,
+        tokens,
+        math.nan,
+        {GPU: device},
+    )
+
+
+def many(peaks: list[float], most: int = 16, parents: list[int] | None = None) -> Steps:
+    steps = Steps(most)
+    for at, peak in enumerate(peaks):
+        steps.append(one_step(at + 1, peak, parent=parents[at] if parents else 1, tokens=peak))
+    return steps
+
+
+def test_a_few_steps_stay_as_they_came() -> None:
+    """Below the limit every step is a group of its own."""
+    first, second, third = many([3.0, 1.0, 2.0])
+
+    assert [group.devices for group in (first, second, third)] == [
+        one_step(number, peak, tokens=peak).devices
+        for number, peak in ((1, 3.0), (2, 1.0), (3, 2.0))
+    ]
+    assert (second.first, second.last, second.start, second.stop) == (2, 2, 2.0, 2.5)
+    assert math.isnan(second.content_tokens)
+
+
+def test_a_hundred_thousand_steps_are_bounded() -> None:
+    """However long the run, the rows stay few, and together they are all of its steps."""
+    steps = many([1.0] * 100_000, most=2048)
+
+    assert len(steps) <= 2048
+    assert steps.count == 100_000
+    assert sum(group.last - group.first + 1 for group in steps) == 100_000
+
+
+@given(st.lists(st.floats(1, 1e12), min_size=1, max_size=200), st.integers(2, 20))
+def test_the_worst_step_stays_exact(peaks: list[float], most: int) -> None:
+    """Folding keeps the highest peak to the bit, with its step and its tokens, and the lowest."""
+    groups = list(many(peaks, most))
+    worst = max(groups, key=lambda group: group.devices[GPU].peak).devices[GPU]
+
+    assert worst.peak == max(peaks)
+    assert peaks[worst.worst - 1] == max(peaks)
+    assert worst.worst_tokens == max(peaks)
+    assert min(group.devices[GPU].lowest for group in groups) == min(peaks)
+    assert math.isclose(sum(group.tokens for group in groups), sum(peaks))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=200))
+def test_steps_of_different_trainings_never_fold_together(parents: list[int]) -> None:
+    """A group lies within one parent, and groups stay in order."""
+    parents.sort()
+    groups = list(many([1.0] * len(parents), 8, parents))
+
+    for group in groups:
+        assert {parents[n - 1] for n in range(group.first, group.last + 1)} == {group.parent}
+    assert [group.first for group in groups] == sorted(group.first for group in groups)
+
+
+def test_folded_tells_what_came_after_an_instant() -> None:
+    """Only the groups that ended later, in at most about so many rows."""
+    steps = many([1.0] * 16, 64)
+
+    assert steps.folded(100, after=10.5)[:, steps.columns.index("first")].tolist() == [
+        11,
+        12,
+        13,
+        14,
+        15,
+        16,
+    ]
+    assert len(steps.folded(4)) <= 4
+
+
+def test_the_newest_group_stays_apart() -> None:
+    """It may still grow, so what is folded never contains it."""
+    steps = many([1.0] * 16, 64)
+    first = steps.columns.index("first")
+
+    assert steps.folded(4)[-1, first : first + 2].tolist() == [16, 16]
+
+
+def test_a_device_that_appears_later_adds_columns() -> None:
+    """What is not known of it before is NaN, and what was known stays."""
+    steps = many([2.0])
+    group = one_step(2, 3.0)
+    steps.append(
+        StepGroup(
+            1,
+            2,
+            2,
+            2.0,
+            2.5,
+            2.0,
+            4.0,
+            8.0,
+            math.nan,
+            {**group.devices, "cuda:1": group.devices[GPU]},
+        )
+    )
+
+    assert steps.devices == (GPU, "cuda:1")
+    assert math.isnan(steps.table[0, steps.columns.index("cuda:1/peak")])
+    assert steps.table[0, steps.columns.index("cuda:0/peak")] == 2.0
+
+
+def test_the_table_can_be_had_as_a_data_frame() -> None:
+    """One row a group, one column a figure."""
+    frame = many([2.0, 5.0]).to_pandas()
+
+    assert list(frame["cuda:0/peak"]) == [2.0, 5.0]
+    assert np.isnan(frame["content_tokens"]).all()
