@@ -147,6 +147,11 @@ class Steps:
         table: Table = self._table[: self._rows]
         return table
 
+    @property
+    def ended_at(self) -> float:
+        """When the newest step ended, in seconds since the session began; -inf before the first."""
+        return float(self._table[self._rows - 1, _STOP]) if self._rows else -math.inf
+
     def append(self, group: StepGroup) -> None:
         """Add a finished step."""
         self._widen(group.devices)
@@ -166,20 +171,29 @@ class Steps:
         self._in_last = 1
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
-        """Return the groups that ended after some second as at most about `most` rows, as a copy."""
+        """Return the groups that ended after some second as at most about `most` rows, as a copy.
+
+        The newest stays apart: it may still grow, and whoever holds it replaces it by what it became.
+        """
         table = self.table[self.table[:, _STOP] > after].copy()
         while len(table) > most:
-            shorter = self._fold(table)
+            shorter = np.concatenate([self._fold(table[:-1]), table[-1:]])
             if len(shorter) == len(table):
                 return table[-most:]
             table = shorter
         return table
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the table as a data frame with `columns`; `certainty` as an index into `CERTAINTIES`."""
+        """Return the table as a data frame, one row a group, one column for each of `columns`."""
         import pandas as pd
 
-        return pd.DataFrame(self.table.copy(), columns=list(self.columns))
+        frame = pd.DataFrame(self.table.copy(), columns=list(self.columns))
+        numbers = [FIGURES[column] for column in (_PARENT, _FIRST, _LAST)]
+        frame = frame.astype(dict.fromkeys(numbers, int))
+        for device in self.devices:
+            known = frame[f"{device}/certainty"].map(dict(enumerate(CERTAINTIES)))
+            frame[f"{device}/certainty"] = known
+        return frame
 
     def _make_room(self) -> None:
         folded = self._fold(self.table)

@@ -13,7 +13,7 @@ pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
 nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
 
-QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 def execute(*cells: str) -> Any:
@@ -84,9 +84,10 @@ def test_out_of_memory_fails_the_cell_and_frees_the_memory() -> None:
     assert "peak 1.00 GiB exact" in plain(notebook.cells[2])
 
 
-def test_the_quickstart_runs() -> None:
-    """The notebook that people meet first runs on the GPU, with bert-large's shape, and its card is exact."""
-    notebook = nbformat.read(QUICKSTART, as_version=4)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_runs_with_exact_peaks(path: Path) -> None:
+    """The notebooks run on the GPU, with bert-large's shape, and their cards are exact."""
+    notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=400, kernel_name="python3").execute()
     card = next(plain(cell) for cell in notebook.cells if '--label "fine-tune"' in cell.source)
 

@@ -133,4 +133,6 @@ def test_the_table_can_be_had_as_a_data_frame() -> None:
     frame = many([2.0, 5.0]).to_pandas()
 
     assert list(frame["cuda:0/peak"]) == [2.0, 5.0]
+    assert list(frame["first"]) == [1, 2]
+    assert list(frame["cuda:0/certainty"]) == ["exact", "exact"]
     assert np.isnan(frame["content_tokens"]).all()
