@@ -1,4 +1,4 @@
-"""What one tick of the poller costs with one GPU, against the calls it is made of, and others.
+"""What one tick of the poller and one edge of a span cost with one GPU, against the calls they are made of.
 
 Time is CPU time of the polling thread, which is at least the time that it holds the interpreter's
 lock, counted in two ways: called back to back, and every 10 ms as a poller comes, when caches have
@@ -8,6 +8,9 @@ for each tick made beside it.
 Each tick of ours is one of a run at 10 Hz by its clock, so that what is only read once a second is
 read at every tenth. It reads the GPU (allocator and driver) and the host. Where there is no GPU,
 invented counters stand behind the real torch and pynvml.
+
+Edges are those of a training step's parts, four spans deep, 8 ms apart by the clock. They are made on the
+user's own thread, so there is nobody else to lose time.
 """
 
 from __future__ import annotations
@@ -39,6 +42,9 @@ from hfmem_widget.view.publisher import Publisher
 
 BASE = "raw calls: memory_stats_as_nested_dict + NVML memory"
 OURS = "hfmem_widget: a tick"
+EDGE_BASE = "raw calls: statistics, reset, statistics"
+EDGE_SECONDS = 0.008
+HEAD = ["way", "µs back to back", "x raw", "µs every 10 ms", "x raw"]
 BATCH = 50
 PAUSE = 0.01
 SPINS = 400_000
@@ -87,6 +93,24 @@ class Poller:
         self.clock.advance(0.1)
         self.tick_of_monitor()
 
+    def open_parts(self) -> None:
+        """Open what is open around the parts of a step."""
+        for kind in ("train", "epoch", "step"):
+            self.monitor.open_span(self.session, kind, kind)
+        self.part = self.monitor.open_span(self.session, "forward", "forward").id
+
+    def two_edges(self) -> None:
+        """Open a span and close it again."""
+        self.clock.advance(EDGE_SECONDS)
+        part = self.monitor.open_span(self.session, "forward", "forward").id
+        self.clock.advance(EDGE_SECONDS)
+        self.monitor.close_span(self.session, part)
+
+    def turn(self) -> None:
+        """Close a span and open its neighbour."""
+        self.clock.advance(EDGE_SECONDS)
+        self.part = self.monitor.turn(self.session, self.part, "backward", "backward").id
+
     def _ticker(self, tick: Callable[[], object], interval: float) -> Ticker:
         self.tick_of_monitor = tick
         return HandTicker(tick, interval, clock=self.clock)
@@ -119,6 +143,26 @@ def rivals(*, on_gpu: bool) -> dict[str, Way]:
         sample = collectors.CudaDeviceCollector("cuda:0").sample
         ways["stormlog: CudaDeviceCollector.sample"] = sample
     return ways
+
+
+def edges() -> tuple[dict[str, Way], list[PeakLedger]]:
+    """Return what is done at an edge, and whose entry points are then in the way of others."""
+    statistics_of, reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats  # noqa: SLF001
+
+    def raw_calls() -> None:
+        statistics_of(0)
+        reset(0)
+        statistics_of(0)
+
+    nested, turned = Poller(charted=False), Poller(charted=False)
+    nested.open_parts()
+    turned.open_parts()
+    ways: dict[str, Way] = {
+        EDGE_BASE: raw_calls,
+        "hfmem_widget: open_span and close_span, two edges": nested.two_edges,
+        "hfmem_widget: turn, one edge": turned.turn,
+    }
+    return ways, [nested.ledger, turned.ledger]
 
 
 def back_to_back(way: Way) -> float:
@@ -191,6 +235,8 @@ def main() -> None:
     plain, charted = Poller(charted=False), Poller(charted=True)
     ways = rivals(on_gpu=on_gpu)
     ways |= {OURS: plain.tick, "hfmem_widget: a tick that feeds a chart": charted.tick}
+    at_edges, ledgers = edges()
+    ledgers += [plain.ledger, charted.ledger]
 
     def unwatched(measured: Callable[[Way], float], way: Way) -> Callable[[], float]:
         def run() -> float:
@@ -198,51 +244,65 @@ def main() -> None:
             try:
                 return measured(way)
             finally:
-                plain.ledger.uninstall()
-                charted.ledger.uninstall()
+                for ledger in ledgers:
+                    ledger.uninstall()
 
         return run
 
-    def rounds_of(measured: Callable[[Way], float], rounds: int) -> measure.Rounds:
+    def rounds_of(
+        measured: Callable[[Way], float], rounds: int, ways: dict[str, Way] = ways
+    ) -> measure.Rounds:
         runs = {name: unwatched(measured, way) for name, way in ways.items()}
         return measure.interleave(runs, rounds)
 
     with ThreadPoolExecutor(1, "hfmem-poller") as poller:
         warm = poller.submit(rounds_of, back_to_back, arguments.rounds).result()
         cold = poller.submit(rounds_of, as_polled, arguments.rounds).result()
+    edge_warm = rounds_of(back_to_back, arguments.rounds, at_edges)
+    edge_cold = rounds_of(as_polled, arguments.rounds, at_edges)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL)  # many ticks, where the default lets few happen
     lost = rounds_of(lost_by_main_thread, arguments.rounds)
     sys.setswitchinterval(before)
 
-    rows = [
-        [
-            name,
-            measure.estimate(warm[name]).text(1e-6),
-            measure.ratio(warm[name], warm[BASE]).text(digits=2),
-            measure.estimate(cold[name]).text(1e-6),
-            measure.ratio(cold[name], cold[BASE]).text(digits=2),
-            measure.estimate(lost[name]).text(1e-6),
-        ]
-        for name in ways
-    ]
+    where = f"{measure.machine('torch', 'nvidia-ml-py', 'nvitop', 'stormlog')}; {device}"
     absent = [name for name in ("nvitop", "stormlog") if not importlib.util.find_spec(name)]
     measure.report(
         "One tick, one GPU (median and 95 % interval)",
-        f"{measure.machine('torch', 'nvidia-ml-py', 'nvitop', 'stormlog')}; {device}",
+        where,
+        [*HEAD, "µs lost by the main thread"],
         [
-            "way",
-            "µs back to back",
-            "x raw",
-            "µs every 10 ms",
-            "x raw",
-            "µs lost by the main thread",
+            [*cells, measure.estimate(lost[cells[0]]).text(1e-6)]
+            for cells in rows_of(warm, cold, BASE)
         ],
-        rows,
         notes=[f"{name}: not installed, not measured." for name in absent],
-        raw={"back to back": warm, "every 10 ms": cold, "lost": lost},
+    )
+    measure.report(
+        "Edges, one GPU (median and 95 % interval)",
+        where,
+        HEAD,
+        rows_of(edge_warm, edge_cold, EDGE_BASE),
+        raw={
+            "back to back": warm | edge_warm,
+            "every 10 ms": cold | edge_cold,
+            "lost": lost,
+        },
         json_to=arguments.json,
     )
+
+
+def rows_of(warm: measure.Rounds, cold: measure.Rounds, base: str) -> list[list[str]]:
+    """Return what was measured in both ways under `HEAD`."""
+    return [
+        [
+            name,
+            measure.estimate(warm[name]).text(1e-6),
+            measure.ratio(warm[name], warm[base]).text(digits=2),
+            measure.estimate(cold[name]).text(1e-6),
+            measure.ratio(cold[name], cold[base]).text(digits=2),
+        ]
+        for name in warm
+    ]
 
 
 if __name__ == "__main__":

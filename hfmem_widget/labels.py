@@ -15,6 +15,8 @@ MAX_LENGTH = 120
 def plain(text: object, limit: int = MAX_LENGTH) -> str:
     """Return `text` on one line without control, format or bidi characters, at most `limit` long."""
     raw = str(text)[: 4 * limit + 1024]
+    if len(raw) <= limit and raw.isascii() and raw.isprintable() and "  " not in raw:
+        return raw.strip(" ")  # as nearly all are: spans are labelled while a model trains
     kept = (
         " " if char.isspace() else char
         for char in raw

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.sources.host import ResidentPeak
+from hfmem_widget.sources.torch_cuda import readings_of_all
 
 EXIT_TIMEOUT = 1.0
 GAP = 3.0
@@ -149,15 +151,11 @@ class Monitor:
         self._poller.claim(watched.options.interval)
         try:
             window = self.ledger.open(bounded=not watched.options.ledger)
-            before = self._append(watched, self.sampler.edge())
-            span = session.open_span(kind, label, before)
-            watched.windows[span.id] = window
-            if watched.options.resident_peak and not watched.resident:
-                watched.resident[span.id] = ResidentPeak()
+            before = self._append(watched, self._row_at(window, kind))
+            return self._open(watched, kind, label, before, window)
         except BaseException:
             self._poller.release()
             raise
-        return span
 
     def close_span(self, session: Session, span_id: int, outcome: str = "done") -> Span:
         """Close a span and those still open in it; closing it again returns it as it is."""
@@ -169,18 +167,42 @@ class Monitor:
             self.close_span(session, inner.id, outcome)
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome)
-        if len(session.open_spans) == 1:
+        if len(watched.windows) == 1:
             self._poller.poll_now()
-        after = self._append(watched, self.sampler.edge())
-        window = watched.windows.pop(span_id, None)
-        peaks = self.ledger.close(window) if window is not None else {}
-        peaks = {key: self._at_least_sampled(session, span_id, key, peaks[key]) for key in peaks}
-        resident = watched.resident.pop(span_id, None)
-        if resident is not None and not math.isnan(highest := resident.read()):
-            peaks["cpu/reserved"] = Peak(highest, "exact")
-        span = session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
+        window = watched.windows[span_id]
+        peaks = self.ledger.close(window)
+        after = self._append(watched, self._row_at(window, span.kind))
+        span = self._close(watched, span_id, after, peaks, outcome)
         self._poller.release()
         return span
+
+    def turn(
+        self,
+        session: Session,
+        closing: int,
+        kind: SpanKind,
+        label: str = "",
+        *,
+        outcome: str = "done",
+    ) -> Span:
+        """Close a span and open its neighbour at the same instant, from one reading; return the neighbour.
+
+        Costs half of closing one and opening the other, and leaves nothing between the two. Where the
+        span has ended already, its neighbour is opened.
+        """
+        watched = self._find(session)
+        if session.span(closing).stop is not None:
+            return self.open_span(session, kind, label)
+        for inner in session.open_within(closing):
+            self.close_span(session, inner.id, outcome)
+        if not self.in_this_process:
+            session.close_span(closing, session.last_sample, {}, outcome)
+            return session.open_span(kind, label, session.last_sample)
+        ending = watched.windows[closing]
+        beginning = self.ledger.turn(ending)
+        edge = self._append(watched, self._row_at(beginning, kind))
+        self._close(watched, closing, edge, ending.peaks, outcome)
+        return self._open(watched, kind, label, edge, beginning)
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
@@ -245,6 +267,34 @@ class Monitor:
         for watched in self._watched.values():
             watched.session.replace_lock()
 
+    def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
+        """Read everything at a window's newest edge, but not again what its ledger has just read."""
+        known = readings_of_all(window.take_readings())
+        return self.sampler.edge(known, fine=kind in FINE_KINDS)
+
+    def _open(
+        self, watched: _Watched, kind: SpanKind, label: str, before: Sample, window: Window
+    ) -> Span:
+        span = watched.session.open_span(kind, label, before)
+        watched.windows[span.id] = window
+        if watched.options.resident_peak and not watched.resident:
+            watched.resident[span.id] = ResidentPeak()
+        return span
+
+    def _close(
+        self, watched: _Watched, span_id: int, after: Sample, peaks: dict[str, Peak], outcome: str
+    ) -> Span:
+        session = watched.session
+        del watched.windows[span_id]
+        if any(peak.certainty != "exact" for peak in peaks.values()):
+            peaks = {
+                key: self._at_least_sampled(session, span_id, key, peaks[key]) for key in peaks
+            }
+        resident = watched.resident.pop(span_id, None)
+        if resident is not None and not math.isnan(highest := resident.read()):
+            peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
+        return session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
+
     def _tick(self, ticker: Ticker) -> None:
         try:
             self._read_and_tell(ticker)
@@ -262,7 +312,8 @@ class Monitor:
         started = self._cpu()
         now = self._clock()
         self.ledger.install()
-        row = self.sampler.poll()
+        peaks, readings = self._look(now)
+        row = self.sampler.poll(readings_of_all(readings))
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -276,13 +327,13 @@ class Monitor:
             self._count(watched.session, now, missed, ticker.interval)
         self._last_tick, self._missed_before = now, ticker.missed
         self._watch_clocks(now)
-        self._report_progress(listening, now)
+        self._report_progress(listening, peaks)
         self._back_off(listening, ticker, self._cpu() - started)
         self._publish(listening)
 
     def _listening(self) -> list[_Watched]:
         with self._lock:
-            return [one for one in self._watched.values() if one.session.open_spans]
+            return [one for one in self._watched.values() if one.windows]
 
     def _append(self, watched: _Watched, row: Sequence[float]) -> Sample:
         session = watched.session
@@ -325,15 +376,17 @@ class Monitor:
             self._note("The machine was suspended or its clock was set while this ran.")
         self._last_wall = ahead
 
-    def _report_progress(self, listening: list[_Watched], now: float) -> None:
+    def _look(self, now: float) -> tuple[dict[Window, Peaks], Readings]:
         if now - self._last_progress < PROGRESS_PERIOD:
-            return
+            return {}, {}
         self._last_progress = now
-        by_window = self.ledger.so_far()
-        for watched in listening:
+        return self.ledger.look()
+
+    def _report_progress(self, listening: list[_Watched], peaks: dict[Window, Peaks]) -> None:
+        for watched in listening if peaks else ():
             for span_id, window in list(watched.windows.items()):
-                if window in by_window:
-                    watched.session.progress(span_id, self._wanted(watched, by_window[window]))
+                if window in peaks:
+                    watched.session.progress(span_id, self._wanted(watched, peaks[window]))
 
     def _back_off(self, listening: list[_Watched], ticker: Ticker, cost: float) -> None:
         for watched in listening:

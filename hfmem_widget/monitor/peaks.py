@@ -1,19 +1,25 @@
 """Exact peaks for any number of windows, from the one peak counter that a device has.
 
 PyTorch keeps one peak per device and everybody resets it (pytorch#16266). At each edge of each window
-the ledger reads the counter, folds it into every open window and into the user's own *shadow*
+the ledger reads the counter, folds it into the open windows and into the user's own *shadow*
 peak, and resets it. Every window is then a union of such epochs, and the highest of their peaks is
-its own, to the byte. The entry points through which Python reads and resets the counter are wrapped, so that
-the user's functions say what they would have said without us.
+its own, to the byte. An edge is the instant of that reading: a window that ends there has its peak,
+one that begins there begins with what was current.
+
+The entry points through which Python reads and resets the counter are wrapped, so that the user's
+functions say what they would have said without us.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from hfmem_widget.session import Peak
+from hfmem_widget.monitor.shadow import Shadow, Stats
+from hfmem_widget.session import Certainty, Peak
+from hfmem_widget.session.highs import NOTHING, Highs
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.units import format_bytes
 
 DEVICE_TYPE = "cuda"
@@ -23,10 +29,15 @@ STATISTICS = {
     "reserved": "reserved_bytes",
     "active": "active_bytes",
     "requested": "requested_bytes",
+    "peak": "allocated_bytes",
 }
-"""The metrics whose peaks are kept, and what the allocator calls them."""
+"""The metrics whose peaks are kept, and what the allocator calls them; "peak" is the counter itself."""
 
-Stats = dict[str, Any]
+_NONE = (NOT_AVAILABLE,) * len(STATISTICS)
+
+Readings = Mapping[int, Stats]
+"""The raw statistics of each device, read at one instant."""
+
 Peaks = dict[str, Peak]
 
 
@@ -76,16 +87,28 @@ class Window:
         True if it may not reset counters: its peaks are then lower bounds.
     flawed : bool
         True once something happened in it that may have hidden a higher peak.
+    peaks : dict of str to Peak
+        By series key, once it has ended.
     """
 
-    __slots__ = ("at_open", "bounded", "flawed", "peaks")
+    __slots__ = ("_at_edge", "at_open", "bounded", "flawed", "peaks")
 
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded
         self.flawed = False
-        self.peaks: dict[tuple[int, str], float] = {}
+        self.peaks: Peaks = {}
         self.at_open: dict[tuple[int, str], tuple[float, float]] = {}
         """Current and peak value when a bounded window was opened."""
+        self._at_edge: Readings = {}
+
+    def edge_at(self, readings: Readings) -> None:
+        """Remember what was read at its newest edge."""
+        self._at_edge = readings
+
+    def take_readings(self) -> Readings:
+        """Return what was read at its newest edge, once: another reading of that instant is not needed."""
+        readings, self._at_edge = self._at_edge, {}
+        return readings
 
 
 class PeakLedger:
@@ -98,8 +121,10 @@ class PeakLedger:
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
-        self._windows: list[Window] = []
-        self._shadow: dict[int, Stats] = {}
+        self._windows: Highs[Window] = Highs()
+        """The peaks of `STATISTICS` of one device after the other."""
+        self._keys: tuple[str, ...] = ()
+        self._shadow: dict[int, Shadow] = {}
         self._lock = threading.RLock()
 
     @property
@@ -116,8 +141,7 @@ class PeakLedger:
             return
         with self._lock:
             if self._allocator.devices():
-                for window in self._windows:
-                    window.flawed = True
+                self._flaw()
             self._allocator.install(self._user_reads, self._user_resets)
 
     def uninstall(self) -> str:
@@ -128,11 +152,10 @@ class PeakLedger:
             lowered = [
                 f"{DEVICE_TYPE}:{device} {format_bytes(shadow)} (the counter says {format_bytes(raw)})"
                 for device in self._allocator.devices()
-                if (shadow := _statistic(self._shadow.get(device, {}), "allocated_bytes", "peak"))
+                if (shadow := _statistic(self._seen_by_user(device), "allocated_bytes", "peak"))
                 > (raw := _statistic(self._allocator.stats(device), "allocated_bytes", "peak"))
             ]
-            for window in self._windows:
-                window.flawed = True
+            self._flaw()
             self._allocator.uninstall()
             self._shadow.clear()
         if not lowered:
@@ -160,8 +183,7 @@ class PeakLedger:
                         window.at_open[device, metric] = (now, peak)
                 return window
             self.install()
-            self._edge()
-            self._windows.append(window)
+            self._edge(opening=window)
         return window
 
     def close(self, window: Window) -> Peaks:
@@ -170,49 +192,89 @@ class PeakLedger:
             if window.bounded:
                 return self._bounds(window)
             if window in self._windows:
-                self._edge()
-                self._windows = [one for one in self._windows if one is not window]
-            return _named(window)
+                self._edge(closing=window)
+            return window.peaks
+
+    def turn(self, window: Window) -> Window:
+        """End a window and begin another of its kind at the same instant, for the price of one edge."""
+        with self._lock:
+            if window.bounded or window not in self._windows:
+                window.peaks = self.close(window)
+                return self.open(bounded=window.bounded)
+            following = Window(bounded=False)
+            self._edge(closing=window, opening=following)
+        return following
 
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
+        return self.look()[0]
+
+    def look(self) -> tuple[dict[Window, Peaks], Readings]:
+        """Return `so_far`, and the readings that it rests on."""
         with self._lock:
-            seen = {device: self._allocator.stats(device) for device in self._allocator.devices()}
-            result = {}
-            for window in self._windows:
-                current = Window(bounded=False)
-                current.flawed = window.flawed
-                current.peaks = dict(window.peaks)
-                for device, stats in seen.items():
-                    _raise(current, device, stats)
-                result[window] = _named(current)
-            return result
+            readings = {one: self._allocator.stats(one) for one in self._allocator.devices()}
+            for device, stats in readings.items():
+                if _in_use(stats):
+                    self._note(device, stats)
+            named = {one: self._named(one, self._windows.since(one)) for one in self._windows}
+        return named, readings
 
     def forget_windows(self) -> None:
         """Drop all windows and who holds the lock: for a forked child."""
         self._lock = threading.RLock()
-        self._windows = []
+        self._windows = Highs()
 
-    def _edge(self) -> None:
+    def _edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
+        readings: dict[int, Stats] = {}
+        current: list[float] = []
+        certified = True
         for device in self._allocator.devices():
-            before = self._allocator.stats(device)
-            if _statistic(before, "reserved_bytes", "peak"):
-                self._begin_epoch(device, before, self._allocator.reset_peak)
-                _remember_peaks(self._shadow.setdefault(device, {}), before)
+            before = readings[device] = self._allocator.stats(device)
+            if _in_use(before):
+                self._shadow.setdefault(device, Shadow()).remember(before)
+                certified &= self._begin_epoch(device, before, self._allocator.reset_peak)
+                current += _values(before, "current")
+            else:
+                current += _NONE
+        if not certified:
+            self._flaw()
+        if closing is not None:
+            closing.peaks = self._named(closing, self._windows.close(closing))
+            closing.edge_at(readings)
+        if opening is not None:
+            opening.flawed = not certified
+            opening.edge_at(readings)
+            self._windows.open(opening, current)
 
-    def _begin_epoch(self, device: int, before: Stats, reset: Callable[[int], None]) -> None:
-        """Fold the counter as it was read into the open windows, and reset it."""
-        for window in self._windows:
-            _raise(window, device, before)
+    def _begin_epoch(self, device: int, before: Stats, reset: Callable[[int], None]) -> bool:
+        """Fold the counter as it was read into the open windows, reset it, and say whether all was seen."""
+        self._note(device, before)
         reset(device)
         # Between the reading and the reset another thread may have allocated; the count of all
         # allocations ever made tells. It stays 0 under cudaMallocAsync, which then has no certificate.
         after = self._allocator.stats(device)
         counted = _statistic(before, "allocation", "allocated")
-        uncounted = not counted and _statistic(after, "reserved_bytes", "peak") > 0
-        if uncounted or counted != _statistic(after, "allocation", "allocated"):
-            for window in self._windows:
-                window.flawed = True
+        if not counted and _in_use(after):
+            return False
+        return counted == _statistic(after, "allocation", "allocated")
+
+    def _note(self, device: int, stats: Stats) -> None:
+        self._windows.note([*_NONE * device, *_values(stats, "peak")])
+
+    def _flaw(self) -> None:
+        for window in self._windows:
+            window.flawed = True
+
+    def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
+        if len(highs) > len(self._keys):
+            devices = range(len(highs) // len(STATISTICS))
+            self._keys = tuple(_key(device, metric) for device in devices for metric in STATISTICS)
+        certainty: Certainty = "at least" if window.flawed else "exact"
+        return {
+            key: Peak(high, certainty)
+            for key, high in zip(self._keys, highs, strict=False)
+            if high != NOTHING
+        }
 
     def _bounds(self, window: Window) -> Peaks:
         peaks: Peaks = {}
@@ -228,22 +290,21 @@ class PeakLedger:
         return peaks
 
     def _seen_by_user(self, device: int) -> Stats:
-        stats = self._allocator.stats(device)
-        _show_peaks(stats, self._shadow.get(device, {}))
-        return stats
+        return self._user_reads(self._allocator.stats, device)
 
     def _user_reads(self, raw: Callable[[int], Stats], device: int) -> Stats:
         with self._lock:
             stats = raw(device)
             shadow = self._shadow.get(device)
-            if shadow:
-                _show_peaks(stats, shadow)
+            if shadow is not None:
+                shadow.show(stats)
             return stats
 
     def _user_resets(self, raw: Callable[[int], None], device: int) -> None:
         with self._lock:
             if self._windows and device in self._allocator.devices():
-                self._begin_epoch(device, self._allocator.stats(device), raw)
+                if not self._begin_epoch(device, self._allocator.stats(device), raw):
+                    self._flaw()
             else:
                 raw(device)
             self._shadow.pop(device, None)
@@ -253,18 +314,15 @@ def _key(device: int, metric: str) -> str:
     return f"{DEVICE_TYPE}:{device}/{metric}"
 
 
-def _named(window: Window) -> Peaks:
-    return {
-        _key(device, metric): Peak(value, "at least" if window.flawed else "exact")
-        for (device, metric), value in window.peaks.items()
-    }
+def _in_use(stats: Stats) -> bool:
+    return _statistic(stats, "reserved_bytes", "peak") > 0
 
 
-def _raise(window: Window, device: int, stats: Stats) -> None:
-    for metric, name in STATISTICS.items():
-        peak = _statistic(stats, name, "peak")
-        if peak >= window.peaks.get((device, metric), 0.0):
-            window.peaks[device, metric] = peak
+def _values(stats: Stats, which: str) -> list[float]:
+    try:
+        return [float(stats[name]["all"][which]) for name in STATISTICS.values()]
+    except (KeyError, TypeError):
+        return [_statistic(stats, name, which) for name in STATISTICS.values()]
 
 
 def _statistic(stats: Stats, name: str, which: str) -> float:
@@ -272,21 +330,3 @@ def _statistic(stats: Stats, name: str, which: str) -> float:
         return float(stats[name]["all"][which])
     except (KeyError, TypeError):
         return 0.0
-
-
-def _remember_peaks(shadow: Stats, stats: Stats) -> None:
-    """Raise every ``peak`` that a shadow holds to the one in some statistics."""
-    for key, value in stats.items():
-        if isinstance(value, dict):
-            _remember_peaks(shadow.setdefault(key, {}), value)
-        elif key == "peak" and value > shadow.get(key, -1):
-            shadow[key] = value
-
-
-def _show_peaks(stats: Stats, shadow: Stats) -> None:
-    """Raise every ``peak`` in some statistics to the one that a shadow holds."""
-    for key, value in stats.items():
-        if isinstance(value, dict) and key in shadow:
-            _show_peaks(value, shadow[key])
-        elif key == "peak" and shadow.get(key, -1) > value:
-            stats[key] = shadow[key]

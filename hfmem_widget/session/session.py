@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.labels import plain
+from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import (
     FINE_KINDS,
     NOT_AVAILABLE,
@@ -25,7 +26,7 @@ from hfmem_widget.session.model import (
     SpanKind,
 )
 from hfmem_widget.session.phases import Phases
-from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps
+from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps, Table
 from hfmem_widget.session.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Session:
         self.notes: list[str] = []
         self._index: dict[str, int] = {}
         self._spans: dict[int, Span] = {}
-        self._open: dict[int, list[float]] = {}
+        self._open: Highs[int] = Highs()
         self._spans_opened = 0
         self._phases = Phases()
         self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
@@ -117,7 +118,7 @@ class Session:
     def open_within(self, span_id: int) -> tuple[Span, ...]:
         """Return the open spans that were opened in an open span, innermost first."""
         with self._lock:
-            if next(reversed(self._open), span_id) == span_id:
+            if self._open.newest() in {None, span_id}:
                 return ()
             inside: dict[int, Span] = {}
             for one in self._open:
@@ -192,8 +193,6 @@ class Session:
             self.series = tuple(series)
             self._index = {one.key: position for position, one in enumerate(self.series)}
             self.timeline.widen(len(self.series))
-            for highs in self._open.values():
-                highs.extend([NOT_AVAILABLE] * (len(self.series) - len(highs)))
 
     def append(self, sample: Sample) -> Sample:
         """Add a sample and return it as kept: time never runs backwards."""
@@ -207,9 +206,13 @@ class Session:
             self._latest = sample
             self._recent.append(sample)
             self.timeline.append(sample.time, sample.values)
-            for highs in self._open.values():
-                _raise_highs(highs, sample.values)
+            self._open.note(sample.values)
         return sample
+
+    def folded_steps(self, most: int, after: float = -math.inf) -> Table:
+        """Return the steps that ended after some second as at most about `most` rows, as a copy."""
+        with self._lock:
+            return self.steps.folded(most, after)
 
     def phases(self, root: int) -> tuple[Phase, ...]:
         """Return what was told apart within an outermost span, by kind; its own kind comes last."""
@@ -227,12 +230,10 @@ class Session:
         """Begin a span at a sample that has been appended."""
         with self._lock:
             self._spans_opened += 1
-            parent = next(reversed(self._open), None)
+            parent = self._open.newest()
             span = Span(self._spans_opened, kind, plain(label), before.time, before, parent=parent)
             self._spans[span.id] = span
-            highs = [NOT_AVAILABLE] * len(self.series)
-            _raise_highs(highs, before.values)
-            self._open[span.id] = highs
+            self._open.open(span.id, before.values)
             self._forget_old_spans()
         return span
 
@@ -244,14 +245,11 @@ class Session:
             if span_id not in self._open:
                 message = f"span {span_id} is not open"
                 raise WatchStateError(message)
-            highs = self._open.pop(span_id)
-            _raise_highs(highs, after.values)
-            known = {
-                series.key: Peak(high, "sampled")
-                for series, high in zip(self.series, highs, strict=False)
-                if series.metric in ROLES and not math.isnan(high)
-            }
-            known.update(peaks)
+            highs = zip(self._index, self.series, self._open.close(span_id), strict=False)
+            known = dict(peaks)
+            for key, series, high in highs:
+                if key not in known and series.metric in ROLES and high != NOTHING:
+                    known[key] = Peak(high, "sampled")
             span = replace(
                 self._spans[span_id], stop=after.time, after=after, peaks=known, outcome=outcome
             )
@@ -261,11 +259,10 @@ class Session:
 
     def highest_in(self, span_id: int, key: str) -> float:
         """Return the highest sample of a series within an open span so far; NaN if there is none."""
-        index = self._index.get(key)
-        highs = self._open.get(span_id)
-        if index is None or highs is None or index >= len(highs):
-            return NOT_AVAILABLE
-        return highs[index]
+        with self._lock:
+            highs = dict(zip(self._index, self._open.since(span_id), strict=False))
+        highest = highs.get(key, NOTHING)
+        return NOT_AVAILABLE if highest == NOTHING else highest
 
     def progress(self, span_id: int, peaks: Mapping[str, Peak]) -> None:
         """Set the peaks of an open span as they are known so far."""
@@ -294,6 +291,7 @@ class Session:
     def replace_lock(self) -> None:
         """Forget who holds the lock: for a forked child, where that thread does not exist."""
         self._lock = threading.RLock()
+        self.timeline.replace_lock()
 
     def to_pandas(self, fold: str = "high") -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
@@ -379,10 +377,3 @@ class Session:
         # An eighth at once: looking for them takes as long as there are spans.
         for span_id in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._spans[span_id]
-
-
-def _raise_highs(highs: list[float], values: Sequence[float]) -> None:
-    for position, value in enumerate(values):
-        # NaN compares false both ways: an unknown high is replaced, an unknown value never is one.
-        if value > highs[position] or highs[position] != highs[position]:
-            highs[position] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 CAPACITY = 4096
 CELLS = 150_000
 """Readings kept at most, over all series: the more there are, the fewer rows."""
+
+BLOCK = 64
+"""Samples that wait until they are put into rows together: numpy costs as much for one as for many."""
 
 GAPS_KEPT = 256
 
@@ -41,6 +45,8 @@ class Timeline:
         self.samples = 0
         self.gaps: list[tuple[float, float]] = []
         """Stretches without samples as (start, stop) in seconds, in order; the longest `GAPS_KEPT`."""
+        self._new: list[tuple[float, ...]] = []
+        self._lock = threading.Lock()
         self._filled = 0
         self._rows = 0
         self._time: Floats = np.empty(0)
@@ -48,6 +54,7 @@ class Timeline:
         self._high: Floats = np.empty((0, width))
 
     def __len__(self) -> int:
+        self._settle()
         return self._rows
 
     @property
@@ -58,37 +65,28 @@ class Timeline:
     @property
     def time(self) -> Floats:
         """Time of each row's first sample in seconds, shape ``(rows,)``; a view."""
+        self._settle()
         return self._time[: self._rows]
 
     @property
     def low(self) -> Floats:
         """Lowest value of each row and series, shape ``(rows, width)``; a view."""
+        self._settle()
         return self._low[: self._rows]
 
     @property
     def high(self) -> Floats:
         """Highest value of each row and series, shape ``(rows, width)``; a view."""
+        self._settle()
         return self._high[: self._rows]
 
     def append(self, time: float, values: Sequence[float]) -> None:
         """Add one sample: seconds, and one value for each series."""
         self.samples += 1
-        if self._rows and self._filled < self.bucket:
-            row = self._rows - 1
-            new = np.array(values)
-            np.fmin(self._low[row], new, out=self._low[row])
-            np.fmax(self._high[row], new, out=self._high[row])
-            self._filled += 1
-            return
-        if self._rows >= self.capacity or self._rows * self.width > CELLS:
-            self._fold()
-        if self._rows == len(self._time):
-            self._allocate(min(self.capacity, max(64, 2 * self._rows)), self.width)
-        self._time[self._rows] = time
-        self._low[self._rows] = values
-        self._high[self._rows] = self._low[self._rows]
-        self._rows += 1
-        self._filled = 1
+        with self._lock:
+            self._new.append((time, *values))
+        if len(self._new) >= BLOCK:
+            self._settle()
 
     def add_gap(self, start: float, stop: float) -> None:
         """Remember that nothing was sampled between two instants."""
@@ -99,8 +97,13 @@ class Timeline:
 
     def widen(self, width: int) -> None:
         """Make room for series that appeared later; their past is "not available"."""
+        self._settle()
         if width > self.width:
             self._allocate(len(self._time), width)
+
+    def replace_lock(self) -> None:
+        """Forget who holds the lock: for a forked child, where that thread does not exist."""
+        self._lock = threading.Lock()
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
         """Return the rows that touch the seconds from `start` to `stop`, of some series, as a copy."""
@@ -117,8 +120,43 @@ class Timeline:
         part.gaps = [gap for gap in self.gaps if gap[1] >= start and gap[0] <= stop]
         return part
 
+    def _settle(self) -> None:
+        """Put the samples that came one by one into rows."""
+        with self._lock:
+            if self._new:
+                block = np.array(self._new)
+                self._new.clear()
+                self._put(block[:, 0], block[:, 1:])
+
+    def _put(self, time: Floats, values: Floats) -> None:
+        most = max(2, min(self.capacity, CELLS // max(1, self.width) + 1))
+        while len(time):
+            if self._rows and self._filled < self.bucket:
+                row, taken = self._rows - 1, min(self.bucket - self._filled, len(time))
+                self._low[row] = np.fmin(self._low[row], np.fmin.reduce(values[:taken]))
+                self._high[row] = np.fmax(self._high[row], np.fmax.reduce(values[:taken]))
+                self._filled += taken
+            else:
+                if self._rows >= most:
+                    self._fold()
+                taken = min(len(time), (most - self._rows) * self.bucket)
+                self._add_rows(time[:taken], values[:taken])
+            time, values = time[taken:], values[taken:]
+
+    def _add_rows(self, time: Floats, values: Floats) -> None:
+        starts = np.arange(0, len(time), self.bucket)
+        first, last = self._rows, self._rows + len(starts)
+        if last > len(self._time):
+            self._allocate(min(self.capacity, max(64, 2 * last)), self.width)
+        self._time[first:last] = time[starts]
+        self._low[first:last] = np.fmin.reduceat(values, starts)
+        self._high[first:last] = np.fmax.reduceat(values, starts)
+        self._rows = last
+        self._filled = len(time) - int(starts[-1])
+
     def _fold(self) -> None:
-        time, low, high = self.time, self.low, self.high
+        rows = slice(self._rows)
+        time, low, high = self._time[rows], self._low[rows], self._high[rows]
         pairs = self._rows // 2
         self._time[:pairs] = time[: 2 * pairs : 2]
         self._low[:pairs] = np.fmin(low[: 2 * pairs : 2], low[1 : 2 * pairs : 2])

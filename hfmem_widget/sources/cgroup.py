@@ -40,13 +40,10 @@ class Cgroup:
         """Return the bytes it uses without idle file cache, which goes first; NaN if unknown."""
         usage = _number(self.folder / self.version.usage)
         try:
-            lines = (self.folder / "memory.stat").read_text().splitlines()
-        except OSError:
-            return usage
-        fields = dict(line.split(maxsplit=1) for line in lines if " " in line)
-        try:
-            return max(usage - float(fields.get(self.version.idle_cache, 0)), 0.0)
-        except ValueError:
+            stat = "\n" + _text(self.folder / "memory.stat")
+            _, found, rest = stat.partition(f"\n{self.version.idle_cache} ")
+            return max(usage - float(rest.partition("\n")[0]), 0.0) if found else usage
+        except (OSError, ValueError):
             return usage
 
 
@@ -92,8 +89,14 @@ def _upwards(root: Path, path: str) -> list[Path]:
     return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
+def _text(path: Path) -> str:
+    # `Path.read_text` takes longer than the reading itself, and this is read while a model trains.
+    with path.open("rb", buffering=0) as file:
+        return file.read().decode()
+
+
 def _number(path: Path) -> float:
     try:
-        return float(path.read_text())
+        return float(_text(path))
     except (OSError, ValueError):  # "max" is no number: no limit
         return NOT_AVAILABLE

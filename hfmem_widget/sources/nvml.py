@@ -79,9 +79,11 @@ class NvmlSource:
         values: list[float] = []
         try:
             if self._ready(now):
+                unexplained = False
                 for gpu in self._gpus:
                     values += gpu.read(now)
-                if self._cuda_is_up:
+                    unexplained = unexplained or gpu.unexplained
+                if unexplained and self._cuda_is_up:
                     self._explain_process_ids()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._give_up(error, now)
@@ -217,7 +219,7 @@ class NvmlSource:
         return Gpu(self._nvml, handle, label, self._pids, self._note)
 
     def _explain_process_ids(self) -> None:
-        if any(gpu.unexplained for gpu in self._gpus) and not any(gpu.listed for gpu in self._gpus):
+        if not any(gpu.listed for gpu in self._gpus):
             self._note(
                 "The driver does not list this process under an id that it knows itself by, as in some "
                 "containers, so its share of device memory beyond torch's own is not told from the others'."

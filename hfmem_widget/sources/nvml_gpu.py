@@ -23,6 +23,9 @@ NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 SLOW_INTERVAL: Final = 1.0
 """Seconds between looks at the process list, which takes milliseconds on some drivers (MangoHud#2104)."""
 
+# pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
+_field: Final = object.__getattribute__
+
 _PEBIBYTE: Final = 2.0**50
 _CONTEXT_BYTES: Final = 256 * 2.0**20
 
@@ -101,11 +104,11 @@ class Gpu:
 
     def _used_and_reserve(self) -> tuple[float, float]:
         memory = self._memory()
-        total, used = memory.total, memory.used
+        total, used = _field(memory, "total"), _field(memory, "used")
         if not self._knows_v2:
             return _within(used, total), NOT_AVAILABLE
-        reserve = memory.reserved
-        unaccounted = total - memory.free - used
+        reserve = _field(memory, "reserved")
+        unaccounted = total - _field(memory, "free") - used
         # Whether v2's `used` includes the reserve differs between drivers (nvml-wrapper#57); the sum tells.
         if abs(unaccounted) < abs(unaccounted - reserve):
             used -= reserve

@@ -19,18 +19,19 @@ class ProcFile:
     The open file tells of the process that opened it, so a forked child opens its own.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most: int = 8192) -> None:
         self.path = path
+        self.most = most
         self._file: int | None = None
         self._open()
 
     def read(self) -> bytes:
-        """Return the beginning of the file, up to 8 KiB; empty where it cannot be read."""
+        """Return the beginning of the file, up to `most` bytes; empty where it cannot be read."""
         try:
             if self._pid != os.getpid():
                 self.close()
                 self._open()
-            return os.pread(self._file, 8192, 0) if self._file is not None else b""
+            return os.pread(self._file, self.most, 0) if self._file is not None else b""
         except OSError:
             return b""
 
@@ -56,7 +57,7 @@ class LinuxMemory:
     """
 
     def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
-        self._statm = ProcFile(proc / "self" / "statm")
+        self._statm = ProcFile(proc / "self" / "statm", 128)
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")
         self._page = os.sysconf("SC_PAGE_SIZE")

@@ -297,6 +297,12 @@ class TorchCudaSource:
             self.notes.append(sentence)
 
 
+def readings_of_all(stats: Mapping[int, Stats]) -> dict[str, Sequence[float]]:
+    """Return the values of all devices' series as `Sampler.edge` takes them; empty if none was ever used."""
+    values = [value for index in sorted(stats) for value in readings(stats[index])]
+    return {TorchCudaSource.name: values} if any(values) else {}
+
+
 def readings(stats: Stats) -> Sequence[float]:
     """Return the values of one device's series from the allocator's counters; NaN where a key is missing."""
     try:
@@ -306,13 +312,15 @@ def readings(stats: Stats) -> Sequence[float]:
         values = [_value(stats, family, "all", kind) for family, kind in _WALK]
         values += [_value(stats, name) for name in _COUNTERS]
     pools = stats.get("reserved_bytes_by_private_pools")
-    if pools is None:
-        values.append(NOT_AVAILABLE)
-    else:
+    if pools:
         values.append(sum((_value(pool, "all", "current") for pool in pools.values()), 0.0))
+    else:
+        values.append(NOT_AVAILABLE if pools is None else 0.0)
     if values[_REQUESTED] == 0.0 < values[_ALLOCATED]:
         # backend:cudaMallocAsync keeps neither of the two and says 0.
         values[_REQUESTED] = values[_INACTIVE_SPLIT] = NOT_AVAILABLE
+    if min(values) >= 0.0 and max(values) < math.inf:
+        return values
     return [value if 0.0 <= value < math.inf else NOT_AVAILABLE for value in values]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +13,9 @@ from hfmem_widget.monitor import Monitor, Sampler
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Peak, Series
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
 from hfmem_widget.testing import FakeSource
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
 
 HEAP = "cpu/allocated"
@@ -88,6 +91,96 @@ def test_a_counters_exact_peak_reaches_the_span(bench: Bench) -> None:
 
     assert span.peaks["cuda:0/allocated"] == Peak(1 << 20, "exact")
     assert span.peaks[HEAP] == Peak(10.0, "sampled")
+
+
+def test_a_turn_closes_and_opens_at_one_instant(bench: Bench) -> None:
+    """Two neighbours share the sample between them, and an allocation after it is the second's only."""
+    session = bench.monitor.begin(WatchOptions())
+    outer = bench.monitor.open_span(session, "step")
+    bench.allocator.alloc(1 << 20)
+    first = bench.monitor.open_span(session, "forward")
+    second = bench.monitor.turn(session, first.id, "backward", "backward")
+    bench.allocator.free(bench.allocator.alloc(8 << 20))
+    first, second = session.span(first.id), bench.monitor.close_span(session, second.id)
+
+    assert first.after is second.before
+    assert first.outcome == "done"
+    assert (second.kind, second.label, second.parent) == ("backward", "backward", outer.id)
+    assert first.peaks["cuda:0/allocated"] == Peak(1 << 20, "exact")
+    assert second.peaks["cuda:0/allocated"] == Peak(9 << 20, "exact")
+
+
+def test_a_turn_is_one_edge(bench: Bench) -> None:
+    """The counters are reset once, and one sample comes of it."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.allocator.alloc(1 << 20)
+    first = bench.monitor.open_span(session, "forward")
+    resets, samples = bench.allocator.resets, session.timeline.samples
+    bench.monitor.turn(session, first.id, "backward", "")
+
+    assert (bench.allocator.resets, session.timeline.samples) == (resets + 1, samples + 1)
+    assert bench.ledger.open_windows == 1
+
+
+def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
+    """The poller runs on between neighbours, and what was open in the first ends with it, as it did."""
+    session = bench.monitor.begin(WatchOptions())
+    first = bench.monitor.open_span(session, "block")
+    inner = bench.monitor.open_span(session, "step")
+    second = bench.monitor.turn(session, first.id, "block", "next", outcome="interrupted")
+
+    assert [session.span(one.id).outcome for one in (first, inner)] == ["interrupted"] * 2
+    assert session.open_spans == (second,)
+    assert bench.monitor.polling
+    bench.monitor.close_span(session, second.id)
+    assert not bench.monitor.polling
+
+
+def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
+    """Where there is nothing to close any more, the neighbour is opened."""
+    session = bench.monitor.begin(WatchOptions())
+    outer = bench.monitor.open_span(session, "step")
+    first = bench.monitor.open_span(session, "forward")
+    bench.monitor.close_span(session, first.id)
+    second = bench.monitor.turn(session, first.id, "backward", "")
+    bench.monitor.end(session)
+
+    assert second.parent == outer.id
+    assert not bench.monitor.polling
+
+
+def test_a_turn_without_the_ledger_touches_no_counter(bench: Bench) -> None:
+    """Neighbours have bounds where counters are left alone."""
+    session = bench.monitor.begin(WatchOptions(ledger=False))
+    first = bench.monitor.open_span(session, "forward")
+    bench.allocator.alloc(1 << 20)
+    bench.monitor.turn(session, first.id, "backward", "")
+
+    assert bench.allocator.resets == 0
+    assert session.span(first.id).peaks["cuda:0/allocated"] == Peak(1 << 20, "at least")
+
+
+def test_an_edge_reads_a_gpu_no_more_than_the_ledger_must() -> None:
+    """The reading with which the ledger makes an edge is also the sample's: two readings and a reset."""
+    fake = FakeAllocator()
+    fake.alloc(1 << 20)
+    torch = FakeTorch(fake)
+    allocator = CudaAllocator({"torch": torch})
+    monitor = Monitor(Sampler([TorchCudaSource(allocator)]), PeakLedger(allocator))
+    counted = Mock(side_effect=torch._C._cuda_memoryStats)
+    torch._C._cuda_memoryStats = counted
+    session = monitor.begin(WatchOptions(interval=60.0))
+    with monitor.span(session, "cell"):
+        first = monitor.open_span(session, "forward")
+        fake.free(fake.alloc(8 << 20))
+        reads = counted.call_count
+        second = monitor.turn(session, first.id, "backward", "")
+        made = counted.call_count - reads
+
+    assert made == 2
+    assert session.value(second.before, "cuda:0/allocated") == 1 << 20
+    assert session.value(second.before, "cuda:0/peak") == 9 << 20
+    assert session.span(first.id).peaks["cuda:0/peak"] == Peak(9 << 20, "exact")
 
 
 def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
@@ -232,7 +325,7 @@ def test_a_poller_that_dies_says_why_and_the_span_ends_as_ever(bench: Bench) -> 
     """A fault in the poller itself stops the samples, is told once, and does not reach the user."""
     session = bench.monitor.begin(WatchOptions())
     span = bench.monitor.open_span(session, "cell")
-    bench.sampler.poll = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    bench.sampler.poll = Mock(side_effect=ZeroDivisionError("division by zero"))  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         bench.pass_time(0.1)
     bench.tickers[-1].started = False
@@ -309,7 +402,8 @@ def test_in_a_forked_child_a_monitor_is_inert(
     reads, resets = bench.host.reads, bench.allocator.resets
     bench.monitor.close_span(session, span.id)
     inner = bench.monitor.open_span(session, "step")
-    bench.monitor.close_span(session, inner.id)
+    following = bench.monitor.turn(session, inner.id, "step", "")
+    bench.monitor.close_span(session, following.id)
     bench.monitor.shutdown()
 
     assert (bench.host.reads, bench.allocator.resets) == (reads, resets)
@@ -373,7 +467,6 @@ def test_the_next_poller_does_not_repeat_what_a_hung_source_said_last(bench: Ben
 def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
     """With the real ticker, a span is polled and nothing is left running."""
     source = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")], [1.0])
-    from tests.fakes.torch_cuda import FakeAllocator
 
     monitor = Monitor(Sampler([source]), PeakLedger(FakeAllocator(initialized=False)))
     session = monitor.begin(WatchOptions(interval=0.01))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
+from hfmem_widget.session import Peak
 from tests.fakes.torch_cuda import FakeAllocator
 
 KEY = "cuda:0/allocated"
@@ -187,8 +188,102 @@ def test_uninstalling_an_untouched_ledger_says_nothing() -> None:
     assert ledger.uninstall() == ""
 
 
+def test_a_turn_parts_what_came_before_from_what_comes_after() -> None:
+    """One edge ends a window and begins the next: an allocation after it belongs to the second only."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+    allocator.alloc(MIB)
+    first = ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    resets = allocator.resets
+    second = ledger.turn(first)
+    allocator.free(allocator.alloc(2 * MIB))
+
+    assert allocator.resets == resets + 1
+    assert first.peaks[KEY] == Peak(9 * MIB, "exact")
+    assert ledger.close(second)[KEY] == Peak(3 * MIB, "exact")
+
+
+def test_a_turn_of_a_bounded_window_touches_no_counter() -> None:
+    """Without resets, the window after a turn is bounded too."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    first = ledger.open(bounded=True)
+    allocator.alloc(8 * MIB)
+    second = ledger.turn(first)
+
+    assert allocator.resets == 0
+    assert first.peaks[KEY] == Peak(8 * MIB, "at least")
+    assert second.bounded
+
+
+def test_an_allocation_within_a_users_reset_makes_a_bound() -> None:
+    """What came between our reading and the user's reset may be missing, so the window says so."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    ledger.install()
+    allocator.alloc(MIB)
+    window = ledger.open()
+    allocator.before_reset = lambda: allocator.free(allocator.alloc(16 * MIB))
+    allocator.user_reset(0)
+
+    assert ledger.close(window)[KEY].certainty == "at least"
+
+
+def test_the_allocators_own_peak_is_the_windows() -> None:
+    """The series "peak" is the counter that the ledger resets, so its peak is the allocated one."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    peaks = ledger.close(window)
+
+    assert peaks["cuda:0/peak"] == peaks[KEY]
+
+
+def test_what_an_edge_read_is_given_away_once() -> None:
+    """Whoever opened or closed a window need not read the allocator again."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    allocator.alloc(8 * MIB)
+    window = ledger.open()
+
+    assert window.take_readings()[0]["allocated_bytes"]["all"]["current"] == 8 * MIB
+    assert window.take_readings() == {}
+
+
+def test_peaks_are_told_apart_by_device() -> None:
+    """A device that was not used has no peak, and one behind it keeps its own."""
+    allocator = FakeAllocator(devices=3)
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(2 * MIB, device=0))
+    allocator.free(allocator.alloc(8 * MIB, device=2))
+    inner = ledger.open()
+    allocator.user_reset(2)
+    ledger.close(inner)
+    peaks = ledger.close(window)
+
+    assert peaks[KEY].value == 2 * MIB
+    assert "cuda:1/allocated" not in peaks
+    assert peaks["cuda:2/allocated"].value == 8 * MIB
+
+
 ACTIONS = st.lists(
-    st.sampled_from(["alloc", "free", "open", "close_old", "close_new", "user_reset", "user_peak"]),
+    st.sampled_from(
+        [
+            "alloc",
+            "free",
+            "open",
+            "close_old",
+            "close_new",
+            "turn",
+            "look",
+            "user_reset",
+            "user_peak",
+        ]
+    ),
     max_size=80,
 )
 
@@ -206,6 +301,17 @@ class _Truth:
         self.user = max(self.user, now)
         for window, peak in self.windows.items():
             self.windows[window] = max(peak, now)
+
+    def compare(self, found: dict[Window, Peaks]) -> None:
+        for window, peaks in found.items():
+            if KEY in peaks or self.windows[window]:
+                assert peaks[KEY] == Peak(self.windows[window], "exact")
+
+    def turn(self, ledger: PeakLedger, window: Window) -> None:
+        following = ledger.turn(window)
+        self.compare({window: window.peaks})
+        del self.windows[window]
+        self.windows[following] = self.allocator.allocated
 
 
 @settings(max_examples=300, deadline=None)
@@ -227,17 +333,47 @@ def test_any_interleaving_of_windows_is_exact(actions: list[str], data: Any) -> 
         elif action.startswith("close") and truth.windows:
             ends = list(truth.windows)
             window = ends[0] if action == "close_old" else ends[-1]
-            peaks = ledger.close(window)
-            expected = truth.windows.pop(window)
-            if KEY in peaks or expected:
-                assert peaks[KEY].value == expected
-                assert peaks[KEY].certainty == "exact"
+            truth.compare({window: ledger.close(window)})
+            del truth.windows[window]
+        elif action == "turn" and truth.windows:
+            truth.turn(ledger, data.draw(st.sampled_from(list(truth.windows))))
+        elif action == "look":
+            truth.compare(ledger.so_far())
         elif action == "user_reset":
             allocator.user_reset(0)
             truth.user = allocator.allocated
         elif action == "user_peak":
             assert user_peak(allocator) == truth.user
         truth.look()
+
+
+@settings(max_examples=100, deadline=None)
+@given(actions=ACTIONS, data=st.data())
+def test_the_user_reads_what_they_would_read_without_us(actions: list[str], data: Any) -> None:
+    """Every statistic of every pool says what it says where there is no ledger."""
+    watched, alone = FakeAllocator(), FakeAllocator()
+    ledger = PeakLedger(watched)
+    ledger.install()
+    windows: list[Window] = []
+    blocks: list[tuple[int, int]] = []
+    for action in actions:
+        if action == "alloc":
+            size = data.draw(st.integers(1, 1 << 30))
+            blocks.append((watched.alloc(size), alone.alloc(size)))
+        elif action == "free" and blocks:
+            ours, theirs = blocks.pop(data.draw(st.integers(0, len(blocks) - 1)))
+            watched.free(ours)
+            alone.free(theirs)
+        elif action == "open":
+            windows.append(ledger.open())
+        elif action.startswith("close") and windows:
+            ledger.close(windows.pop(0 if action == "close_old" else -1))
+        elif action == "turn" and windows:
+            windows.append(ledger.turn(windows.pop()))
+        elif action == "user_reset":
+            watched.user_reset(0)
+            alone.user_reset(0)
+        assert watched.user_stats(0) == alone.user_stats(0)
 
 
 @pytest.mark.parametrize("rounds", [100])

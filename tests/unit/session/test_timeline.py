@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -28,6 +29,43 @@ def test_a_fold_never_loses_an_extreme(values: list[float]) -> None:
         assert min(known) == np.nanmin(timeline.low)
     else:
         assert np.isnan(timeline.high).all()
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e12), st.just(math.nan) | st.floats(0, 9)), max_size=600),
+    st.sampled_from([2, 8, 64, 128]),
+)
+def test_looking_changes_nothing(samples: list[tuple[float, float]], capacity: int) -> None:
+    """Samples wait to be put into rows together; a timeline that is read after each has the same rows."""
+    patient, watched = Timeline(2, capacity), Timeline(2, capacity)
+    for second, values in enumerate(samples):
+        patient.append(float(second), values)
+        watched.append(float(second), values)
+        assert len(watched) > 0
+
+    np.testing.assert_array_equal(patient.time, watched.time)
+    np.testing.assert_array_equal(patient.low, watched.low)
+    np.testing.assert_array_equal(patient.high, watched.high)
+    assert patient.bucket == watched.bucket
+
+
+def test_two_threads_may_append_and_look() -> None:
+    """While one thread appends and another looks, no sample is lost or taken in twice."""
+    timeline = Timeline(1, capacity=1 << 16)
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            len(timeline)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for second in range(20_000):
+        timeline.append(float(second), (float(second),))
+    stop.set()
+    thread.join()
+
+    np.testing.assert_array_equal(timeline.time, np.arange(20_000.0))
 
 
 @given(st.integers(1, 5000))

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource, readings
+from hfmem_widget.sources.torch_cuda import (
+    CudaAllocator,
+    TorchCudaSource,
+    readings,
+    readings_of_all,
+)
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.sources.conftest import opened, pass_on, value
 
@@ -85,6 +90,23 @@ def test_values_are_the_allocators() -> None:
     assert value(source, "cuda:1/reserved") == 30 * MIB
     assert value(source, "cuda:0/allocated") == 0
     assert value(source, "cuda:1/ooms") == 0
+
+
+def test_what_the_ledger_read_is_what_the_source_would_read() -> None:
+    """Statistics that somebody else read give the values that a reading gives, device after device."""
+    fake = FakeAllocator(devices=2)
+    source, allocator = opened(FakeTorch(fake))
+    fake.free(fake.alloc(30 * MIB, device=1))
+    fake.alloc(10 * MIB, device=0)
+    stats = {index: allocator.stats(index) for index in (1, 0)}
+
+    assert readings_of_all(stats) == {source.name: source.read(0.0)}
+
+
+def test_devices_that_were_never_used_tell_nothing() -> None:
+    """Where no GPU is at work, nothing is said to be known of it."""
+    assert readings_of_all({0: FakeAllocator().stats(0)}) == {}
+    assert readings_of_all({}) == {}
 
 
 def test_private_pools_are_summed() -> None:

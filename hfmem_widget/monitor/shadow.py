@@ -1,0 +1,73 @@
+"""The peaks that the user would read, had nobody but them reset the counters."""
+
+from __future__ import annotations
+
+from operator import gt
+from typing import Any
+
+Stats = dict[str, Any]
+
+
+class Shadow:
+    """The highest of every ``peak`` in one device's statistics since the user's own reset.
+
+    Most of them stand in families of pools, ``{"allocated_bytes": {"all": {"peak": ...}, ...}}``. What is
+    in families never changes, so these are gone through as one list: this is done at every edge.
+    """
+
+    def __init__(self) -> None:
+        self._families: list[str] = []
+        self._highest: list[int] = []
+        self._others: dict[Any, Any] = {}
+
+    def remember(self, stats: Stats) -> None:
+        """Take in the peaks of some statistics, which are about to be reset."""
+        if not self._families:
+            self._families = [name for name, value in stats.items() if _is_family(value)]
+        peaks = [pool["peak"] for name in self._families for pool in stats[name].values()]
+        if not self._highest:
+            self._highest = peaks
+        elif any(map(gt, peaks, self._highest)):
+            self._highest = list(map(max, peaks, self._highest))
+        _raise_to(self._others, self._beside_families(stats))
+
+    def show(self, stats: Stats) -> None:
+        """Raise every peak in some statistics to the one remembered."""
+        pools = (pool for name in self._families for pool in stats[name].values())
+        for pool, peak in zip(pools, self._highest, strict=False):
+            pool["peak"] = max(pool["peak"], peak)
+        _show(self._beside_families(stats), self._others)
+
+    def _beside_families(self, stats: Stats) -> Stats:
+        # Private pools (CUDA graphs) come and go, and lie one level deeper.
+        return {
+            name: value
+            for name, value in stats.items()
+            if isinstance(value, dict) and name not in self._families
+        }
+
+
+def _is_family(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(pool, dict) and "peak" in pool for pool in value.values())
+    )
+
+
+def _raise_to(highest: dict[Any, Any], stats: Stats) -> None:
+    for key, value in stats.items():
+        if isinstance(value, dict):
+            if "peak" not in value:
+                _raise_to(highest.setdefault(key, {}), value)
+            elif value["peak"] > highest.get(key, -1):
+                highest[key] = value["peak"]
+
+
+def _show(stats: Stats, highest: dict[Any, Any]) -> None:
+    for key, value in stats.items():
+        if isinstance(value, dict) and key in highest:
+            if "peak" not in value:
+                _show(value, highest[key])
+            elif highest[key] > value["peak"]:
+                value["peak"] = highest[key]

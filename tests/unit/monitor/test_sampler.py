@@ -1,0 +1,130 @@
+"""The sampler makes one row of all sources, and reads none of them more often than it must."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from hfmem_widget.monitor import Sampler
+from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE
+from hfmem_widget.session import Device, Series
+from hfmem_widget.testing import FakeClock, FakeSource
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def torch() -> FakeSource:
+    devices = [Device("cuda:0", "NVIDIA H200")]
+    series = [Series("cuda:0", "allocated"), Series("cuda:0", "reserved")]
+    return FakeSource(devices, series, [1.0, 2.0], name="torch")
+
+
+@pytest.fixture
+def host() -> FakeSource:
+    return FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")], [3.0], name="host")
+
+
+@pytest.fixture
+def sampler(torch: FakeSource, host: FakeSource, clock: FakeClock) -> Sampler:
+    sampler = Sampler([torch, host], clock=clock)
+    sampler.poll()
+    return sampler
+
+
+def test_what_is_known_is_not_read_again(sampler: Sampler, torch: FakeSource) -> None:
+    """Values that somebody has just read stand in the row, and their source is left alone."""
+    reads = torch.reads
+
+    assert sampler.edge({"torch": [10.0, 20.0]}) == (10.0, 20.0, 3.0)
+    assert sampler.poll({"torch": [11.0, 21.0]}) == (11.0, 21.0, 3.0)
+    assert torch.reads == reads
+
+
+def test_a_device_that_its_source_has_not_seen_comes_in_by_reading(
+    torch: FakeSource, host: FakeSource, clock: FakeClock
+) -> None:
+    """CUDA may come up between two readings: the source then reads, and the known values stand."""
+    sampler = Sampler([torch, host], clock=clock)
+
+    assert sampler.edge({"torch": [10.0, 20.0]}) == (10.0, 20.0, 3.0)
+    assert torch.reads == 1
+
+
+def test_columns_stay_where_they_are_when_an_earlier_source_grows(
+    torch: FakeSource, host: FakeSource, clock: FakeClock
+) -> None:
+    """New series stand at the end of the row, whichever source they are from."""
+    later = torch.series
+    torch.series, torch.values = (), []
+    sampler = Sampler([torch, host], clock=clock)
+    before = sampler.poll()
+    torch.series, torch.values = later, [1.0, 2.0]
+
+    assert before == (3.0,)
+    assert sampler.poll() == (3.0, 1.0, 2.0)
+    assert sampler.series[0].key == "cpu/allocated"
+
+
+def test_an_edge_reads_the_host_anew(sampler: Sampler, host: FakeSource) -> None:
+    """At a cell's edge the host's figures are of that instant, however shortly before they were read."""
+    host.values = [4.0]
+
+    assert sampler.edge({"torch": [1.0, 2.0]})[-1] == 4.0
+
+
+def test_a_fine_edge_takes_the_hosts_figures_from_the_last_tick(
+    sampler: Sampler, host: FakeSource, clock: FakeClock
+) -> None:
+    """Where a GPU's figures are fresh, the host's are read again only once they are old."""
+    known = {"torch": [1.0, 2.0]}
+    host.values = [4.0]
+    clock.advance(0.9 * FINE_AGE)
+    soon = sampler.edge(known, fine=True)[-1]
+    clock.advance(0.2 * FINE_AGE)
+
+    assert (soon, sampler.edge(known, fine=True)[-1]) == (3.0, 4.0)
+
+
+def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
+    sampler: Sampler, host: FakeSource, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading that takes long is not made again before it is a small part of the time."""
+    seconds, read = 1e-4, host.read
+
+    def slow(now: float) -> Sequence[float]:
+        clock.advance(seconds)
+        return read(now)
+
+    monkeypatch.setattr(host, "read", slow)
+    reads = [host.reads]
+    for passed in (1.0, 0.9 * seconds / FINE_SHARE, 0.2 * seconds / FINE_SHARE):
+        clock.advance(passed)
+        sampler.edge(fine=True)
+        reads.append(host.reads - reads[0])
+
+    assert reads[1:] == [1, 1, 2]
+
+
+def test_without_a_gpu_fine_edges_are_fresh_where_reading_costs_nothing(
+    sampler: Sampler, host: FakeSource
+) -> None:
+    """A step's parts may follow each other as closely as they like."""
+    host.values = [4.0]
+
+    assert sampler.edge(fine=True)[-1] == 4.0
+
+
+def test_fewer_values_than_series_are_filled_up(sampler: Sampler, torch: FakeSource) -> None:
+    """What a source does not say is not available, and moves nobody else's column."""
+    torch.values = [7.0]
+    row = sampler.poll()
+
+    assert row[0] == 7.0
+    assert math.isnan(row[1])
+    assert row[2] == 3.0
