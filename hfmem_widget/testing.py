@@ -10,9 +10,23 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import cache
 from typing import Final
 
-from hfmem_widget.session import Certainty, Device, Peak, Sample, Series, Session, Span, SpanKind
+from hfmem_widget.session import (
+    Certainty,
+    Device,
+    DeviceSteps,
+    Peak,
+    Sample,
+    Series,
+    Session,
+    Span,
+    SpanKind,
+    StepGroup,
+    Steps,
+)
 from hfmem_widget.units import GIB, MIB
 
 STARTED_AT: Final = 1_763_683_200.0
@@ -305,6 +319,126 @@ def _idle() -> Session:
     return stage.finish()
 
 
+class _Batches:
+    """Batches of eight sequences, the longest of which decides what a step takes."""
+
+    def __init__(self, kept: float, per_token: float, worst: int) -> None:
+        self._chance = random.Random(11)  # noqa: S311  (a script, not a secret)
+        self._kept = kept
+        self._per_token = per_token
+        self._worst = worst
+
+    def draw(self, step: int) -> dict[str, float]:
+        """Return what is counted in a step; one batch is longer than all others."""
+        longest = 144 if step == self._worst else self._chance.randrange(32, 129)
+        tokens, content = 8 * longest, 8 * longest - self._chance.randrange(2 * longest)
+        return {
+            "step": step,
+            "samples": 8,
+            "longest": longest,
+            "tokens": tokens,
+            "content_tokens": content,
+            "largest_batch": tokens,
+        }
+
+    def peak(self, tokens: float) -> float:
+        return self._kept + self._per_token * tokens
+
+
+def _with_steps() -> Session:
+    stage, kept = _Stage("fine-tune", gpus=1), 3.75 * GIB
+    batches = _Batches(kept, 2.9 * MIB, 37)
+    with stage.span("cell", "fine-tune"):
+        stage.hold({"cuda:0": 1.25 * GIB}, 1.2)
+        with stage.span("train", "train") as train:
+            stage.session.count(train.id, {"steps": 60, "epochs": 3})
+            for epoch in range(3):
+                with stage.span("epoch", f"epoch {epoch + 1} of 3"):
+                    for step in range(20 * epoch + 1, 20 * epoch + 21):
+                        _step(stage, batches, step, kept)
+                with stage.span("evaluate", "evaluate"):
+                    stage.hold({"cuda:0": kept + 0.4 * GIB}, 0.5)
+                    stage.hold({"cuda:0": kept}, 0.5)
+                with stage.span("save", f"checkpoint-{20 * epoch + 20}"):
+                    stage.hold({"cuda:0": kept}, 0.4)
+    return stage.finish()
+
+
+def _step(stage: _Stage, batches: _Batches, step: int, kept: float) -> None:
+    counts = batches.draw(step)
+    peak = batches.peak(counts["tokens"])
+    with stage.span("step", f"step {step}") as span:
+        with stage.span("forward", "forward"):
+            stage.hold({"cuda:0": 0.96 * peak}, 0.08)
+        with stage.span("backward", "backward"):
+            stage.hold({"cuda:0": peak}, 0.03)
+            stage.hold({"cuda:0": kept + 0.6 * GIB}, 0.09)
+        with stage.span("optimizer", "optimizer"):
+            stage.hold({"cuda:0": kept + 0.7 * GIB}, 0.01)
+            stage.hold({"cuda:0": kept}, 0.02)
+        stage.session.count(span.id, counts)
+
+
+_LONG_EPOCHS: Final = 4
+_LONG_STEPS: Final = 100_000
+_LONG_STEP_SECONDS: Final = 0.4
+_LONG_TOP: Final = 20 * GIB
+
+
+def _hundred_thousand_steps() -> Session:
+    stage, kept = _Stage("pretrain", gpus=1, interval=30.0), 66 * GIB
+    epochs: list[Span] = []
+    with stage.span("cell", "pretrain"):
+        stage.hold({"cuda:0": kept}, 300.0)
+        with stage.span("train", "train") as train:
+            stage.session.count(train.id, {"steps": _LONG_STEPS, "epochs": _LONG_EPOCHS})
+            for epoch in range(_LONG_EPOCHS):
+                with stage.span("epoch", f"epoch {epoch + 1} of {_LONG_EPOCHS}") as span:
+                    epochs.append(span)
+                    for stretch in range(50):
+                        has_worst = (epoch, stretch) == (2, 22)
+                        top = _LONG_TOP if has_worst else 0.85 * _LONG_TOP
+                        stage.hold({"cuda:0": kept + top}, 100.0)
+                        stage.hold({"cuda:0": kept}, 100.0)
+                with stage.span("evaluate", "evaluate"):
+                    stage.hold({"cuda:0": kept + 4 * GIB}, 500.0)
+                with stage.span("save", "save"):
+                    stage.hold({"cuda:0": kept}, 60.0)
+    session = stage.finish()
+    # A span for each would take ten seconds; what is left of so many is the table anyway.
+    session.steps = deepcopy(_long_steps(tuple((one.id, one.start) for one in epochs)))
+    return session
+
+
+@cache
+def _long_steps(epochs: tuple[tuple[int, float], ...]) -> Steps:
+    steps = Steps()
+    batches = _Batches(66 * GIB, _LONG_TOP / (8 * 144), 61_337)
+    for step in range(1, _LONG_STEPS + 1):
+        of_epoch, within = divmod(step - 1, _LONG_STEPS // _LONG_EPOCHS)
+        parent, began = epochs[of_epoch]
+        start = began + within * _LONG_STEP_SECONDS
+        counts = batches.draw(step)
+        peak = batches.peak(counts["tokens"])
+        phases = {"forward": 0.96 * peak, "backward": peak, "optimizer": 67 * GIB}
+        device = DeviceSteps(peak, "exact", peak, step, counts["tokens"], 66 * GIB, phases)
+        steps.append(
+            StepGroup(
+                parent=parent,
+                first=step,
+                last=step,
+                start=start,
+                stop=start + 0.98 * _LONG_STEP_SECONDS,
+                samples=counts["samples"],
+                longest=counts["longest"],
+                tokens=counts["tokens"],
+                content_tokens=counts["content_tokens"],
+                devices={"cuda:0": device},
+            )
+        )
+    return steps
+
+
 _RUNS: Final[dict[str, Callable[[], Session]]] = {
     "training": _training,
     "two gpus": _two_gpus,
@@ -315,6 +449,8 @@ _RUNS: Final[dict[str, Callable[[], Session]]] = {
     "failed": _failed,
     "at least": _at_least,
     "idle gpu": _idle,
+    "steps": _with_steps,
+    "100,000 steps": _hundred_thousand_steps,
 }
 
 SCRIPTED_RUNS: Final = tuple(_RUNS)
@@ -322,7 +458,8 @@ SCRIPTED_RUNS: Final = tuple(_RUNS)
 
 An H200 training run with steps; two and eight GPUs at work; a run on the CPU; a cell of 10 ms; an hour
 with gaps in it; a cell that failed when memory was nearly full; a run whose peak is only a lower bound;
-an interrupted cell that left the GPU alone.
+an interrupted cell that left the GPU alone; a training whose steps take different batches, with their
+phases, evaluations and saves; one of 100,000 steps.
 """
 
 

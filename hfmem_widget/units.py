@@ -49,6 +49,11 @@ def format_bytes(value: float, *, signed: bool = False) -> str:
     return f"{number(value, divisor, signed=signed)} {name}"
 
 
+def format_count(count: float) -> str:
+    """Return a count of anything but bytes, such as ``1,024``."""
+    return f"{count:,.0f}" if math.isfinite(count) else NOT_AVAILABLE
+
+
 def format_change(before: float, after: float) -> str:
     """Return both readings in the unit of the larger, such as ``0.00 → 3.75 GiB``."""
     known = [value for value in (before, after) if math.isfinite(value)]

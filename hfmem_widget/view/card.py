@@ -19,11 +19,13 @@ from hfmem_widget.view.line import (
     parts,
     peak_text,
 )
+from hfmem_widget.view.phases import phases_html, worst_step_text
 from hfmem_widget.view.sparkline import sparkline
 
 MOST_NOTES = 3
 TIMES = "\u00d7"
 NOTE_LENGTH = 300
+MOST_ON_LINE = 200
 
 MANY_MISSED = 0.05
 LONG_GAP = 1.0
@@ -54,6 +56,7 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
             _BOX,
             _header(session, span, facts),
             _figures(facts[0]) if len(facts) == 1 else _table(facts),
+            phases_html(session, span),
             "" if with_chart else _picture(session, span),
             _use(facts[0]) if len(facts) == 1 else "",
             *(_note(note) for note in session.notes[:MOST_NOTES]),
@@ -61,7 +64,7 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
             "</div>",
         )
     )
-    return {"text/html": html, "text/plain": line(session, span)}
+    return {"text/html": html, "text/plain": _plain(session, span)}
 
 
 def running_bundle(label: str) -> dict[str, str]:
@@ -89,6 +92,14 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
         + "</div>"
     )
     return {"text/html": html, "text/plain": line(session, span)}
+
+
+def _plain(session: Session, span: Span) -> str:
+    """Return the one line, with the worst step where it fits."""
+    told = line(session, span)
+    worst = worst_step_text(session, span)
+    longer = f"{told} · {worst}"
+    return longer if worst and "\n" not in told and len(longer) <= MOST_ON_LINE else told
 
 
 def _header(session: Session, span: Span, facts: tuple[Facts, ...]) -> str:

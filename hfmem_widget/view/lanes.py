@@ -1,4 +1,4 @@
-"""Spans as bars in lanes: which are drawn, which fold into groups, which one was the worst."""
+"""What happened as bars in lanes: which are drawn, and which fold into groups."""
 
 from __future__ import annotations
 
@@ -8,55 +8,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hfmem_widget.session import Session, Span, SpanKind
+from hfmem_widget.session import FINE_KINDS, Session, Span
 from hfmem_widget.units import format_duration
+from hfmem_widget.view.bar import TO, Bar
 from hfmem_widget.view.facts import allocated_peak
 from hfmem_widget.view.line import peak_text
-
-TO = "\u2013"
+from hfmem_widget.view.step_lane import LaneOf, lay_steps
 
 MOST_BARS = 200
 MOST_LANES = 4
-LEAST_RIVALS = 3
-"""Among this many siblings or more, the worst is worth marking."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A span, or a run of neighbours of the same kind, as it is drawn.
-
-    Attributes
-    ----------
-    lane : int
-        0 is the top.
-    kind : str
-    label : str
-        Plain text.
-    start, stop : float
-        Seconds since the view begins, cut to it.
-    worst : bool
-        True for the one with the highest peak of its lane.
-    told : tuple of str
-        What hovering says, line by line; plain text.
-    """
-
-    lane: int
-    kind: SpanKind
-    label: str
-    start: float
-    stop: float
-    worst: bool
-    told: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a bar goes, and which span is the worst there."""
+    """Where a bar goes."""
 
     lane: int
     start: float
     stop: float
-    worst: Span | None
 
 
 def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[Bar]:
@@ -69,16 +38,20 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
         span
         for span in session.spans
         # What only touches the view's edge belongs to its neighbour.
-        if start <= span.start <= stop and (ends[span.id] > start or span.start == ends[span.id])
+        if span.kind not in FINE_KINDS
+        and start <= span.start <= stop
+        and (ends[span.id] > start or span.start == ends[span.id])
     ]
-    lanes = _assign(in_view, ends)
-    most = MOST_BARS // max(1, len(lanes))
-    return [
-        _bar(session, device, group, _Place(index, start, stop, worst), ends)
+    lanes, lane_of = _assign(in_view, ends)
+    most = MOST_BARS // (len(lanes) + 1)
+    steps, worst = lay_steps(session, device, (start, stop), lane_of, most)
+    bars = [
+        _bar(session, device, group, _Place(index, start, stop), ends)
         for index, lane in enumerate(lanes)
-        for worst in [_worst(session, device, lane)]
         for group in _fold(lane, most)
     ]
+    # An evaluation among steps lies on top of them, and the worst on top of all.
+    return [bar for bar in (*steps, *bars, *worst) if bar.lane < MOST_LANES]
 
 
 def range_label(first: str, last: str) -> str:
@@ -90,8 +63,11 @@ def range_label(first: str, last: str) -> str:
     return f"{name}s {one[2]}{TO}{two[2]}" if name else f"{one[2]}{TO}{two[2]}"
 
 
-def _assign(spans: Sequence[Span], ends: dict[int, float]) -> list[list[Span]]:
-    """Put every span a lane below its parent; further down where siblings overlap."""
+def _assign(spans: Sequence[Span], ends: dict[int, float]) -> tuple[list[list[Span]], LaneOf]:
+    """Put every span a lane below its parent, and further down where siblings overlap.
+
+    Also returned is the lane of what was made in a span: deepest where that is not known any more.
+    """
     epoch_parents = {span.parent for span in spans if span.kind == "epoch"}
     lane_of: dict[int | None, int] = {}
     busy_until = [-math.inf] * MOST_LANES
@@ -108,7 +84,12 @@ def _assign(spans: Sequence[Span], ends: dict[int, float]) -> list[list[Span]]:
         if lane < MOST_LANES:
             busy_until[lane] = ends[span.id]
             lanes[lane].append(span)
-    return [lane for lane in lanes if lane]
+    used = [lane for lane in lanes if lane]
+
+    def below(parent: int) -> int:
+        return lane_of[parent] + 1 if parent in lane_of else min(len(used), MOST_LANES - 1)
+
+    return used, below
 
 
 def _fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
@@ -117,16 +98,6 @@ def _fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
     for _, alike in groupby(lane, key=lambda span: (span.kind, span.parent)):
         run = list(alike)
         yield from (run[at : at + size] for at in range(0, len(run), size))
-
-
-def _worst(session: Session, device: str, lane: Sequence[Span]) -> Span | None:
-    peaks = {
-        span.id: allocated_peak(session, span, device).value for span in lane if span.kind == "step"
-    }
-    known = [value for value in peaks.values() if value > 0]
-    if len(known) < LEAST_RIVALS or min(known) == max(known):
-        return None
-    return next(span for span in lane if peaks.get(span.id) == max(known))
 
 
 def _bar(
@@ -148,7 +119,7 @@ def _bar(
         label,
         start=first.start - place.start,
         stop=min(stop, place.stop) - place.start,
-        worst=place.worst is not None and place.worst in group,
+        worst=False,
         told=told,
     )
 

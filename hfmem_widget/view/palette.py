@@ -13,6 +13,7 @@ RESERVED = "#868C94"
 DEVICE_USED = "#9AA3AD"
 PEAK = "#D55E00"
 CAPACITY = "#D55E00"
+SAVE = "#B3A125"
 
 INK = "#797979"
 GRID = "rgba(128,128,128,0.22)"
@@ -44,11 +45,16 @@ STROKES: dict[str, str] = {
 """Plotly's names of dashes as SVG writes them."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
-_KINDS: dict[SpanKind, str] = {"evaluate": "#CC79A7", "predict": "#CC79A7", "oom": PEAK}
+_KINDS: dict[SpanKind, str] = {
+    "evaluate": "#CC79A7",
+    "predict": "#CC79A7",
+    "save": SAVE,
+    "oom": PEAK,
+}
 
 
 def bar(kind: SpanKind, lane: int, *, worst: bool = False) -> str:
-    """Return the colour of a span's bar: structure is grey by depth, with one hue for evaluations."""
+    """Return the colour of a span's bar: grey by depth, and a hue for what is done between steps."""
     if worst:
         return PEAK
     return _KINDS.get(kind, _DEPTHS[min(lane, len(_DEPTHS) - 1)])

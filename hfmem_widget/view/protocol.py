@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.labels import plain
-from hfmem_widget.session import Session, Span, Timeline
+from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline
 
 PROTOCOL = 1
 METRICS = ("allocated", "reserved", "device_used")
@@ -20,6 +20,13 @@ SNAPSHOT_BYTES = 32_768
 SPANS_IN_SNAPSHOT = 20
 SPANS_IN_ROWS = 20
 
+STEPS_IN_SNAPSHOT, STEPS_IN_SNAPSHOT_BYTES = 200, 28_800
+STEPS_IN_ROWS, STEPS_IN_ROWS_BYTES = 20, 6_480
+"""Whichever is less: a step of one device takes 144 bytes, of nine 720."""
+
+MOST_IN_PATH = 6
+
+StepRows = np.ndarray[Any, np.dtype[np.float64]]
 Message = dict[str, Any]
 Buffers = list[bytes]
 
@@ -29,14 +36,15 @@ def charted(session: Session) -> list[int]:
     return [i for i, series in enumerate(session.series) if series.metric in METRICS]
 
 
-def describe(session: Session) -> Message:
-    """Return the schema: what the columns are."""
+def describe(session: Session, *, panel: bool = True) -> Message:
+    """Return the schema: what the columns are, and whether JupyterLab's panel may open by itself."""
     columns = charted(session)
     series = [session.series[column] for column in columns]
     sent = {one.device for one in series}
-    return {
+    schema: Message = {
         "label": session.label,
         "started_at": session.started_at,
+        "panel": panel,
         "devices": [
             {"key": device.key, "name": plain(device.name), "total": _number(device.total)}
             for device in session.devices
@@ -52,6 +60,9 @@ def describe(session: Session) -> Message:
             for one in series
         ],
     }
+    if len(session.steps):
+        schema["step_columns"] = list(session.steps.columns)
+    return schema
 
 
 def describe_span(session: Session, span: Span) -> Message:
@@ -71,7 +82,7 @@ def describe_span(session: Session, span: Span) -> Message:
                 "peak": _number(highest),
                 "certainty": peak.certainty if peak is not None else "sampled",
             }
-    return {
+    described: Message = {
         "id": span.id,
         "parent": span.parent,
         "kind": span.kind,
@@ -81,13 +92,21 @@ def describe_span(session: Session, span: Span) -> Message:
         "outcome": span.outcome,
         "devices": devices,
     }
+    if span.counts:
+        described["counts"] = {name: _number(value) for name, value in span.counts.items()}
+    return described
+
+
+def told_as_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans that travel as such: steps, and what they are made of, are told as steps."""
+    return [span for span in spans if span.kind not in FINE_KINDS]
 
 
 def describe_status(session: Session) -> Message:
     """Return how the watch is doing."""
     polling = session.polling
     state = "failed" if polling.stopped else "running" if session.running else "stopped"
-    return {
+    status: Message = {
         "state": state,
         "elapsed": round(session.last_sample.time, 3),
         "interval": polling.current_interval,
@@ -95,6 +114,32 @@ def describe_status(session: Session) -> Message:
         "cost": _number(round(polling.cost, 7)),
         "text": polling.stopped,
     }
+    path = _path(session)
+    if path:
+        status["path"] = path
+    return status
+
+
+def new_steps(session: Session, after: float) -> StepRows:
+    """Return the steps that ended after some second, as they go into a `rows` message."""
+    return _steps(session, STEPS_IN_ROWS, STEPS_IN_ROWS_BYTES, after)
+
+
+def _steps(session: Session, most: int, most_bytes: int, after: float = -math.inf) -> StepRows:
+    fits = most_bytes // (8 * len(session.steps.columns))
+    return session.folded_steps(max(2, min(most, fits)), after)
+
+
+def _path(session: Session) -> list[str]:
+    """Name the open spans, outermost first; a step by its number and how many there will be."""
+    path: list[str] = []
+    steps = math.nan
+    for span in session.open_spans[:MOST_IN_PATH]:
+        steps = span.counts.get("steps", steps)
+        label = plain(span.label or span.kind)
+        is_numbered = span.kind == "step" and label[-1:].isdigit() and math.isfinite(steps)
+        path.append(f"{label} of {steps:.0f}" if is_numbered else label)
+    return path
 
 
 def rows(
@@ -103,8 +148,10 @@ def rows(
     seq: int,
     samples: Sequence[tuple[float, Sequence[float]]],
     spans: Iterable[Span],
+    *,
+    steps: StepRows | None = None,
 ) -> tuple[Message, Buffers]:
-    """Return what is new: samples as (seconds, all values of the session), and the spans that changed."""
+    """Return what is new: samples as (seconds, all values), spans that changed, and `new_steps`."""
     columns = charted(session)
     time = np.array([sample[0] for sample in samples], "<f8")
     values = np.full((len(samples), len(columns)), np.nan, "<f4")
@@ -120,30 +167,42 @@ def rows(
         "spans": [describe_span(session, span) for span in spans],
         "status": describe_status(session),
     }
-    return message, [time.tobytes(), values.tobytes()]
+    return _with_steps(message, [time.tobytes(), values.tobytes()], steps)
 
 
-def snapshot(session: Session, run: str, seq: int) -> tuple[Message, Buffers]:
+def snapshot(
+    session: Session, run: str, seq: int, *, panel: bool = True
+) -> tuple[Message, Buffers]:
     """Return the whole session, decimated to at most `SNAPSHOT_ROWS` rows and `SNAPSHOT_BYTES`."""
     columns = charted(session)
     fits = SNAPSHOT_BYTES // (8 + 4 * max(1, len(columns)))
     timeline = session.between(0.0, math.inf, columns)
     time, values = decimate(timeline, min(SNAPSHOT_ROWS, fits))
-    spans = session.spans
+    spans = told_as_spans(session.spans)
     open_spans = {span.id for span in session.open_spans}
     recent = [span for span in spans if span.id not in open_spans][-SPANS_IN_SNAPSHOT:]
-    sent = sorted([*recent, *session.open_spans], key=lambda span: span.id)
+    sent = sorted([*recent, *told_as_spans(session.open_spans)], key=lambda span: span.id)
     message = {
         "kind": "snapshot",
         "protocol": PROTOCOL,
         "run": run,
         "seq": seq,
         "rows": len(time),
-        "schema": describe(session),
+        "schema": describe(session, panel=panel),
         "spans": [describe_span(session, span) for span in sent],
         "status": describe_status(session),
     }
-    return message, [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
+    buffers = [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
+    steps = _steps(session, STEPS_IN_SNAPSHOT, STEPS_IN_SNAPSHOT_BYTES)
+    return _with_steps(message, buffers, steps)
+
+
+def _with_steps(
+    message: Message, buffers: Buffers, steps: StepRows | None
+) -> tuple[Message, Buffers]:
+    if steps is None or not len(steps):
+        return message, buffers
+    return {**message, "steps": len(steps)}, [*buffers, steps.astype("<f8").tobytes()]
 
 
 def decimate(

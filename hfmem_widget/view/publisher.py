@@ -33,24 +33,33 @@ class Publisher:
     session : Session
     send : callable
         Takes a message and its buffers.
+    panel : bool, optional
+        Whether JupyterLab's panel may open by itself.
     clock : callable, optional
         Monotonic seconds.
     """
 
     def __init__(
-        self, session: Session, send: Send, *, clock: Callable[[], float] = time.monotonic
+        self,
+        session: Session,
+        send: Send,
+        *,
+        panel: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = secrets.token_hex(4)
         self._session = session
         self._send = send
+        self._panel = panel
         self._clock = clock
         self._seq = 0
         self._seen_at = clock()
         self._sent_at = self._snapshot_at = -math.inf
-        self._columns = -1
+        self._columns: tuple[int, int] | None = None
         self._outbox: list[tuple[float, tuple[float, ...]]] = []
         self._sent_until = -math.inf
         self._gap_until = -math.inf
+        self._steps_until = -math.inf
         self._spans: dict[int, Span] = {}
 
     def seen(self) -> None:
@@ -67,7 +76,7 @@ class Publisher:
         now = self._clock()
         unseen = now - self._seen_at
         between, snapshots = next(pace[1:] for pace in PACES if unseen <= pace[0])
-        if len(session.series) != self._columns or now - self._snapshot_at >= snapshots:
+        if self._columns != _columns(session) or now - self._snapshot_at >= snapshots:
             self._send_everything(now)
         elif now - self._sent_at >= between or len(self._outbox) >= OUTBOX_ROWS:
             self._send_rows(now)
@@ -90,25 +99,34 @@ class Publisher:
         self._sent_until = new[-1].time
 
     def _send_rows(self, now: float) -> None:
-        changed = [
-            span for span in self._session.spans[-200:] if self._spans.get(span.id) is not span
-        ][-protocol.SPANS_IN_ROWS :]
+        spans = protocol.told_as_spans(self._session.spans)[-200:]
+        changed = [span for span in spans if self._spans.get(span.id) is not span]
+        changed = changed[-protocol.SPANS_IN_ROWS :]
         self._sent_at = now
         self._seq += 1
         samples, self._outbox = self._outbox, []
-        self._send(*protocol.rows(self._session, self.run, self._seq, samples, changed))
+        until = self._session.steps.ended_at
+        steps = protocol.new_steps(self._session, self._steps_until)
+        self._steps_until = until
+        self._send(
+            *protocol.rows(self._session, self.run, self._seq, samples, changed, steps=steps)
+        )
         self._remember(changed)
 
     def _send_everything(self, now: float) -> None:
         # A page that missed nothing keeps its own finer rows, so these must come to it as rows.
-        if self._outbox and len(self._session.series) == self._columns:
+        columns = _columns(self._session)
+        has_steps = self._session.steps.ended_at > self._steps_until
+        if (self._outbox or has_steps) and self._columns == columns:
             self._send_rows(now)
         self._sent_at = self._snapshot_at = now
-        self._columns = len(self._session.series)
+        self._columns = columns
         self._seq += 1
         self._outbox.clear()
-        spans = self._session.spans
-        self._send(*protocol.snapshot(self._session, self.run, self._seq))
+        # What ends from here on may come twice, which a page takes once.
+        self._steps_until = self._session.steps.ended_at
+        spans = protocol.told_as_spans(self._session.spans)
+        self._send(*protocol.snapshot(self._session, self.run, self._seq, panel=self._panel))
         self._spans.clear()
         self._remember(spans[-200:])
 
@@ -116,6 +134,11 @@ class Publisher:
         self._spans.update((span.id, span) for span in spans)
         while len(self._spans) > 400:
             del self._spans[next(iter(self._spans))]
+
+
+def _columns(session: Session) -> tuple[int, int]:
+    """How many columns there are, of samples and of steps: a new one needs a new schema."""
+    return len(session.series), len(session.steps.columns) if len(session.steps) else 0
 
 
 def _time(row: tuple[float, tuple[float, ...]]) -> float:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.units import unit_for
+from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.curve import Gap, Points, curve, visible_gaps
 from hfmem_widget.view.facts import active_devices, allocated_peak, end_of, label_of
-from hfmem_widget.view.lanes import Bar, lay_lanes
+from hfmem_widget.view.lanes import lay_lanes
 from hfmem_widget.view.line import peak_text
 
 LEAST_SAMPLES = 5
@@ -202,7 +203,7 @@ def _layout(ceiling: float, capacity: float | None) -> tuple[float, float]:
 def _mark(
     session: Session, device: str, peak: Peak, view: tuple[float, float], label_at: float
 ) -> PeakMark:
-    """Place the peak: in the shortest span that has it, where the samples are highest."""
+    """Place the peak: in the shortest span or step that has it, where the samples are highest."""
     start, stop = view
     inside = [
         (end_of(session, one) - one.start, one.start, end_of(session, one))
@@ -210,6 +211,14 @@ def _mark(
         if start <= one.start
         and end_of(session, one) <= stop
         and allocated_peak(session, one, device).value == peak.value
+    ]
+    inside += [
+        (one.stop - one.start, one.start, one.stop)
+        for one in session.steps
+        if start <= one.start
+        and one.stop <= stop
+        and device in one.devices
+        and one.devices[device].peak == peak.value
     ]
     _, start, stop = min(inside, default=(0.0, start, stop))
     time = (start + stop) / 2

@@ -10,8 +10,8 @@ import numpy as np
 
 from hfmem_widget.labels import for_plotly
 from hfmem_widget.view import palette
+from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.curve import Points
-from hfmem_widget.view.lanes import Bar
 from hfmem_widget.view.scene import Line, PeakMark, Scene
 
 Trace = dict[str, Any]
@@ -162,7 +162,7 @@ def _bars(colour: str, bars: list[Bar], scene: Scene) -> Trace:
         "y": packed(bar.lane for bar in bars),
         "width": 0.84,
         "text": [
-            _fitting(bar.label, length / scene.duration)
+            _fitting(bar, length / scene.duration)
             for bar, length in zip(bars, lengths, strict=True)
         ],
         "textposition": "inside",
@@ -177,12 +177,15 @@ def _bars(colour: str, bars: list[Bar], scene: Scene) -> Trace:
     }
 
 
-def _fitting(label: str, share: float) -> str:
+def _fitting(bar: Bar, share: float) -> str:
     """Return the label, shortened to its bar, or nothing where too little of it would fit."""
+    label = bar.label
     letters = int((share * _NARROW - 8) / _LETTER)
     if letters >= len(label):
         return for_plotly(label)
-    return for_plotly(label[: letters - 1] + "…") if letters >= _LEAST_LETTERS else ""
+    # "steps…" would stand in all of them.
+    fits = letters >= _LEAST_LETTERS and bar.kind != "step"
+    return for_plotly(label[: letters - 1] + "…") if fits else ""
 
 
 def _translucent(colour: str, opacity: float) -> str:

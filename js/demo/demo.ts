@@ -9,8 +9,11 @@ const HOSTILE = "<img src=x onerror=alert(1)> $\\href{javascript:alert(1)}{x}$ <
 const SCENARIOS: Record<string, () => Script> = {
   "fine-tune": () =>
     fineTune({ label: "fine-tune", devices: 1, steps: 31, stepSeconds: 0.35, interval: 0.02 }),
+  training: () => fineTune({ label: "fine-tune", devices: 1, steps: 100, epochs: 3, stepSeconds: 0.24 }),
   "nine devices": () => fineTune({ label: "fine-tune", devices: 9, steps: 31, stepSeconds: 0.35 }),
   "an hour": () => fineTune({ label: "pretrain", devices: 1, steps: 2000, stepSeconds: 1.8 }),
+  "100,000 steps": () =>
+    fineTune({ label: "pretrain", devices: 1, steps: 100_000, epochs: 8, stepSeconds: 0.4, interval: 3.7 }),
   "near capacity": () =>
     fineTune({ label: "tight", devices: 1, steps: 31, stepSeconds: 0.35, scale: 19.6, interval: 0.02 }),
   "ten milliseconds": () => cpuCell(0.01),

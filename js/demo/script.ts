@@ -10,6 +10,8 @@ export interface Script {
   interval: number;
   duration: number;
   spans: Span[];
+  /** Rows of the schema's `step_columns`, in order. */
+  steps: number[][];
   /** One reading for each series, in bytes; null where the poller was kept from sampling. */
   sample(time: number): number[] | null;
 }
@@ -21,34 +23,37 @@ export interface Plan {
   stepSeconds: number;
   scale?: number;
   total?: number;
+  epochs?: number;
   gap?: readonly [number, number];
   interval?: number;
 }
 
 const GPU = "NVIDIA H200";
 
-/** A small fine-tuning: load, two epochs of steps with an evaluation between, save. */
+/** A fine-tuning: load, epochs of steps whose batches differ, with an evaluation and a save after each. */
 export function fineTune(plan: Plan): Script {
-  const { steps, stepSeconds, scale = 1, gap } = plan;
+  const { steps, stepSeconds, scale = 1, gap, epochs = 2 } = plan;
   const load = 4 * stepSeconds;
-  const evaluation = 3 * stepSeconds;
-  const half = Math.ceil(steps / 2);
-  const evalStart = load + half * stepSeconds;
-  const duration = load + steps * stepSeconds + evaluation + stepSeconds;
-  const worst = Math.floor(0.3 * steps);
-  const stepAt = (time: number) => {
-    const t = time - load;
-    return time < evalStart ? t / stepSeconds : (t - evaluation) / stepSeconds;
-  };
-  const rise = (step: number) => (step === worst ? 2.64 : 1.6 + 0.9 * noise(step));
+  const perEpoch = Math.ceil(steps / epochs);
+  const evaluation = Math.max(3, perEpoch / 40) * stepSeconds;
+  const save = evaluation / 3;
+  const epochSeconds = perEpoch * stepSeconds + evaluation + save;
+  const trainStop = load + steps * stepSeconds + epochs * (evaluation + save);
+  const times = { ...plan, epochs, perEpoch, load, evaluation, save, epochSeconds, trainStop };
   const own = (time: number): number => {
     if (time < load) return 1.25 * Math.min(1, time / load);
-    if (time >= evalStart && time < evalStart + evaluation) return 3.75 + 0.4 * noise(Math.floor(time * 7));
-    const at = stepAt(time);
-    if (at < 0 || at >= steps) return 3.75;
-    const base = at < 1 ? 1.25 + 2.5 * at : 3.75;
-    const phase = at - Math.floor(at);
-    return base + rise(Math.floor(at)) * (phase < 0.5 ? 2 * phase : 2 - 2 * phase) * 1.18;
+    if (time >= trainStop) return 3.75;
+    const epoch = Math.min(epochs - 1, Math.floor((time - load) / epochSeconds));
+    const within = (time - load - epoch * epochSeconds) / stepSeconds;
+    const count = Math.min(perEpoch, steps - epoch * perEpoch);
+    if (within >= count) {
+      const isEvaluation = within * stepSeconds < count * stepSeconds + evaluation;
+      return isEvaluation ? 3.75 + 0.4 * noise(Math.floor(time * 7)) : 3.78;
+    }
+    const step = epoch * perEpoch + Math.floor(within);
+    const base = step === 0 ? 1.25 + 2.5 * within : 3.75;
+    const phase = within - Math.floor(within);
+    return base + (peakOf(plan, step) - 3.75) * (phase < 0.5 ? 2 * phase : 2 - 2 * phase);
   };
   let reserved = 0;
   const sample = (time: number) => {
@@ -60,60 +65,86 @@ export function fineTune(plan: Plan): Script {
       return [allocated, reserved * (1 - 0.07 * index), reserved * (1 - 0.07 * index) + 0.62 * GIB * scale];
     }).flat();
   };
-  const spans = spansOf(
-    { ...plan, load, evaluation, half, evalStart, duration },
-    (step) => (3.75 + rise(step) * 1.18) * scale * GIB,
-  );
-  return { schema: schemaOf(plan), interval: plan.interval ?? 0.1, duration, spans, sample };
+  const schema = { ...schemaOf(plan), step_columns: stepColumns(plan.devices) };
+  const duration = trainStop + stepSeconds;
+  return { schema, interval: plan.interval ?? 0.1, duration, ...spansOf(times), sample };
 }
 
 interface Times extends Plan {
+  epochs: number;
+  perEpoch: number;
   load: number;
   evaluation: number;
-  half: number;
-  evalStart: number;
-  duration: number;
+  save: number;
+  epochSeconds: number;
+  trainStop: number;
 }
 
-function spansOf(times: Times, peakOf: (step: number) => number): Span[] {
-  const { steps, stepSeconds, load, evaluation, half, evalStart, duration, scale = 1 } = times;
+const BATCH = 8;
+
+/** The longest sequence of a step; one batch is longer than all others. */
+function longestOf({ steps }: Plan, step: number): number {
+  return step === Math.floor(0.3 * steps) ? 144 : 32 + Math.floor(96 * noise(step));
+}
+
+/** In GiB, where nothing is scaled: the more tokens, the more activations. */
+function peakOf(plan: Plan, step: number): number {
+  return 4.1 + 0.02 * longestOf(plan, step) + (step % 7 === 0 ? 0 : 0.1 * noise(step + 0.5));
+}
+
+function spansOf(times: Times): { spans: Span[]; steps: number[][] } {
+  const { load, perEpoch, epochs, epochSeconds, trainStop, evaluation, save, stepSeconds, scale = 1 } = times;
   const spans: Span[] = [];
+  const steps: number[][] = [];
   const held = 3.75 * GIB * scale;
+  const highest = peakOf(times, Math.floor(0.3 * times.steps)) * scale * GIB;
+  const keys = deviceKeys(times.devices);
   const add = (
     parent: number | null,
     kind: string,
     label: string,
-    start: number,
-    stop: number,
+    [start, stop]: [number, number],
     peak: number,
   ) => {
     const memory = { before: start < load ? 0 : held, after: held, peak, certainty: "exact" as const };
-    const devices = Object.fromEntries(deviceKeys(times.devices).map((key) => [key, memory]));
+    const devices = Object.fromEntries(keys.map((key) => [key, memory]));
     spans.push({ id: spans.length + 1, parent, kind, label, start, stop, outcome: "done", devices });
     return spans.length;
   };
-  const highest = Math.max(...Array.from({ length: steps }, (_, step) => peakOf(step)));
-  const cell = add(null, "cell", `cell [7] ${times.label}`, 0.5 * load, 0.99 * duration, highest);
-  const train = add(cell, "train", "train", load, 0.985 * duration, highest);
-  for (const epoch of [0, 1]) {
-    const first = epoch * half;
-    const last = epoch === 0 ? half : steps;
-    const start = load + first * stepSeconds + epoch * evaluation;
-    const parent = add(
-      train,
-      "epoch",
-      `epoch ${epoch + 1}`,
-      start,
-      start + (last - first) * stepSeconds,
-      highest,
-    );
+  const cell = add(
+    null,
+    "cell",
+    `cell [7] ${times.label}`,
+    [0.5 * load, trainStop + 0.8 * stepSeconds],
+    highest,
+  );
+  const train = add(cell, "train", "train", [load, trainStop], highest);
+  spans[train - 1]!.counts = { steps: times.steps, epochs };
+  for (let epoch = 0; epoch < epochs; epoch++) {
+    const first = epoch * perEpoch;
+    const last = Math.min(first + perEpoch, times.steps);
+    const start = load + epoch * epochSeconds;
+    const stop = start + (last - first) * stepSeconds;
+    const parent = add(train, "epoch", `epoch ${epoch + 1} of ${epochs}`, [start, stop], highest);
     for (let step = first; step < last; step++) {
       const from = start + (step - first) * stepSeconds;
-      add(parent, "step", `step ${step + 1}`, from, from + 0.98 * stepSeconds, peakOf(step));
+      const longest = longestOf(times, step);
+      const group = [parent, step + 1, step + 1, from, from + 0.98 * stepSeconds, BATCH, longest];
+      const tokens = BATCH * longest;
+      const peak = peakOf(times, step) * scale * GIB;
+      const device = [peak, 0, peak, step + 1, tokens, held, 0.9 * peak, peak, 1.05 * held];
+      steps.push([...group, tokens, 0.9 * tokens, ...keys.flatMap(() => device)]);
     }
-    if (epoch === 0) add(train, "evaluate", "evaluate", evalStart, evalStart + evaluation, 4.2 * GIB * scale);
+    add(train, "evaluate", "evaluate", [stop, stop + evaluation], 4.2 * GIB * scale);
+    add(train, "save", "save", [stop + evaluation, stop + evaluation + save], 3.8 * GIB * scale);
   }
-  return spans;
+  return { spans, steps };
+}
+
+function stepColumns(devices: number): string[] {
+  const group = "parent first last start stop samples longest tokens content_tokens".split(" ");
+  const device = "peak certainty lowest worst worst_tokens after forward backward optimizer".split(" ");
+  return [...group, ...deviceKeys(devices).flatMap((key) => device.map((figure) => `${key}/${figure}`))];
 }
 
 /** An ordinary cell on a machine without a GPU. */
@@ -139,6 +170,7 @@ export function cpuCell(seconds: number): Script {
     interval: seconds / 100,
     duration: seconds,
     spans: [{ ...cell, devices: { cpu: memory } }],
+    steps: [],
     sample: (time) => [heap(time), 612 * MIB, 6.3 * GIB],
   };
 }

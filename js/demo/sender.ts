@@ -1,6 +1,7 @@
 /** A scripted run as the frames that Python would send, with bytes that start anywhere, as they do on the wire. */
 
 import type { BufferLike, Span } from "../src/core/protocol.ts";
+import { StepTable } from "../src/core/steps.ts";
 import type { Script } from "./script.ts";
 
 export interface Frame {
@@ -9,12 +10,14 @@ export interface Frame {
 }
 
 const SNAPSHOT_ROWS = 2000;
+const SNAPSHOT_STEPS = 200;
 
 export class Sender {
   time = 0;
   private seq = 0;
   private rows: number[] = [];
   private times: number[] = [];
+  private stepsSent = 0;
 
   constructor(
     private readonly script: Script,
@@ -37,13 +40,34 @@ export class Sender {
     this.time = Math.max(this.time, until);
     const times = this.times.slice(from);
     const values = this.rows.slice(from * this.columns);
-    return this.frame("rows", times, values, {});
+    return this.frame("rows", { times, values, steps: this.newSteps() }, {});
   }
 
   /** Everything, folded into pairs of lows and highs where it is too much. */
   snapshot(state = "running", text = ""): Frame {
-    const { times, values } = this.folded();
-    return this.frame("snapshot", times, values, { protocol: 1, schema: this.script.schema }, state, text);
+    this.newSteps();
+    const steps = this.foldedSteps();
+    const extra = { protocol: 1, schema: this.script.schema };
+    return this.frame("snapshot", { ...this.folded(), steps }, extra, state, text);
+  }
+
+  private newSteps(): number[] {
+    const { steps } = this.script;
+    const from = this.stepsSent;
+    while (this.stepsSent < steps.length && steps[this.stepsSent]![4]! <= this.time) this.stepsSent++;
+    return steps.slice(from, this.stepsSent).flat();
+  }
+
+  /** The page's own table folds as the kernel's does. */
+  private foldedSteps(): number[] {
+    const names = this.script.schema.step_columns ?? [];
+    const table = new StepTable(SNAPSHOT_STEPS);
+    table.adopt(names);
+    for (const row of this.script.steps.slice(0, this.stepsSent)) {
+      table.append({ values: Float64Array.from(row), columns: names.length });
+    }
+    const rows = Array.from({ length: table.length }, (_, row) => row);
+    return rows.flatMap((row) => names.map((name) => table.at(row, name)));
   }
 
   private get columns(): number {
@@ -71,8 +95,7 @@ export class Sender {
 
   private frame(
     kind: string,
-    times: number[],
-    values: number[],
+    { times, values, steps }: { times: number[]; values: number[]; steps: number[] },
     extra: object,
     state = "running",
     text = "",
@@ -82,21 +105,29 @@ export class Sender {
     const spans = this.script.spans
       .filter((span) => span.start <= this.time)
       .map((span) => this.asOfNow(span));
-    const content = { kind, run: this.run, seq: this.seq++, rows: times.length, spans, status, ...extra };
-    return { content, buffers: [unaligned(Float64Array.from(times)), unaligned(Float32Array.from(values))] };
+    const count = steps.length / Math.max(1, this.script.schema.step_columns?.length ?? 0);
+    const content = {
+      kind,
+      run: this.run,
+      seq: this.seq++,
+      rows: times.length,
+      spans,
+      status,
+      steps: count,
+      ...extra,
+    };
+    const arrays = [Float64Array.from(times), Float32Array.from(values), Float64Array.from(steps)];
+    return { content, buffers: arrays.map(unaligned) };
   }
 
   /** An open span knows no end, and as its peak only what its finished children saw. */
   private asOfNow(span: Span): Span {
     if ((span.stop ?? 0) <= this.time) return span;
-    const { spans } = this.script;
-    const inside = (each: Span) => each.start >= span.start && each.stop !== null && each.stop <= this.time;
-    const seen = spans.filter((each) => each.kind === "step" && inside(each));
+    const { schema, steps } = this.script;
+    const seen = steps.slice(0, this.stepsSent).filter((row) => row[3]! >= span.start);
     const devices = Object.entries(span.devices).map(([key, memory]) => {
-      const peak = seen.reduce(
-        (best, each) => Math.max(best, each.devices[key]?.peak ?? 0),
-        memory.before ?? 0,
-      );
+      const column = schema.step_columns?.indexOf(`${key}/peak`) ?? -1;
+      const peak = seen.reduce((best, row) => Math.max(best, row[column] ?? 0), memory.before ?? 0);
       return [key, { ...memory, after: null, peak }];
     });
     return { ...span, stop: null, outcome: "", devices: Object.fromEntries(devices) };

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { growingEnd, niceTop, timeTicks, valueTicks } from "../src/core/axis.ts";
+import { fittedRange, growingEnd, niceTop, ticksWithin, timeTicks, valueTicks } from "../src/core/axis.ts";
 
 describe("axes", () => {
   test("the top is round, never below the data and at most a quarter above", () => {
@@ -32,6 +32,30 @@ describe("axes", () => {
     [[3600, 6000], 5, ["1 h", "1 h 10", "1 h 20", "1 h 30", "1 h 40"]],
   ] as const)("time from %j reads %#", (range, count, texts) => {
     expect(timeTicks(range, count).texts).toEqual(texts);
+  });
+
+  test("a fitted range holds its data, and begins at zero unless they lie far above it", () => {
+    for (const [low, high] of [
+      [0, 7],
+      [3, 7],
+      [6.5, 7],
+      [7, 7],
+      [120.1, 123.4],
+    ] as const) {
+      const [from, to] = fittedRange(low, high);
+      expect(from === 0).toBe(low <= 0.7 * high);
+      expect(from).toBeLessThan(low || 1);
+      expect(to).toBeGreaterThan(high);
+      expect(to - from).toBeLessThan(Math.max(1.4 * high - from, 4 * (high - low)));
+    }
+  });
+
+  test("ticks within a range lie within it, at round values", () => {
+    const { values, texts } = ticksWithin([3900, 4200], 6);
+    expect(values[0]).toBeGreaterThanOrEqual(3900);
+    expect(values.at(-1)).toBeLessThanOrEqual(4200);
+    expect(values.length).toBeGreaterThanOrEqual(3);
+    expect(texts).toContain("4000");
   });
 
   test("a growing axis always holds all of the run and moves in few steps", () => {

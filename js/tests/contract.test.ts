@@ -14,6 +14,7 @@ const {
   "gap-and-spans": gapAndSpans,
   failed,
   "gpu-appears": gpuAppears,
+  training,
 } = RECORDINGS;
 
 function play(recording: Recording, isLost: (index: number) => boolean = () => false): Store {
@@ -40,10 +41,19 @@ function extremes({ timeline }: Store): [number, number][] {
   });
 }
 
+function stepsOf({ steps }: Store) {
+  return Array.from({ length: steps.length }, (_, row) => ({
+    ...steps.group(row),
+    one: steps.memory(row, "cuda:0"),
+    two: steps.memory(row, "cuda:1"),
+  }));
+}
+
 function everything(store: Store) {
   const { schema, status, spans, seq, timeline } = store;
   const values = timeline.columns.map((column) => column.values.slice(0, timeline.length));
-  return { schema, status, spans, seq, times: times(store), values, gaps: timeline.gaps };
+  const steps = stepsOf(store);
+  return { schema, status, spans, seq, times: times(store), values, gaps: timeline.gaps, steps };
 }
 
 /** What a fold leaves as it was. */
@@ -98,6 +108,8 @@ describe("one GPU", () => {
     expect(store.schema).toEqual({
       label: "fine-tune",
       started_at: 1_763_683_200,
+      panel: true,
+      step_columns: expect.arrayContaining(["parent", "tokens", "cuda:0/peak", "cuda:0/optimizer"]),
       devices: [{ key: "cuda:0", name: "NVIDIA H200", total: 143_771 * MIB }],
       series: [
         { key: "cuda:0/allocated", device: "cuda:0", metric: "allocated", label: "allocated" },
@@ -117,17 +129,15 @@ describe("one GPU", () => {
   test("a span tells where it lay and what it did to the device", () => {
     expect([...store.spans.values()].map(({ id, parent, kind }) => [id, parent, kind])).toEqual([
       [1, null, "cell"],
-      [2, 1, "step"],
-      [3, 1, "step"],
     ]);
-    const memory = { before: 700 * MIB, after: 3840 * MIB, peak: 6000 * MIB, certainty: "exact" };
-    expect(store.spans.get(2)).toEqual({
-      id: 2,
-      parent: 1,
-      kind: "step",
-      label: "step 1",
-      start: 1.125,
-      stop: 1.375,
+    const memory = { before: 0, after: 3840 * MIB, peak: 7160 * MIB, certainty: "exact" };
+    expect(store.spans.get(1)).toEqual({
+      id: 1,
+      parent: null,
+      kind: "cell",
+      label: "fine-tune",
+      start: 0.125,
+      stop: 1.75,
       outcome: "done",
       devices: { "cuda:0": memory },
     });
@@ -152,10 +162,8 @@ describe("one GPU", () => {
     const late = new Store(() => 0);
     late.apply(history(oneGpu));
     expect(late.status).toMatchObject({ state: "running", elapsed: 1.375 });
-    expect([...late.spans.values()].map(({ label, stop }) => [label, stop])).toEqual([
-      ["fine-tune", null],
-      ["step 1", 1.375],
-    ]);
+    expect([...late.spans.values()].map(({ label, stop }) => [label, stop])).toEqual([["fine-tune", null]]);
+    expect(stepsOf(late)).toMatchObject([{ first: 1, last: 1, start: 1.125, stop: 1.375 }]);
     expect(late.spans.get(1)!.devices["cuda:0"]).toMatchObject({ after: null, peak: 5000 * MIB });
     expect(times(late)).toHaveLength(11);
   });
@@ -222,7 +230,6 @@ describe("a gap and spans", () => {
     expect(peaks).toEqual([
       ["cell", 900, "at least"],
       ["train", 768, "sampled"],
-      ["step", 800, "exact"],
       ["save", 640, "sampled"],
       ["evaluate", 700, "sampled"],
     ]);
@@ -233,7 +240,6 @@ describe("a gap and spans", () => {
     expect([...store.spans.values()].map(({ id, parent }) => [id, parent])).toEqual([
       [1, null],
       [2, 1],
-      [3, 2],
       [4, 1],
       [5, 1],
     ]);
@@ -243,6 +249,60 @@ describe("a gap and spans", () => {
   test("text comes as it was written", () => {
     expect(store.schema!.label).toBe('über <b>"all"</b> & $x$');
     expect(store.spans.get(1)!.label).toBe("a <cell>");
+  });
+});
+
+describe("a training", () => {
+  const store = play(training);
+
+  test("steps are rows of figures, and no spans", () => {
+    expect([...store.spans.values()].map(({ kind }) => kind)).toEqual(["cell", "train", "evaluate", "save"]);
+    expect(stepsOf(store).map(({ parent, first, last }) => [parent, first, last])).toEqual(
+      Array.from({ length: 12 }, (_, index) => [2, index + 1, index + 1]),
+    );
+  });
+
+  test("a step has its place in time, its batch and its tokens", () => {
+    expect(store.steps.group(6)).toEqual({
+      parent: 2,
+      first: 7,
+      last: 7,
+      start: 1.625,
+      stop: 1.875,
+      samples: 8,
+      longest: 128,
+      tokens: 1024,
+      contentTokens: 1016,
+    });
+  });
+
+  test("a step tells its peak, that of each phase, and how surely it is known", () => {
+    expect(store.steps.memory(6, "cuda:0")).toEqual({
+      peak: 7024 * MIB,
+      certainty: "exact",
+      lowest: 7024 * MIB,
+      worst: 7,
+      worstTokens: 1024,
+      after: 3840 * MIB,
+      forward: 6048 * MIB,
+      backward: 7024 * MIB,
+      optimizer: 4800 * MIB,
+    });
+  });
+
+  test("of a device that appears nothing is known before", () => {
+    expect(store.steps.memory(7, "cuda:1")).toBeNull();
+    expect(store.steps.memory(8, "cuda:1")).toMatchObject({ peak: 900 * MIB, worst: 9 });
+  });
+
+  test("the whole training counts its steps, and the path names the one that goes on", () => {
+    expect(store.spans.get(2)!.counts).toEqual({ steps: 12, epochs: 1 });
+    const [, , third] = decoded(training);
+    expect(third).toMatchObject({ status: { path: ["fine-tune", "train", "step 2 of 12"] } });
+  });
+
+  test("the peak is marked within the step in which it was", () => {
+    expect(findPeak(store, "cuda:0")).toMatchObject({ time: 1.75, bytes: 7024 * MIB });
   });
 });
 

@@ -1,10 +1,19 @@
 import { describe, expect, test } from "vitest";
-import { formatBytes, formatChange, formatDuration, forPlotly } from "../src/core/format.ts";
+import { formatBytes, formatChange, formatCount, formatDuration, forPlotly } from "../src/core/format.ts";
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 
 describe("format", () => {
+  test.each([
+    [7, "7"],
+    [1024, "1,024"],
+    [1_234_567.4, "1,234,567"],
+    [Number.NaN, "n/a"],
+  ])("a count of %d reads %s", (count, text) => {
+    expect(formatCount(count)).toBe(text);
+  });
+
   test.each([
     [6.99 * GIB, "6.99 GiB"],
     [14 * GIB, "14.0 GiB"],

@@ -1,6 +1,7 @@
 /** Frames for tests, in the shape in which they leave Python. */
 
 import { type BufferLike, decode, type Message, type Span } from "../src/core/protocol.ts";
+import { StepTable } from "../src/core/steps.ts";
 
 export const SCHEMA = {
   label: "test",
@@ -24,6 +25,46 @@ export const STATUS = { state: "running", elapsed: 1, interval: 0.1, missed: 0, 
 export interface Frame {
   content: Record<string, unknown>;
   buffers: BufferLike[];
+}
+
+export const STEP_COLUMNS = [
+  ..."parent first last start stop samples longest tokens content_tokens".split(" "),
+  ..."peak certainty lowest worst worst_tokens after forward backward optimizer"
+    .split(" ")
+    .map((figure) => `cuda:0/${figure}`),
+];
+
+/** What a step did, as far as a test cares; a step takes a second, and ends at its number. */
+export interface Step {
+  number: number;
+  parent?: number;
+  start?: number;
+  stop?: number;
+  tokens?: number;
+  peak?: number;
+}
+
+/** A row of `STEP_COLUMNS`. */
+export function stepRow(step: Step): number[] {
+  const { number, parent = 1, start = number - 1, stop = number, tokens = 100, peak = 10 } = step;
+  const group = [parent, number, number, start, stop, 4, tokens / 4, tokens, tokens - 1];
+  return [...group, peak, 0, peak, number, tokens, 5, peak - 2, peak - 1, 6];
+}
+
+/** What a message has more where it tells steps. */
+export function withSteps({ content, buffers }: Frame, rows: number[][]): Frame {
+  const schema = "schema" in content ? { schema: { ...SCHEMA, step_columns: STEP_COLUMNS } } : {};
+  return {
+    content: { ...content, steps: rows.length, ...schema },
+    buffers: [...buffers, Float64Array.from(rows.flat()).buffer],
+  };
+}
+
+export function tableOf(rows: number[][], columns = STEP_COLUMNS): StepTable {
+  const table = new StepTable();
+  table.adopt(columns);
+  table.append({ values: Float64Array.from(rows.flat()), columns: columns.length });
+  return table;
 }
 
 type Row = [time: number, ...values: number[]];

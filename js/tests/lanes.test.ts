@@ -1,26 +1,33 @@
 import { describe, expect, test } from "vitest";
-import { type Bar, layLanes, rangeLabel } from "../src/core/lanes.ts";
+import type { Bar } from "../src/core/bar.ts";
+import { readBar } from "../src/core/hover.ts";
+import { layLanes, rangeLabel } from "../src/core/lanes.ts";
 import type { Span } from "../src/core/protocol.ts";
-import { span } from "./frames.ts";
+import { span, stepRow, tableOf } from "./frames.ts";
 
-function lay(spans: Span[], range: readonly [number, number] = [0, 100], pixels = 700): Bar[] {
-  return layLanes(spans, { device: "cuda:0", now: 100, range, pixels });
+type Training = { spans: Span[]; steps: number[][] };
+
+function lay({ spans, steps }: Training, range: readonly [number, number] = [0, 100], pixels = 700): Bar[] {
+  return layLanes(spans, tableOf(steps), { device: "cuda:0", now: 100, range, pixels });
 }
 
-function training(steps: number): Span[] {
-  const each = 90 / steps;
-  return [
+function only(...spans: Span[]): Training {
+  return { spans, steps: [] };
+}
+
+function training(count: number, rise = 50): Training {
+  const each = 90 / count;
+  const spans = [
     span(1, null, "cell", 0, 100, 50),
     span(2, 1, "train", 2, 98, 50),
     span(3, 2, "epoch", 4, 96, 50),
-    ...Array.from({ length: steps }, (_, index) => {
-      const peak = index === Math.floor(steps / 3) ? 50 : 30;
-      return {
-        ...span(4 + index, 3, "step", 5 + index * each, 5 + (index + 1) * each, peak),
-        label: `step ${index + 1}`,
-      };
-    }),
   ];
+  const steps = Array.from({ length: count }, (_, index) => {
+    const [start, stop] = [5 + index * each, 5 + (index + 1) * each];
+    const peak = index === Math.floor(count / 3) ? rise : 30;
+    return stepRow({ number: index + 1, parent: 3, start, stop, peak, tokens: index + 1 });
+  });
+  return { spans, steps };
 }
 
 describe("layLanes", () => {
@@ -30,17 +37,15 @@ describe("layLanes", () => {
   });
 
   test("a train without epochs keeps its lane", () => {
-    expect(lay([span(1, null, "cell", 0, 9), span(2, 1, "train", 1, 8)]).map((bar) => bar.lane)).toEqual([
+    expect(lay(only(span(1, null, "cell", 0, 9), span(2, 1, "train", 1, 8))).map((bar) => bar.lane)).toEqual([
       0, 1,
     ]);
   });
 
   test("spans that overlap do not share a lane", () => {
-    const bars = lay([
-      span(1, null, "block", 0, 9),
-      span(2, null, "block", 5, 12),
-      span(3, null, "block", 9, 10),
-    ]);
+    const bars = lay(
+      only(span(1, null, "block", 0, 9), span(2, null, "block", 5, 12), span(3, null, "block", 9, 10)),
+    );
     expect(bars.map((bar) => [bar.label, bar.lane])).toEqual([
       ["block 1", 0],
       ["block 3", 0],
@@ -49,7 +54,7 @@ describe("layLanes", () => {
   });
 
   test("an open span grows to now", () => {
-    const [bar] = lay([{ ...span(1, null, "cell", 3, 4), stop: null, outcome: "" }]);
+    const [bar] = lay(only({ ...span(1, null, "cell", 3, 4), stop: null, outcome: "" }));
     expect(bar).toMatchObject({ start: 3, stop: 100, open: true });
   });
 
@@ -62,24 +67,71 @@ describe("layLanes", () => {
     }
   });
 
+  test("steps of very many parents are bounded too", () => {
+    const { spans, steps } = training(3000);
+    const apart = steps.map((row, index) => [1000 + index, ...row.slice(1)]);
+    expect(lay({ spans, steps: apart }).length).toBeLessThanOrEqual(400);
+  });
+
   test("the worst step stays apart, on top, however many there are", () => {
-    for (const steps of [10, 20_000]) {
+    for (const steps of [10, 2000, 20_000]) {
       const worst = lay(training(steps)).filter((bar) => bar.worst);
-      expect(worst).toHaveLength(1);
-      expect(worst[0]).toMatchObject({ label: `step ${Math.floor(steps / 3) + 1}`, peak: 50, count: 1 });
+      const number = Math.floor(steps / 3) + 1;
+      expect(worst).toMatchObject([{ label: `step ${number}`, peak: 50, count: 1 }]);
+      expect(Math.abs(worst[0]!.start - (5 + ((number - 1) * 90) / steps))).toBeLessThan(1);
       expect(lay(training(steps)).at(-1)).toMatchObject({ worst: true });
     }
   });
 
-  test("a group reads as a range and knows its worst peak", () => {
-    const group = lay(training(20_000)).find((bar) => bar.count > 1)!;
-    expect(group.label).toMatch(/^steps 1–\d+$/);
-    expect(lay(training(20_000)).some((bar) => bar.count > 1 && bar.peak === 50)).toBe(true);
+  test("a group reads as a range and knows its worst step, the tokens of it, and its peak", () => {
+    const bars = lay(training(20_000));
+    expect(bars.find((bar) => bar.count > 1)!.label).toMatch(/^steps 1–\d+$/);
+    const group = bars.find((bar) => bar.count > 1 && bar.peak === 50)!;
+    expect(group.steps!.memory).toMatchObject({ worst: 6667, worstTokens: 6667 });
+    expect(readBar(group).rows).toContainEqual(["worst", "step 6667, 6,667 tokens"]);
+  });
+
+  test("groups keep their members while the window slides", () => {
+    const members = (from: number) =>
+      lay(training(1000), [from, from + 90])
+        .filter((bar) => bar.count > 1)
+        .map(({ label }) => label);
+    const [before, after] = [members(5), members(7)];
+    expect(after.filter((label) => before.includes(label)).length).toBeGreaterThan(after.length - 5);
   });
 
   test("steps that all rose as high have no worst", () => {
-    const steps = Array.from({ length: 9 }, (_, index) => span(index + 1, null, "step", index, index + 1, 7));
-    expect(lay(steps).some((bar) => bar.worst)).toBe(false);
+    expect(lay(training(9, 30)).some((bar) => bar.worst)).toBe(false);
+  });
+
+  test("an evaluation lies over the group of steps around it, in their lane", () => {
+    const { spans, steps } = training(5000);
+    const bars = lay({ spans: [...spans, span(4, 3, "evaluate", 40, 50)], steps });
+    const evaluation = bars.findIndex((bar) => bar.kind === "evaluate");
+    expect(bars[evaluation]!.lane).toBe(bars.find((bar) => bar.kind === "step")!.lane);
+    expect(evaluation).toBeGreaterThan(bars.findLastIndex((bar) => bar.kind === "step" && !bar.worst));
+  });
+
+  test("steps whose span is not known any more lie where the others do", () => {
+    const { spans, steps } = training(8);
+    const early = steps.map((row, index) => [index < 4 ? 77 : 3, ...row.slice(1)]);
+    const lanes = lay({ spans, steps: early }).filter(({ kind }) => kind === "step");
+    expect(new Set(lanes.map(({ lane }) => lane))).toEqual(new Set([2]));
+  });
+
+  test("one step reads its batch, its tokens, its peak and that of each phase", () => {
+    const [bar] = lay({ spans: [], steps: [stepRow({ number: 97, tokens: 1024, peak: 7 * 2 ** 30 })] });
+    expect(readBar(bar!)).toEqual({
+      title: "step 97",
+      rows: [
+        ["duration", "1.0 s"],
+        ["tokens", "1,024 (4 × 256)"],
+        ["peak", "7.00 GiB exact"],
+        ["in forward", "7.00 GiB"],
+        ["in backward", "7.00 GiB"],
+        ["in optimizer", "0.00 MiB"],
+      ],
+    });
   });
 
   test("only what is in view is drawn", () => {
@@ -87,7 +139,7 @@ describe("layLanes", () => {
   });
 
   test("a span whose parent is not known stands on its own", () => {
-    expect(lay([span(9, 8, "step", 0, 1)])).toMatchObject([{ lane: 0 }]);
+    expect(lay(only(span(9, 8, "evaluate", 0, 1)))).toMatchObject([{ lane: 0 }]);
   });
 
   test("labels that are not numbered alike are written out", () => {

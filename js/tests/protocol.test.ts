@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { decode, decodeHistory } from "../src/core/protocol.ts";
-import { frame, level } from "./frames.ts";
+import { frame, level, random, stepRow, withSteps } from "./frames.ts";
 
 function shifted(buffer: ArrayBuffer, offset: number): DataView {
   const bytes = new Uint8Array(buffer.byteLength + offset);
@@ -49,10 +49,48 @@ describe("decode", () => {
     expect(decode(content, buffers)).toEqual({ kind: "unsupported", protocol: 2 });
   });
 
+  test("steps come as a third buffer, and a message without any needs none", () => {
+    const bare = frame("rows", 1, [level(0.5, 7)]);
+    const { content, buffers } = withSteps(bare, [stepRow({ number: 1 }), stepRow({ number: 2 })]);
+    expect(decode(content, buffers)).toMatchObject({ steps: { columns: 18 } });
+    expect(decode(bare.content, bare.buffers)).toMatchObject({ steps: { columns: 0 } });
+  });
+
+  test("steps whose lengths do not add up make no message", () => {
+    const { content, buffers } = withSteps(frame("rows", 1, [level(0.5, 7)]), [stepRow({ number: 1 })]);
+    for (const steps of [-1, 0.5, 7, 1e300, Number.NaN, "many", {}]) {
+      expect(decode({ ...content, steps }, buffers), String(steps)).toBeNull();
+    }
+    expect(decode(content, buffers.slice(0, 2))).toBeNull();
+    expect(decode(content, [...buffers.slice(0, 2), new ArrayBuffer(13)])).toBeNull();
+    expect(decode(content, [...buffers.slice(0, 2), new ArrayBuffer(0)])).toBeNull();
+  });
+
+  test("columns of steps that are no texts make no schema", () => {
+    const { content, buffers } = withSteps(frame("snapshot", 1, [level(0.5, 7)]), [stepRow({ number: 1 })]);
+    for (const columns of ["peak", [1, 2], {}]) {
+      const schema = { ...(content.schema as object), step_columns: columns };
+      expect(decode({ ...content, schema }, buffers)).toBeNull();
+    }
+  });
+
+  test("no buffer of steps throws, whatever it holds", () => {
+    const next = random(3);
+    for (let attempt = 0; attempt < 300; attempt++) {
+      const { content, buffers } = frame("rows", 1, [level(0.5, 7)]);
+      const bytes = Uint8Array.from({ length: Math.floor(next() * 200) }, () => 256 * next());
+      const steps = Math.floor(next() * 4);
+      expect(() => decode({ ...content, steps }, [...buffers, bytes.buffer])).not.toThrow();
+    }
+  });
+
   test("the history trait carries its buffers inside", () => {
     const { content, buffers } = frame("snapshot", 4, [level(0, 1)]);
     const history = { ...content, time: buffers[0], values: shifted(buffers[1] as ArrayBuffer, 1) };
     expect(decodeHistory(history)).toEqual(decode(content, buffers));
+    const told = withSteps({ content, buffers }, [stepRow({ number: 1 })]);
+    const withRows = { ...told.content, time: buffers[0], values: buffers[1], step_rows: told.buffers[2] };
+    expect(decodeHistory(withRows)).toEqual(decode(told.content, told.buffers));
     expect(decodeHistory({})).toBeNull();
     expect(decodeHistory(undefined)).toBeNull();
   });

@@ -5,6 +5,7 @@ import failed from "../../tests/contract/frames/failed.json";
 import gapAndSpans from "../../tests/contract/frames/gap-and-spans.json";
 import gpuAppears from "../../tests/contract/frames/gpu-appears.json";
 import oneGpu from "../../tests/contract/frames/one-gpu.json";
+import training from "../../tests/contract/frames/training.json";
 import { decode, decodeHistory } from "../src/core/protocol.ts";
 
 export interface Recording {
@@ -18,6 +19,7 @@ export const RECORDINGS = {
   "gap-and-spans": gapAndSpans,
   failed,
   "gpu-appears": gpuAppears,
+  training,
 } satisfies Record<string, Recording>;
 
 /** As a browser hands it over: a view that starts at some byte of the frame. */

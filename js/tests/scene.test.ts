@@ -6,7 +6,7 @@ import { placeLabel } from "../src/core/place.ts";
 import { composeScene, type Hold, LANE_PIXELS, peakText } from "../src/core/scene.ts";
 import { defaultSettings } from "../src/core/settings.ts";
 import { Store } from "../src/core/store.ts";
-import { level, message, STATUS, span } from "./frames.ts";
+import { level, message, STATUS, span, stepRow, tableOf } from "./frames.ts";
 
 const THEME = { text: "#111", muted: "#666", line: "#ddd", font: "sans-serif" };
 const HOSTILE = [
@@ -197,12 +197,12 @@ describe("hover", () => {
 
   test("a short span can be hit, and the worst before the group under it", () => {
     const steps = Array.from({ length: 2000 }, (_, i) =>
-      span(i + 1, null, "step", i / 20, (i + 1) / 20, i === 700 ? 9 : 2),
+      stepRow({ number: i + 1, start: i / 20, stop: (i + 1) / 20, peak: i === 700 ? 9 : 2 }),
     );
     const store = storeWith([row(0, 1, 1, 1), row(100, 1, 1, 1)], {
-      spans: steps,
       status: { ...STATUS, state: "stopped", elapsed: 100 },
     });
+    store.steps = tableOf(steps);
     const scene = sceneOf(store);
     expect(barAt(scene, 245, 5)).toMatchObject({ worst: true, peak: 9 });
     expect(barAt(scene, 300, 5)).toMatchObject({ worst: false });

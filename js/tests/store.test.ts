@@ -1,7 +1,7 @@
 import { describe, expect, test, vi } from "vitest";
 import { decode } from "../src/core/protocol.ts";
 import { Store } from "../src/core/store.ts";
-import { type Frame, frame, level, message, random, span } from "./frames.ts";
+import { type Frame, frame, level, message, random, span, stepRow, withSteps } from "./frames.ts";
 
 function times(store: Store): number[] {
   return [...store.timeline.time.slice(0, store.timeline.length)];
@@ -83,10 +83,11 @@ describe("Store", () => {
     expect([...store.spans.values()].map(({ stop }) => stop)).toEqual([3, 2]);
   });
 
-  test("of very many steps the oldest are forgotten, never what is around them", () => {
+  test("of very many spans the oldest closed ones are forgotten, never what is around them", () => {
     const store = new Store(Date.now);
-    const steps = Array.from({ length: 30_000 }, (_, index) => span(index + 2, 1, "step", index, index + 1));
-    store.apply(message("snapshot", 0, [], { spans: [span(1, null, "cell", 0, 30_000), ...steps] }));
+    const saves = Array.from({ length: 30_000 }, (_, index) => span(index + 2, 1, "save", index, index + 1));
+    const cell = { ...span(1, null, "cell", 0, 30_000), stop: null };
+    store.apply(message("snapshot", 0, [], { spans: [cell, ...saves] }));
     expect(store.spans.size).toBeLessThanOrEqual(20_000);
     expect(store.spans.has(1)).toBe(true);
     expect(store.spans.has(30_001)).toBe(true);
@@ -98,6 +99,43 @@ describe("Store", () => {
     store.apply(message("snapshot", 0, [level(0, 4), level(1, Number.NaN), level(2, 6)]));
     expect(store.timeline.gaps).toEqual([1]);
     expect(extremes(store)[0]).toEqual([4, 6]);
+  });
+
+  test("a snapshot after a loss replaces the steps, and after none leaves the finer ones", () => {
+    const rows = [1, 2, 3].map((number) => stepRow({ number }));
+    const folded = stepRow({ number: 2, start: 0 });
+    folded[1] = 1;
+    for (const [lost, kept] of [
+      [false, 3],
+      [true, 2],
+    ] as const) {
+      const store = new Store(Date.now);
+      deliver(store, withSteps(frame("snapshot", 0, []), []));
+      rows.forEach((row, at) => {
+        if (!(lost && at === 0)) deliver(store, withSteps(frame("rows", at + 1, []), [row]));
+      });
+      deliver(store, withSteps(frame("snapshot", 4, []), [folded, rows[2]!]));
+      expect(store.steps.length).toBe(kept);
+    }
+  });
+
+  test("a new run has none of the old one's steps", () => {
+    const store = new Store(Date.now);
+    deliver(store, withSteps(frame("snapshot", 0, []), [stepRow({ number: 1 })]));
+    store.apply(message("snapshot", 0, [], { run: "b" }));
+    expect(store.steps.length).toBe(0);
+  });
+
+  test("whatever was lost, doubled or reordered, the last snapshot tells all steps and the worst of them", () => {
+    for (let seed = 1; seed <= 150; seed++) {
+      const next = random(seed);
+      const { stream, last } = randomTraining(next);
+      const whole = new Store(Date.now);
+      for (const each of [...stream, last]) deliver(whole, each);
+      const damaged = new Store(Date.now);
+      for (const each of [...damage(stream, next), last]) deliver(damaged, each);
+      expect(essence(damaged), `seed ${seed}`).toEqual(essence(whole));
+    }
   });
 
   test("whatever was lost, doubled or reordered, the last snapshot gives the extremes of the whole stream", () => {
@@ -151,6 +189,65 @@ function folded(rows: ReturnType<typeof level>[]): ReturnType<typeof level>[] {
     else result.push(level(time, Math.min(...known)), level(time, Math.max(...known)));
   }
   return rows.length > 0 ? [...result, rows.at(-1)!] : result;
+}
+
+/** A training in steps of random size, told as Python does: news, now and then all of it, folded by pairs. */
+function randomTraining(next: () => number): { stream: Frame[]; last: Frame } {
+  const rows: number[][] = [];
+  const stream: Frame[] = [];
+  let seq = 0;
+  while (seq < 50) {
+    const fresh = Array.from({ length: Math.floor(next() * 5) }, (_, at) => {
+      const number = rows.length + at + 1;
+      const [tokens, peak] = [Math.floor(1000 * next()), Math.floor(1000 * next())];
+      return stepRow({ number, parent: number < 40 ? 1 : 2, tokens, peak });
+    });
+    rows.push(...fresh);
+    if (seq > 0) stream.push(withSteps(frame("rows", seq++, []), fresh));
+    if (seq === 0 || next() < 0.15) stream.push(withSteps(frame("snapshot", seq++, []), pairs(rows)));
+  }
+  return { stream, last: withSteps(frame("snapshot", seq, []), pairs(rows)) };
+}
+
+/** Neighbours of one parent become one row, but never the newest. */
+function pairs(rows: number[][]): number[][] {
+  const folded: number[][] = [];
+  for (let at = 0; at < rows.length; at++) {
+    const [one, two] = [rows[at]!, rows[at + 1]!];
+    if (at + 2 >= rows.length || one[0] !== two[0]) {
+      folded.push(one);
+      continue;
+    }
+    const [parent, first, , start] = one;
+    const sums = [5, 7, 8].map((column) => one[column]! + two[column]!);
+    const [last, stop] = [two[2], two[4]];
+    const worse = two[9]! > one[9]! ? two : one;
+    const group = [parent, first, last, start, stop, sums[0], Math.max(one[6]!, two[6]!), sums[1], sums[2]];
+    const lowest = Math.min(one[11]!, two[11]!);
+    const phases = [15, 16, 17].map((column) => Math.max(one[column]!, two[column]!));
+    folded.push([
+      ...group,
+      worse[9],
+      worse[10],
+      lowest,
+      worse[12],
+      worse[13],
+      two[14],
+      ...phases,
+    ] as number[]);
+    at++;
+  }
+  return folded;
+}
+
+function essence({ steps }: Store) {
+  const rows = Array.from({ length: steps.length }, (_, row) => row);
+  const memories = rows.map((row) => steps.memory(row, "cuda:0")!);
+  const worst = memories.reduce((best, next) => (next.peak > best.peak ? next : best), memories[0]!);
+  const tokens = rows.reduce((sum, row) => sum + steps.group(row).tokens, 0);
+  const ends = rows.length > 0 && [steps.group(0).first, steps.group(rows.length - 1).last];
+  const lowest = Math.min(...memories.map((memory) => memory.lowest));
+  return { ends, tokens, lowest, worst: [worst?.peak, worst?.worst, worst?.worstTokens] };
 }
 
 function damage(stream: Frame[], next: () => number): Frame[] {

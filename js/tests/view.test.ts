@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { Store } from "../src/core/store.ts";
 import { View } from "../src/core/view.ts";
-import { level, message, SCHEMA, STATUS, span } from "./frames.ts";
+import { level, message, SCHEMA, STATUS, span, stepRow, tableOf } from "./frames.ts";
 import { active, paint, preparePage } from "./page.ts";
 
 const plotly = vi.hoisted(() => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
@@ -186,6 +186,62 @@ describe("View", () => {
     vi.advanceTimersByTime(500);
     paint();
     expect(plotly.draw).toHaveBeenCalledTimes(1);
+  });
+
+  describe("with steps", () => {
+    const rows = [1, 2, 3, 4].map((number) => stepRow({ number, tokens: 100 * number, peak: 10 * number }));
+
+    function withSteps(): { store: Store; element: HTMLElement } {
+      const store = new Store(Date.now);
+      const { element } = open(store);
+      store.apply(snapshot());
+      paint();
+      store.steps = tableOf(rows);
+      vi.advanceTimersByTime(600);
+      return { store, element };
+    }
+
+    test("nothing is said of steps before there are any, and their places are kept", () => {
+      const store = new Store(Date.now);
+      const { element } = open(store);
+      store.apply(snapshot());
+      vi.advanceTimersByTime(600);
+      expect(element.querySelector(".hfmem-progress")!.textContent).toBe("");
+      const lens = element.querySelector<HTMLElement>(".hfmem-lens")!;
+      expect([lens.style.visibility, lens.hidden]).toEqual(["hidden", false]);
+    });
+
+    test("where the training is stands beside the legend", () => {
+      const { element } = withSteps();
+      expect(element.querySelector(".hfmem-progress")!.textContent).toBe("step 4");
+    });
+
+    test("by tokens draws points, with a legend of their own, and over time goes back", () => {
+      const { element } = withSteps();
+      const figureOf = () => JSON.stringify(plotly.draw.mock.calls.at(-1));
+      const legend = () =>
+        [...element.querySelectorAll<HTMLElement>(".hfmem-legend-item:not([hidden])")].map(
+          (item) => item.textContent,
+        );
+      button(element, "draw the peak of each step").click();
+      paint();
+      expect(figureOf()).toContain('"markers"');
+      expect(legend()).toEqual(["peak of a step", "after it"]);
+      expect(button(element, "show the last 30 seconds").disabled).toBe(true);
+      button(element, "draw memory over time").click();
+      paint();
+      expect(figureOf()).toContain('"lanes"');
+      expect(legend()).not.toContain("after it");
+    });
+
+    test("a device of which no steps are known is drawn over time", () => {
+      const { element } = withSteps();
+      button(element, "draw the peak of each step").click();
+      element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
+      paint();
+      expect(JSON.stringify(plotly.draw.mock.calls.at(-1))).toContain('"lanes"');
+      expect(element.querySelector<HTMLElement>(".hfmem-lens")!.style.visibility).toBe("hidden");
+    });
   });
 
   test("silence is told while a run goes on, and not after it", () => {

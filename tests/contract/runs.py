@@ -88,9 +88,26 @@ class Watch:
         yield span
         self.session.close_span(span.id, self.session.last_sample, peaks, outcome)
 
+    @contextmanager
+    def step(
+        self, number: int, tokens: float, peaks: Mapping[SpanKind, Mapping[str, float]]
+    ) -> Iterator[None]:
+        """Keep a step open whose parts had these peaks in MiB, by series key, within its first tick."""
+        highest: dict[str, float] = {}
+        with self.span("step", f"step {number}", peak_of := {}) as span:
+            for kind, of_kind in peaks.items():
+                with self.span(kind, kind, {key: exact(value) for key, value in of_kind.items()}):
+                    pass
+                for key, value in of_kind.items():
+                    highest[key] = max(value, highest.get(key, 0.0))
+            yield
+            counts = {"step": number, "samples": 8, "longest": tokens / 8, "tokens": tokens}
+            self.session.count(span.id, {**counts, "content_tokens": tokens - 8})
+            peak_of.update({key: exact(value) for key, value in highest.items()})
+
     def open_page(self) -> None:
         """Pack the history as for a page that opens now."""
-        self.recording.history = widget._pack_history((self.session, RUN), None)
+        self.recording.history = widget._pack_history((self.session, RUN, True), None)
         self.recording.history_after = len(self.recording.sent)
 
     def finish(self) -> Recording:
@@ -210,10 +227,45 @@ def gpu_appears() -> Recording:
     return watch.finish()
 
 
+def training() -> Recording:
+    """Record a training whose batches differ, with an evaluation, a save, and a second GPU from step 9."""
+    watch = Watch("fine-tune")
+    both = [gpu(0), gpu(1)]
+    watch.session.adopt(both, series_of(both))
+    watch.tick(0, 0, 0, 1300, 0, 0, 0, 1300)
+    with (
+        watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7024)}),
+        watch.span("train", "train", {"cuda:0/allocated": exact(7024)}) as train,
+    ):
+        watch.session.count(train.id, {"steps": 12, "epochs": 1})
+        for number in range(1, 13):
+            tokens = 1024 if number == 7 else 256 + 64 * (number % 4)
+            kinds: dict[SpanKind, float] = {
+                "forward": 4000 + 2 * tokens,
+                "backward": 4976 + 2 * tokens,
+                "optimizer": 4800,
+            }
+            second = {"cuda:1/allocated": 100 * number} if number > 8 else {}
+            peaks = {kind: {"cuda:0/allocated": peak, **second} for kind, peak in kinds.items()}
+            other = (100, 128, 128, 1428) if number > 8 else (0, 0, 0, 1300)
+            with watch.step(number, tokens, peaks):
+                watch.tick(4000 + tokens, 7400, 7024, 8700, *other)
+                watch.tick(3840, 7400, 7024, 8700, *other)
+                if number == 6:
+                    watch.open_page()
+            if number == 8:
+                with watch.span("evaluate", "evaluate", {"cuda:0/allocated": exact(4200)}):
+                    watch.tick(4100, 7400, 7024, 8700, *other)
+        with watch.span("save", "save", {}):
+            watch.tick(3840, 7400, 7024, 8700, *other)
+    return watch.finish()
+
+
 RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "one-gpu": one_gpu,
     "eight-gpus": eight_gpus,
     "gap-and-spans": gap_and_spans,
     "failed": failed,
     "gpu-appears": gpu_appears,
+    "training": training,
 }

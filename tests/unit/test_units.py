@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hfmem_widget.units import GIB, MIB, format_bytes, format_change, format_duration
+from hfmem_widget.units import GIB, MIB, format_bytes, format_change, format_count, format_duration
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,10 @@ def test_bytes_have_three_digits_and_a_binary_unit(value: float, text: str) -> N
 def test_changes_are_signed(value: float, text: str) -> None:
     """A change too small to show is ±0, never -0."""
     assert format_bytes(value, signed=True) == text
+
+
+def test_counts_have_separators() -> None:
+    assert [format_count(count) for count in (7, 1024.0, math.nan)] == ["7", "1,024", "n/a"]
 
 
 def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:

@@ -31,6 +31,21 @@ export function valueTicks(top: number, count: number): Ticks {
   return { values, texts: values.map((value) => value.toFixed(decimals)) };
 }
 
+/** About `count` ticks within [start, stop], at multiples of 1, 2, 2.5 or 5. */
+export function ticksWithin([start, stop]: readonly [number, number], count: number): Ticks {
+  const { values, texts } = valueTicks(stop, (count * stop) / (stop - start));
+  const from = values.findIndex((value) => value >= start * (1 - 1e-9));
+  return { values: values.slice(from), texts: texts.slice(from) };
+}
+
+/** A range for data from `low` to `high`: from zero, unless they lie far above it and close together. */
+export function fittedRange(low: number, high: number): [number, number] {
+  const top = niceTop(high * 1.06);
+  if (!(low > 0.7 * high)) return [0, top];
+  const step = niceTop((high - low) / 3 || high / 20);
+  return [Math.max(0, Math.floor(low / step - 0.5) * step), Math.ceil(high / step + 0.5) * step];
+}
+
 /** Ticks at round times within [start, stop], at most `count` of them. */
 export function timeTicks([start, stop]: readonly [number, number], count: number): Ticks {
   const step = timeStep((stop - start) / Math.max(1, count));

@@ -1,14 +1,17 @@
 /** One Plotly figure: drawn a few times a second at most, sized by its container, read by the pointer. */
 
+import { type Cloud, composeCloud, hasCloud, pointAt, readPoint } from "./cloud.ts";
+import { toCloudFigure } from "./cloudfigure.ts";
 import { make, textWidth } from "./dom.ts";
 import { toFigure } from "./figure.ts";
-import { barAt, readBar, readTime, Tip } from "./hover.ts";
+import { barAt, readBar, readTime } from "./hover.ts";
 import { Pacer } from "./pacer.ts";
-import { draw, type GraphDiv, purge } from "./plotly.ts";
+import { draw, type Figure, type GraphDiv, purge } from "./plotly.ts";
 import { composeScene, type Hold, LABEL_PIXELS, MARGIN, type Scene } from "./scene.ts";
 import type { Range, Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
-import { readTheme } from "./theme.ts";
+import { readTheme, type Theme } from "./theme.ts";
+import { Tip } from "./tip.ts";
 
 /** 2.5 draws a second. */
 const PAUSE_BETWEEN_DRAWS = 400;
@@ -23,7 +26,9 @@ export interface ChartEvents {
 
 export class Chart {
   readonly element = make("div", "chart");
+  /** What was drawn last; a cloud is drawn in place of a scene. */
   scene: Scene | null = null;
+  cloud: Cloud | null = null;
   draws = 0;
 
   private readonly plot: GraphDiv = make("div", "plot");
@@ -48,6 +53,7 @@ export class Chart {
 
   /** Points of all drawn series together. */
   get points(): number {
+    if (this.cloud !== null) return 2 * this.cloud.points.length;
     return (this.scene?.x.length ?? 0) * (this.scene?.lines.length ?? 0);
   }
 
@@ -86,24 +92,25 @@ export class Chart {
     // A redraw under a drag would take the selection from under the pointer; the release asks again.
     if (this.store.schema === null || width < 40 || height < 40 || this.pressed !== null) return;
     const started = performance.now();
-    const { store, settings } = this;
-    const theme = readTheme(this.element);
-    const measure = (text: string, pixels: number, weight?: number) =>
-      textWidth(text, pixels, theme.font, weight);
-    this.scene = composeScene(
-      {
-        store,
-        settings,
-        now: this.now(),
-        width,
-        height,
-        textWidth: (text) => measure(text, LABEL_PIXELS, 600),
-      },
-      this.hold,
-    );
-    draw(this.plot, toFigure(this.scene, theme, this.draws + 1, measure)).catch(this.events.onFault);
+    draw(this.plot, this.compose(width, height, readTheme(this.element))).catch(this.events.onFault);
     if (this.draws++ === 0) this.followPlotly();
     this.events.onDraw(performance.now() - started);
+  }
+
+  private compose(width: number, height: number, theme: Theme): Figure {
+    const { store, settings } = this;
+    const revision = this.draws + 1;
+    const measure = (text: string, pixels: number, weight?: number) =>
+      textWidth(text, pixels, theme.font, weight);
+    const label = (text: string) => measure(text, LABEL_PIXELS, 600);
+    if (settings.lens === "tokens" && hasCloud(store, settings.device)) {
+      this.cloud = composeCloud(store, settings, width, height);
+      return toCloudFigure(this.cloud, theme, revision, label);
+    }
+    this.cloud = null;
+    const input = { store, settings, now: this.now(), width, height, textWidth: label };
+    this.scene = composeScene(input, this.hold);
+    return toFigure(this.scene, theme, revision, measure);
   }
 
   private listen(): void {
@@ -135,8 +142,12 @@ export class Chart {
   }
 
   private read(event: PointerEvent): void {
-    const { scene } = this;
+    const { scene, cloud } = this;
     const { x, y } = this.position(event);
+    if (cloud !== null) {
+      this.readCloud(cloud, x, y);
+      return;
+    }
     if (!scene || this.pressed || x < 0 || x > scene.width || y < 0 || y > scene.height) {
       this.tip.hide();
       return;
@@ -152,6 +163,13 @@ export class Chart {
     else this.tip.hide();
   }
 
+  private readCloud(cloud: Cloud, x: number, y: number): void {
+    const point = pointAt(cloud, x, y);
+    this.plot.classList.remove("hfmem-clickable");
+    if (point === null) this.tip.hide();
+    else this.tip.show(readPoint(point), x, y, cloud, false);
+  }
+
   private press(event: PointerEvent): void {
     // The release of another button may go to the browser's own menu and never come.
     if (event.button !== 0) return;
@@ -160,11 +178,17 @@ export class Chart {
   }
 
   private release(event: PointerEvent): void {
-    const { pressed, scene } = this;
+    const { pressed, scene, cloud } = this;
     if (pressed === null) return;
     this.unpress();
     const { x, y } = this.position(event);
-    if (!scene || Math.abs(x - pressed.x) > CLICK_PIXELS || Math.abs(y - pressed.y) > CLICK_PIXELS) return;
+    if (
+      !scene ||
+      cloud !== null ||
+      Math.abs(x - pressed.x) > CLICK_PIXELS ||
+      Math.abs(y - pressed.y) > CLICK_PIXELS
+    )
+      return;
     const bar = barAt(scene, x, y);
     if (bar) this.events.onZoom([bar.start, Math.max(bar.stop, bar.start + LEAST_ZOOM_SECONDS)]);
   }

@@ -5,10 +5,12 @@ export const CACHE = "#56B4E9";
 export const OTHER = "#9AA3AD";
 export const PEAK = "#D55E00";
 export const EVALUATION = "#CC79A7";
+/** Their yellow, darkened: on white it would be lost. */
+export const SAVE = "#B3A125";
 
-/** Bars read as structure, not as data: greys by depth, and one hue for evaluations. */
+/** Bars read as structure, not as data: greys by depth, and a hue for what is done between steps. */
 const DEPTHS = ["#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3"];
-const KINDS: Record<string, string> = { evaluate: EVALUATION, predict: EVALUATION, oom: PEAK };
+const KINDS: Record<string, string> = { evaluate: EVALUATION, predict: EVALUATION, save: SAVE, oom: PEAK };
 
 export function spanColor(kind: string, depth: number): string {
   return KINDS[kind] ?? DEPTHS[Math.min(depth, DEPTHS.length - 1)]!;

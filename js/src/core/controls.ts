@@ -33,10 +33,12 @@ export class Controls {
     this.element.append(make("span", "group", {}, this.windows), this.percent, this.pause);
   }
 
-  update(hasTotal: boolean): void {
+  /** Windows are stretches of time: where something else is drawn there are none. */
+  update(hasTotal: boolean, isOverTime: boolean): void {
     const { settings } = this;
     WINDOWS.forEach(({ seconds }, index) => {
-      const isOn = settings.zoom === null && settings.window === seconds;
+      this.windows[index]!.disabled = !isOverTime;
+      const isOn = isOverTime && settings.zoom === null && settings.window === seconds;
       setAttribute(this.windows[index]!, "aria-pressed", String(isOn));
       // Narrow pages show one of them: the one that was chosen, also while zoomed in.
       this.windows[index]!.classList.toggle("hfmem-chosen", settings.window === seconds);

@@ -1,11 +1,12 @@
 /** A scene as Plotly's traces and layout. Every text that came from outside goes through `forPlotly`. */
 
-import { type Ticks, timeTicks } from "./axis.ts";
+import { timeTicks } from "./axis.ts";
+import type { Bar } from "./bar.ts";
 import { ALLOCATED, inkOn, OTHER, PEAK, spanColor } from "./colors.ts";
 import { forPlotly } from "./format.ts";
-import type { Bar } from "./lanes.ts";
 import type { Figure } from "./plotly.ts";
-import { LABEL_PIXELS, LANE_PIXELS, type Line, MARGIN, type Scene } from "./scene.ts";
+import { LABEL_PIXELS, LANE_PIXELS, type Line, type Scene } from "./scene.ts";
+import { axis, sheet, tickText, withUnit } from "./sheet.ts";
 import type { Theme } from "./theme.ts";
 
 const BAR_FONT_PIXELS = 10;
@@ -24,18 +25,10 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
       laneTrace(scene, textWidth),
     ],
     layout: {
-      width: scene.width + MARGIN.left + MARGIN.right,
-      height: scene.height + MARGIN.top + MARGIN.bottom,
-      margin: { l: MARGIN.left, r: MARGIN.right, t: MARGIN.top, b: MARGIN.bottom, pad: 0 },
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: theme.font, size: LABEL_PIXELS, color: theme.muted },
-      showlegend: false,
-      hovermode: false,
+      ...sheet(scene, theme, revision),
       dragmode: "zoom",
       barmode: "overlay",
-      datarevision: revision,
-      uirevision: "constant",
+      uirevision: "time",
       selectdirection: "h",
       xaxis: { ...axis(theme), ...tickText(times), range: [...scene.range], showgrid: false, anchor: "y" },
       yaxis: {
@@ -54,34 +47,6 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
       shapes: capacityLine(scene, theme),
       annotations: [...capacityWord(scene, theme), ...peakLabel(scene)],
     },
-  };
-}
-
-function axis(theme: Theme): object {
-  return {
-    type: "linear",
-    autorange: false,
-    zeroline: false,
-    showline: false,
-    ticks: "outside",
-    ticklen: 4,
-    tickcolor: "rgba(0,0,0,0)",
-    gridcolor: theme.line,
-    gridwidth: 1,
-    automargin: false,
-    tickangle: 0,
-  };
-}
-
-function tickText(ticks: Ticks): object {
-  return { tickmode: "array", tickvals: ticks.values, ticktext: ticks.texts };
-}
-
-/** The unit is said once, at the highest tick. */
-function withUnit(ticks: Ticks, unit: string): Ticks {
-  return {
-    ...ticks,
-    texts: ticks.texts.map((text, i) => (i === ticks.texts.length - 1 ? `${text} ${unit}` : text)),
   };
 }
 
@@ -210,6 +175,8 @@ function fit(bar: Bar, pixels: number, textWidth: TextWidth): string {
   const { label } = bar;
   if (room < 14) return "";
   if (textWidth(label, BAR_FONT_PIXELS) <= room) return label;
+  // "steps…" would stand in all of them.
+  if (bar.steps !== undefined) return "";
   let length = Math.floor((room / textWidth(label, BAR_FONT_PIXELS)) * label.length);
   while (length > 3 && textWidth(`${label.slice(0, length)}…`, BAR_FONT_PIXELS) > room) length -= 1;
   return length > 3 ? `${label.slice(0, length)}…` : "";

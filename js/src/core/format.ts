@@ -26,6 +26,12 @@ export function formatBytes(bytes: number): string {
   return `${digits(bytes / unit.divisor)} ${unit.name}`;
 }
 
+/** Of anything but bytes: 1,024. */
+export function formatCount(count: number): string {
+  if (!Number.isFinite(count)) return "n/a";
+  return String(Math.round(count)).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
 export function formatChange(bytes: number): string {
   if (!Number.isFinite(bytes)) return "n/a";
   const text = formatBytes(Math.abs(bytes));

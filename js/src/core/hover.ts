@@ -1,17 +1,12 @@
 /** What the pointer reads: the value under it, the bar under it, or that nothing was sampled there. */
 
-import { make, setText } from "./dom.ts";
-import { formatBytes, formatChange, formatDuration } from "./format.ts";
-import type { Bar } from "./lanes.ts";
+import type { Bar } from "./bar.ts";
+import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
 import { labelOf } from "./readings.ts";
-import { LANE_PIXELS, MARGIN, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
+import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
 import type { Range } from "./settings.ts";
 import type { Store } from "./store.ts";
-
-export interface TipText {
-  title: string;
-  rows: [name: string, value: string][];
-}
+import type { TipText } from "./tip.ts";
 
 /** Values under one pixel that differ by less than this share of the axis read as one. */
 const SPREAD = 0.02;
@@ -31,12 +26,35 @@ export function barAt(scene: Scene, x: number, y: number): Bar | null {
 }
 
 export function readBar(bar: Bar): TipText {
+  if (bar.steps !== undefined) return readSteps(bar, bar.steps);
   const rows: [string, string][] = [
     ["duration", formatDuration(bar.stop - bar.start) + (bar.open ? " so far" : "")],
   ];
   if (bar.change !== null) rows.push(["Δ allocated", formatChange(bar.change)]);
   if (bar.peak !== null) rows.push([bar.count > 1 ? "worst peak" : "peak", certainPeak(bar)]);
   if (bar.outcome !== "" && bar.outcome !== "done") rows.push(["outcome", bar.outcome]);
+  return { title: bar.worst ? `${bar.label} · the worst` : bar.label, rows };
+}
+
+function readSteps(bar: Bar, steps: NonNullable<Bar["steps"]>): TipText {
+  const { memory, tokens, samples, longest } = steps;
+  const rows: [string, string][] = [["duration", formatDuration(bar.stop - bar.start)]];
+  const shape = `${formatCount(samples)} × ${formatCount(longest)}`;
+  const isOne = bar.count === 1;
+  if (tokens > 0) {
+    const hasShape = isOne && samples > 0 && longest > 0;
+    rows.push(["tokens", formatCount(tokens) + (hasShape ? ` (${shape})` : "")]);
+  }
+  if (memory !== null && !isOne) {
+    const batch = memory.worstTokens > 0 ? `, ${formatCount(memory.worstTokens)} tokens` : "";
+    rows.push(["worst", `step ${memory.worst}${batch}`]);
+  }
+  if (memory !== null) {
+    rows.push([isOne ? "peak" : "its peak", certainPeak(bar)]);
+    for (const phase of isOne ? (["forward", "backward", "optimizer"] as const) : []) {
+      if (memory[phase] > 0) rows.push([`in ${phase}`, formatBytes(memory[phase])]);
+    }
+  }
   return { title: bar.worst ? `${bar.label} · the worst` : bar.label, rows };
 }
 
@@ -76,33 +94,4 @@ function spread(low: number, high: number, top: number): string {
 function certainPeak(bar: Bar): string {
   const figure = formatBytes(bar.peak ?? Number.NaN);
   return bar.certainty === "at least" ? `≥ ${figure}` : `${figure} ${bar.certainty}`;
-}
-
-/** A small box beside the pointer and a thin line through it. */
-export class Tip {
-  readonly element = make("div", "tip", { role: "presentation", hidden: "" });
-  readonly rule = make("div", "rule", { hidden: "" });
-
-  show(text: TipText, x: number, y: number, scene: Scene, hasRule: boolean): void {
-    const title = make("div", "tip-title");
-    setText(title, text.title);
-    const rows = text.rows.map(([name, value]) =>
-      make("div", "tip-row", {}, [make("span", "", {}, [name]), value]),
-    );
-    this.element.replaceChildren(title, ...rows);
-    this.element.hidden = false;
-    const isRight = x > scene.width / 2;
-    this.element.style.left = isRight ? "" : `${MARGIN.left + x + 12}px`;
-    this.element.style.right = isRight ? `${MARGIN.right + scene.width - x + 12}px` : "";
-    this.element.style.top = `${Math.max(0, Math.min(y + 10, scene.height - this.element.offsetHeight))}px`;
-    this.rule.hidden = !hasRule;
-    this.rule.style.left = `${MARGIN.left + x}px`;
-    this.rule.style.top = `${MARGIN.top + scene.lanesHeight}px`;
-    this.rule.style.height = `${scene.height - scene.lanesHeight}px`;
-  }
-
-  hide(): void {
-    this.element.hidden = true;
-    this.rule.hidden = true;
-  }
 }

@@ -1,55 +1,44 @@
-/** Spans as bars in lanes by nesting: which are drawn, which fold into groups, which one was the worst. */
+/** What happened as bars in lanes by nesting: which are drawn, and which fold into groups. */
 
-import type { Certainty, Span } from "./protocol.ts";
+import { type Bar, type LaneView, LEAST_PIXELS, MAX_LANES } from "./bar.ts";
+import type { Span } from "./protocol.ts";
+import { laySteps } from "./steplane.ts";
+import type { StepTable } from "./steps.ts";
 
-export const MAX_LANES = 4;
 const MAX_BARS = 400;
-/** Narrower bars than this are no longer bars; they fold into groups. */
-const LEAST_PIXELS = 4;
-/** Among this many siblings or more, the worst is worth marking. */
-const LEAST_RIVALS = 3;
+/** Fewer neighbours than this never fold. */
+const LEAST_TO_FOLD = 6;
 
-export interface Bar {
-  lane: number;
-  kind: string;
-  label: string;
-  start: number;
-  stop: number;
-  open: boolean;
-  count: number;
-  outcome: string;
-  change: number | null;
-  peak: number | null;
-  certainty: Certainty;
-  worst: boolean;
+/** The bars of what is in view: steps first, so that an evaluation among them lies on top, the worst step last. */
+export function layLanes(spans: Iterable<Span>, table: StepTable, view: LaneView): Bar[] {
+  const { lanes, below } = assignLanes([...spans]);
+  const budget = Math.floor(MAX_BARS / (lanes.length + 1));
+  const steps = laySteps(table, below, view, budget);
+  const bars = lanes.flatMap((lane, index) => fold(lane, index, view, budget));
+  return [...steps.groups, ...bars, ...steps.worst];
 }
 
-export interface LaneView {
-  device: string;
-  now: number;
-  range: readonly [number, number];
-  pixels: number;
-}
-
-/** The bars of what is in view, lane by lane, the worst of a lane last so that it lies on top. */
-export function layLanes(spans: Iterable<Span>, view: LaneView): Bar[] {
-  const lanes = assignLanes([...spans]);
-  const budget = Math.floor(MAX_BARS / Math.max(1, lanes.length));
-  return lanes.flatMap((lane, index) => fold(lane, index, view, budget));
+interface Lanes {
+  lanes: Span[][];
+  /** The lane of what was made in a span. */
+  below(parent: number): number;
 }
 
 /** Every span goes one lane below its parent; where siblings overlap, further down. */
-function assignLanes(spans: Span[]): Span[][] {
+function assignLanes(spans: Span[]): Lanes {
   const shown = withoutBareTrain(spans).sort((a, b) => a.start - b.start || a.id - b.id);
   const laneOf = new Map<number, number>();
   const parents = new Map(spans.map((span) => [span.id, span.parent]));
   const ends: number[] = [];
   const lanes: Span[][] = [];
-  for (const span of shown) {
-    let parent = span.parent;
+  const below = (id: number | null): number => {
+    let parent = id;
     while (parent !== null && !laneOf.has(parent) && parents.has(parent))
       parent = parents.get(parent) ?? null;
-    let lane = parent === null ? 0 : (laneOf.get(parent) ?? -1) + 1;
+    return parent === null ? 0 : (laneOf.get(parent) ?? -1) + 1;
+  };
+  for (const span of shown) {
+    let lane = below(span.parent);
     while (lane < MAX_LANES && (ends[lane] ?? 0) > span.start + 1e-6) lane += 1;
     laneOf.set(span.id, lane);
     if (lane >= MAX_LANES) continue;
@@ -57,7 +46,7 @@ function assignLanes(spans: Span[]): Span[][] {
     while (lanes.length <= lane) lanes.push([]);
     lanes[lane]!.push(span);
   }
-  return lanes;
+  return { lanes, below };
 }
 
 /** A `train` span around epochs says nothing that the cell's bar and theirs do not. */
@@ -74,10 +63,9 @@ function fold(lane: Span[], index: number, view: LaneView, budget: number): Bar[
   const typical =
     visible.reduce((sum, span) => sum + (span.stop ?? view.now) - span.start, 0) / visible.length;
   const wanted = Math.max(visible.length / budget, (LEAST_PIXELS * perPixel) / Math.max(typical, 1e-9));
-  const size = visible.length < 2 * LEAST_RIVALS ? 1 : niceGroup(wanted);
+  const size = visible.length < LEAST_TO_FOLD ? 1 : niceGroup(wanted);
   const groups = grouped(lane, size).filter((group) => group.some(isVisible));
-  const worst = worstOf(lane, visible, index, view);
-  return [...groups.map((group) => toBar(group, index, view)), ...(worst ? [worst] : [])];
+  return groups.map((group) => toBar(group, index, view));
 }
 
 /** Groups count from their parent's first child, so that they keep their members while the window slides. */
@@ -115,16 +103,6 @@ function toBar(group: Span[], lane: number, view: LaneView): Bar {
     certainty: highest?.certainty ?? "sampled",
     worst: false,
   };
-}
-
-/** The span with the highest peak of the lane's steps, if it is in view and stands out. */
-function worstOf(lane: Span[], visible: Span[], index: number, view: LaneView): Bar | null {
-  const peakOf = (span: Span) => span.devices[view.device]?.peak ?? Number.NEGATIVE_INFINITY;
-  const rivals = lane.filter((span) => span.kind === "step" && span.stop !== null && peakOf(span) > 0);
-  if (rivals.length < LEAST_RIVALS) return null;
-  const worst = rivals.reduce((best, next) => (peakOf(next) > peakOf(best) ? next : best));
-  const standsOut = rivals.some((span) => peakOf(span) < peakOf(worst));
-  return standsOut && visible.includes(worst) ? { ...toBar([worst], index, view), worst: true } : null;
 }
 
 /** "step 1" and "step 250" are "steps 1–250"; other pairs are written out. */

@@ -12,11 +12,11 @@ export interface Peak {
 /** Samples travel as float32: a reading this much above the exact peak is the same reading, rounded. */
 const ROUNDING = 1e-6;
 
-/** The peak of the span that rose highest, marked where its samples are highest; or the highest sample. */
+/** The peak of the span or step that rose highest, marked where its samples are highest; or the highest sample. */
 export function findPeak(store: Store, device: string): Peak | null {
   const { timeline } = store;
   const column = timeline.columns[store.columnOf(device, "allocated")];
-  const known = highestSpan(store, device);
+  const known = highestStretch(store, device);
   const top = column ? column.highest(0, timeline.length) : -1;
   const sampled = top < 0 ? Number.NEGATIVE_INFINITY : column!.values[top]!;
   if (known === null || sampled > known.bytes * (1 + ROUNDING)) {
@@ -29,18 +29,34 @@ export function findPeak(store: Store, device: string): Peak | null {
   return { time, bytes: known.bytes, certainty: known.certainty };
 }
 
-/** Of spans with the same peak the shortest tells best where it was. */
-function highestSpan(store: Store, device: string) {
-  let best: { start: number; stop: number; bytes: number; certainty: Certainty } | null = null;
-  const now = store.status?.elapsed ?? store.timeline.last;
-  for (const span of store.spans.values()) {
-    const memory = span.devices[device];
-    if (memory?.peak == null) continue;
-    const stop = span.stop ?? Math.max(now, span.start);
-    const isTighter = best?.bytes === memory.peak && stop - span.start < best.stop - best.start;
-    if (best === null || memory.peak > best.bytes || isTighter) {
-      best = { start: span.start, stop, bytes: memory.peak, certainty: memory.certainty };
-    }
+interface Stretch {
+  start: number;
+  stop: number;
+  bytes: number;
+  certainty: Certainty;
+}
+
+/** Of spans and steps with the same peak the shortest tells best where it was. */
+function highestStretch(store: Store, device: string): Stretch | null {
+  let best: Stretch | null = null;
+  for (const next of stretches(store, device)) {
+    const isTighter = best?.bytes === next.bytes && next.stop - next.start < best.stop - best.start;
+    if (best === null || next.bytes > best.bytes || isTighter) best = next;
   }
   return best;
+}
+
+function* stretches({ spans, steps, status, timeline }: Store, device: string): Iterable<Stretch> {
+  const now = status?.elapsed ?? timeline.last;
+  for (const { start, stop, devices } of spans.values()) {
+    const memory = devices[device];
+    if (memory?.peak == null) continue;
+    const { peak: bytes, certainty } = memory;
+    yield { start, stop: stop ?? Math.max(now, start), bytes, certainty };
+  }
+  const highest = steps.highest(device);
+  if (highest < 0) return;
+  const { peak: bytes, certainty } = steps.memory(highest, device)!;
+  const { start, stop } = steps.group(highest);
+  yield { start, stop, bytes, certainty };
 }

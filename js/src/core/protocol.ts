@@ -21,8 +21,12 @@ export interface Series {
 export interface Schema {
   label: string;
   started_at: number;
+  /** Whether JupyterLab's panel may open by itself; left out by kernels that know of none. */
+  panel?: boolean;
   devices: Device[];
   series: Series[];
+  /** Left out before the first step. */
+  step_columns?: string[];
 }
 
 /** What a span did to one device, in bytes of allocated memory. */
@@ -42,6 +46,8 @@ export interface Span {
   stop: number | null;
   outcome: string;
   devices: Record<string, SpanMemory>;
+  /** What is counted in it, such as the `steps` of a whole training; left out where nothing is. */
+  counts?: Record<string, number | null>;
 }
 
 export interface Status {
@@ -51,6 +57,8 @@ export interface Status {
   missed: number;
   cost: number | null;
   text: string;
+  /** The open spans, outermost first; left out where there is none. */
+  path?: string[];
 }
 
 /** `time` in seconds since the session began; `values` in bytes, row-major, `columns` to a row. */
@@ -60,10 +68,17 @@ export interface Rows {
   columns: number;
 }
 
+/** Finished steps, row-major, `columns` figures to a row, named by `Schema.step_columns`. */
+export interface StepRows {
+  values: Float64Array;
+  columns: number;
+}
+
 interface Envelope {
   run: string;
   seq: number;
   rows: Rows;
+  steps: StepRows;
   spans: Span[];
   status: Status | null;
 }
@@ -96,11 +111,13 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
   }
   if (typeof content.run !== "string" || typeof content.seq !== "number") return null;
   const rows = decodeRows(Number(content.rows), buffers[0], buffers[1]);
-  if (rows === null) return null;
+  const steps = decodeSteps(Number(content.steps ?? 0), buffers[2]);
+  if (rows === null || steps === null) return null;
   const envelope = {
     run: content.run,
     seq: content.seq,
     rows,
+    steps,
     spans: Array.isArray(content.spans) ? content.spans.filter(isSpan) : [],
     status: isStatus(content.status) ? content.status : null,
   };
@@ -108,11 +125,12 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
   return isSchema(content.schema) ? { kind, ...envelope, schema: content.schema } : null;
 }
 
-/** Reads the `_history` trait: a snapshot with its two buffers inside. */
+/** Reads the `_history` trait: a snapshot with its buffers inside. */
 export function decodeHistory(history: unknown): Message | null {
   if (!isRecord(history)) return null;
-  const { time, values } = history;
-  return isBuffer(time) && isBuffer(values) ? decode(history, [time, values]) : null;
+  const { time, values, step_rows: steps } = history;
+  if (!isBuffer(time) || !isBuffer(values)) return null;
+  return decode(history, isBuffer(steps) ? [time, values, steps] : [time, values]);
 }
 
 function decodeRows(count: number, time?: BufferLike, values?: BufferLike): Rows | null {
@@ -124,6 +142,15 @@ function decodeRows(count: number, time?: BufferLike, values?: BufferLike): Rows
   const columns = valueBytes.byteLength / (4 * count);
   if (timeBytes.byteLength !== 8 * count || !Number.isInteger(columns)) return null;
   return { time: new Float64Array(timeBytes), values: new Float32Array(valueBytes), columns };
+}
+
+function decodeSteps(count: number, figures?: BufferLike): StepRows | null {
+  if (!Number.isInteger(count) || count < 0) return null;
+  if (count === 0) return { values: new Float64Array(0), columns: 0 };
+  if (figures === undefined) return null;
+  const columns = figures.byteLength / (8 * count);
+  if (!Number.isInteger(columns) || columns === 0) return null;
+  return { values: new Float64Array(copyOf(figures)), columns };
 }
 
 /** A frame's buffers start at any byte of the message, and typed arrays must be aligned: so a copy. */
@@ -158,5 +185,14 @@ function isStatus(value: unknown): value is Status {
 }
 
 function isSchema(value: unknown): value is Schema {
-  return isRecord(value) && Array.isArray(value.devices) && Array.isArray(value.series);
+  return (
+    isRecord(value) &&
+    Array.isArray(value.devices) &&
+    Array.isArray(value.series) &&
+    (value.step_columns === undefined || isListOfText(value.step_columns))
+  );
+}
+
+function isListOfText(value: unknown): value is string[] {
+  return Array.isArray(value) && value.every((each) => typeof each === "string");
 }

@@ -14,7 +14,7 @@ export interface Readings {
 }
 
 export function readDevice(store: Store, device: Device): Readings {
-  const latest = (metric: string) => latestOf(store, store.columnOf(device.key, metric));
+  const latest = (metric: string) => latestReading(store, device, metric);
   return {
     device,
     allocated: latest("allocated"),
@@ -27,9 +27,7 @@ export function readDevice(store: Store, device: Device): Readings {
 
 /** How full the device is, by whoever knows most; NaN if nobody knows. */
 export function shareUsed(store: Store, device: Device): number {
-  const known = ["device_used", "reserved", "allocated"].map((m) =>
-    latestOf(store, store.columnOf(device.key, m)),
-  );
+  const known = ["device_used", "reserved", "allocated"].map((m) => latestReading(store, device, m));
   return (known.find((value) => !Number.isNaN(value)) ?? Number.NaN) / (device.total ?? Number.NaN);
 }
 
@@ -41,8 +39,8 @@ export function labelOf(store: Store, device: string, metric: string): string {
 }
 
 /** The last reading, past a gap at the end: what was last known, not nothing. */
-function latestOf(store: Store, column: number): number {
-  const values = store.timeline.columns[column]?.values;
+export function latestReading(store: Store, device: Device, metric: string): number {
+  const values = store.timeline.columns[store.columnOf(device.key, metric)]?.values;
   if (!values) return Number.NaN;
   const oldest = Math.max(0, store.timeline.length - 8);
   for (let row = store.timeline.length - 1; row >= oldest; row--) {

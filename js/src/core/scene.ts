@@ -1,10 +1,11 @@
 /** The picture before it is drawn: ranges, points, bars, gaps, labels. A pure function of what is known. */
 
 import { growingEnd, niceTop, type Ticks, valueTicks } from "./axis.ts";
+import type { Bar } from "./bar.ts";
 import { type Drawn, decimate } from "./decimate.ts";
 import { digits, type Unit, unitFor } from "./format.ts";
 import { type Gap, gapsWithin } from "./gaps.ts";
-import { type Bar, layLanes } from "./lanes.ts";
+import { layLanes } from "./lanes.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import { type Box, placeLabel } from "./place.ts";
 import type { Range, Settings } from "./settings.ts";
@@ -72,8 +73,8 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   keepOrRelease(hold, store, settings, isRunning);
 
   const range = rangeOf(settings, now, isRunning, hold);
-  const spans = height < LEAST_HEIGHT_FOR_LANES ? [] : store.spans.values();
-  const bars = layLanes(spans, { device: settings.device, now, range, pixels: width });
+  const view = { device: settings.device, now, range, pixels: width };
+  const bars = height < LEAST_HEIGHT_FOR_LANES ? [] : layLanes(store.spans.values(), store.steps, view);
   const laneCount = Math.max(hold.lanes, ...bars.map((bar) => bar.lane + 1));
   hold.lanes = laneCount;
   const lanesHeight = laneCount === 0 ? 0 : laneCount * LANE_PIXELS + LANE_GAP;

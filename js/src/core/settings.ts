@@ -4,6 +4,8 @@ export type Range = readonly [number, number];
 
 export interface Settings {
   device: string;
+  /** Against what memory is drawn, where steps tell their tokens. */
+  lens: "time" | "tokens";
   /** The last so many seconds, or null for the whole run. */
   window: number | null;
   /** Seconds picked by dragging or by a click on a bar; wins over `window`. */
@@ -15,5 +17,13 @@ export interface Settings {
 }
 
 export function defaultSettings(): Settings {
-  return { device: "", window: null, zoom: null, percent: false, paused: false, hidden: new Set() };
+  return {
+    device: "",
+    lens: "time",
+    window: null,
+    zoom: null,
+    percent: false,
+    paused: false,
+    hidden: new Set(),
+  };
 }

@@ -1,18 +1,19 @@
 /** All a view may draw: the run's schema, rows, spans and status, whatever was lost on the way. */
 
 import type { Message, Rows, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
+import { StepTable } from "./steps.ts";
 import { Timeline } from "./timeline.ts";
 
 const HELD_MESSAGES = 256;
+/** Steps are no spans here: these are cells, epochs, evaluations. */
 const MAX_SPANS = 20_000;
-/** What a long run has too many of; the spans around them stay. */
-const FINE_KINDS = new Set(["step", "substep", "forward", "backward", "optimizer"]);
 
 export class Store {
   run = "";
   schema: Schema | null = null;
   status: Status | null = null;
   timeline = new Timeline();
+  steps = new StepTable();
   spans = new Map<number, Span>();
   seq = -1;
   /** Milliseconds of the browser's clock when something last came; 0 before that. */
@@ -67,9 +68,12 @@ export class Store {
     else if (message.seq <= this.seq) return;
     const heals = this.missed || isNew || message.seq !== this.seq + 1;
     this.schema = message.schema;
+    this.steps.adopt(message.schema.step_columns ?? []);
     this.take(message);
-    if (heals) this.replace(message.rows);
-    else this.timeline.append(message.rows);
+    if (heals) {
+      this.replace(message.rows);
+      this.steps.replace(message.steps);
+    } else this.append(message);
     this.missed = false;
     if (isNew) this.release();
   }
@@ -81,7 +85,12 @@ export class Store {
       this.onGap();
     }
     this.take(message);
-    this.timeline.append(message.rows);
+    this.append(message);
+  }
+
+  private append({ rows, steps }: RowsMessage | SnapshotMessage): void {
+    this.timeline.append(rows);
+    this.steps.append(steps);
   }
 
   private take(message: RowsMessage | SnapshotMessage): void {
@@ -92,8 +101,8 @@ export class Store {
   }
 
   private forgetOldest(): void {
-    for (const [id, { kind, stop }] of this.spans) {
-      if (stop !== null && FINE_KINDS.has(kind)) this.spans.delete(id);
+    for (const [id, { stop }] of this.spans) {
+      if (stop !== null) this.spans.delete(id);
       if (this.spans.size <= 0.9 * MAX_SPANS) return;
     }
   }
@@ -114,6 +123,7 @@ export class Store {
     this.status = null;
     this.spans.clear();
     this.timeline.clear();
+    this.steps.clear();
     this.unsupported = null;
   }
 

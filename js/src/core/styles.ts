@@ -3,6 +3,7 @@
 import bar from "../styles/bar.css";
 import chart from "../styles/chart.css";
 import controls from "../styles/controls.css";
+import foot from "../styles/foot.css";
 import headline from "../styles/headline.css";
 import legend from "../styles/legend.css";
 import root from "../styles/root.css";
@@ -10,7 +11,7 @@ import tabs from "../styles/tabs.css";
 import { make, setText } from "./dom.ts";
 
 const MARK = "data-hfmem-styles";
-const TEXT = [root, bar, tabs, controls, headline, chart, legend].join("\n");
+const TEXT = [root, bar, tabs, controls, headline, chart, legend, foot].join("\n");
 
 /** A sheet that an earlier version left on the page is brought up to date. */
 export function injectStyles(host: Element): void {

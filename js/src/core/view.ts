@@ -1,13 +1,16 @@
 /** One display of one store: header, chart, legend, and what keeps them up to date. */
 
 import { Chart } from "./chart.ts";
+import { hasCloud } from "./cloud.ts";
 import { type Condition, conditionOf } from "./condition.ts";
 import { Controls } from "./controls.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { Headline } from "./headline.ts";
 import { Legend } from "./legend.ts";
+import { Lens } from "./lens.ts";
+import { Progress } from "./progress.ts";
 import { readDevice, shareUsed } from "./readings.ts";
-import { defaultSettings, type Range } from "./settings.ts";
+import { defaultSettings, type Range, type Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 import { injectStyles } from "./styles.ts";
 import { Summary } from "./summary.ts";
@@ -24,11 +27,13 @@ export interface ViewOptions {
   /** Called on every beat at which a person may be looking. */
   onSeen?: () => void;
   clock?: () => number;
+  /** What a person chose in an earlier view. */
+  settings?: Settings;
 }
 
 export class View {
   readonly element = make("section", "root", { "aria-label": "memory" });
-  private readonly settings = defaultSettings();
+  private readonly settings: Settings;
   private readonly chart: Chart;
   private readonly tabs = new Tabs((key) => this.pickDevice(key));
   private readonly title = make("span", "title");
@@ -37,6 +42,8 @@ export class View {
   private readonly headline = new Headline();
   private readonly controls: Controls;
   private readonly legend: Legend;
+  private readonly progress = new Progress();
+  private readonly lens: Lens;
   private readonly summary = new Summary();
   private readonly clock: () => number;
   private readonly onSeen: () => void;
@@ -46,10 +53,11 @@ export class View {
   constructor(
     host: HTMLElement,
     private readonly store: Store,
-    { signal, onSeen = () => {}, clock = Date.now }: ViewOptions,
+    { signal, onSeen = () => {}, clock = Date.now, settings = defaultSettings() }: ViewOptions,
   ) {
     this.clock = clock;
     this.onSeen = onSeen;
+    this.settings = settings;
     const changed = () => this.show();
     this.chart = new Chart(
       store,
@@ -63,6 +71,7 @@ export class View {
     );
     this.controls = new Controls(this.settings, changed);
     this.legend = new Legend(this.settings, changed);
+    this.lens = new Lens(this.settings, changed);
     this.build(host);
     this.live(signal);
     this.show();
@@ -74,7 +83,13 @@ export class View {
     this.chart.element.append(this.placeholder);
     const names = make("div", "names", {}, [this.tabs.element, this.title]);
     const bar = make("div", "bar", {}, [names, this.condition, this.controls.element]);
-    const parts = [bar, this.headline.element, this.chart.element, this.legend.element, this.summary.element];
+    const foot = make(
+      "div",
+      "foot",
+      {},
+      [this.legend, this.progress, this.lens].map(({ element }) => element),
+    );
+    const parts = [bar, this.headline.element, this.chart.element, foot, this.summary.element];
     this.element.append(...parts);
     host.append(this.element);
   }
@@ -139,8 +154,11 @@ export class View {
     setAttribute(this.title, "title", this.title.textContent ?? "");
     this.tabs.update(devices, device.key, (each) => shareUsed(store, each));
     this.headline.update(store, readDevice(store, device), settings.percent);
-    this.controls.update(device.total !== null);
-    this.legend.update(store, this.chart.scene?.lines.map(({ metric }) => metric) ?? null);
+    const isCloud = settings.lens === "tokens" && hasCloud(store, device.key);
+    this.controls.update(device.total !== null, !isCloud);
+    this.legend.update(store, this.chart.scene?.lines.map(({ metric }) => metric) ?? null, isCloud);
+    this.progress.update(store);
+    this.lens.update(hasCloud(store, device.key));
   }
 
   private zoom(range: Range | null): void {

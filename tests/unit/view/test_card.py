@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,8 @@ def test_the_facts_read_in_order_without_any_markup() -> None:
         "allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
         "peak (exact) 6.99 GiB +6.99 GiB above the start reserved 7.41 GiB 7.41 GiB at its peak "
         "headroom at the peak 131.8 GiB of 140.4 GiB "
+        "phase count time highest peak train 1 10.4 s 6.99 GiB exact "
+        "step 31 9.0 s 6.99 GiB exact worst: step 21 evaluate 1 1.4 s 4.20 GiB exact "
         "device in use 8.04 of 140.4 GiB · this process 8.01 · other processes 0.03"
     )
 
@@ -69,7 +72,7 @@ def test_the_outcome_is_told_in_words(name: str, word: str) -> None:
 
 
 def test_several_devices_are_rows_of_one_table() -> None:
-    html = card("eight gpus")
+    html, _ = card("eight gpus").split("</table>", 1)
     assert len(re.findall(r'<th scope="row"', html)) == 8
     assert len(re.findall(r'<th scope="col"', html)) == 6
     assert "left behind</div>" not in html
@@ -110,6 +113,16 @@ def test_what_was_off_with_polling_is_told(
     missed: int, gap: float, stopped: str, said: str
 ) -> None:
     assert said in polled(missed, gap, stopped)
+
+
+def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
+    session = scripted_run("steps")
+    cell = session.spans[0]
+    told = card_bundle(session, cell, with_chart=True)["text/plain"]
+    assert told.endswith(" · worst step 37 (1,152 tokens)")
+    longer = card_bundle(session, replace(cell, label="x" * 100), with_chart=True)["text/plain"]
+    assert "worst" not in longer
+    assert "\n" not in told
 
 
 def test_a_running_cell_has_one_calm_line() -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,59 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
     worst = [bar for bar in bars if bar.worst]
     assert len(bars) <= MOST_BARS + 1
     assert len(worst) == 1
-    assert worst[0].told[1] == "peak 9.00 GiB exact in step 1001"
+    assert worst[0].told == ("step 1001 · 950 ms · the worst", "peak 9.00 GiB exact")
+
+
+@pytest.mark.parametrize("name", ["steps", "100,000 steps"])
+def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> None:
+    session = scripted_run(name)
+    bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
+    assert {bar.lane for bar in bars if bar.kind == "epoch"} == {1}
+    assert {bar.lane for bar in bars if bar.kind == "step"} == {2}
+    kinds = [bar.kind for bar in bars]
+    assert kinds.index("evaluate") > max(i for i, bar in enumerate(bars[:-1]) if bar.kind == "step")
+    assert bars[-1].worst
+
+
+def test_a_group_of_steps_tells_its_worst() -> None:
+    session = scripted_run("100,000 steps")
+    bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
+    told = next(bar.told for bar in bars if "61337" in bar.told[-1])
+    assert told[0].startswith("steps ")
+    assert told[1] == "worst: step 61337, 1,152 tokens, peak 86.0 GiB exact"
+
+
+def test_a_single_step_tells_its_batch_and_its_phases() -> None:
+    session = scripted_run("steps")
+    told = next(
+        bar.told
+        for bar in lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
+        if bar.label == "step 37" and not bar.worst
+    )
+    assert told == (
+        "step 37 · 230 ms",
+        "1,152 tokens (8 \u00d7 144)",
+        "peak 7.01 GiB exact",
+        "in forward 6.73 GiB",
+        "in backward 7.01 GiB",
+        "in optimizer 4.45 GiB",
+    )
+
+
+def test_steps_of_very_many_parents_are_bounded_too() -> None:
+    session = scripted_run("100,000 steps")
+    for row, group in enumerate(list(session.steps)):
+        session.steps.append(
+            replace(group, parent=10_000 + row, start=50_000 + row, stop=50_001 + row)
+        )
+    assert len(lay_lanes(session, "cuda:0", 0.0, 60_000.0)) <= MOST_BARS + 1
+
+
+def test_the_chart_of_a_very_long_run_stays_small() -> None:
+    session = scripted_run("100,000 steps")
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    assert len(json.dumps(bundle)) < 60_000
 
 
 def test_steps_that_are_all_alike_have_no_worst() -> None:

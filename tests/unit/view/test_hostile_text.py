@@ -28,7 +28,7 @@ CORPUS = {
     "long": "<b>" * 4000,
     "comment": "<!-- x --> <![CDATA[ y ]]>",
 }
-TAGS = {"div", "strong", "span", "table", "thead", "tbody", "tr", "th", "td"}
+TAGS = {"details", "summary", "div", "strong", "span", "table", "thead", "tbody", "tr", "th", "td"}
 SVG_TAGS = {"svg", "title", "path", "rect", "line", "circle", "text"}
 ATTRIBUTES = {
     *("style", "aria-hidden", "aria-label", "role", "scope", "width", "height", "viewbox", "fill"),
@@ -101,6 +101,9 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
     for step in range(4):
         inner = session.open_span("step", text, session.append(Sample(step + 0.1, row)))
         session.close_span(inner.id, session.append(Sample(step + 0.9, row)), {}, f"raised {text}")
+    for number in range(9):
+        inner = session.open_span("block", f"{number} {text}", session.last_sample)
+        session.close_span(inner.id, session.last_sample, {})
     return session, session.close_span(
         span.id, session.append(Sample(5.0, row)), {}, f"raised {text}"
     )

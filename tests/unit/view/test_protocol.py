@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Timeline
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind, Timeline
 from hfmem_widget.view import protocol
 
 
@@ -123,3 +123,122 @@ def test_a_gap_is_a_row_of_nothing() -> None:
 
     assert time.tolist() == [0.0, 5.0, 10.0]
     assert np.isnan(rows[1, 0])
+
+
+def add_steps(session: Session, count: int, *, first: int = 1, duration: float = 1.0) -> None:
+    """Make steps one after the other in the open span, each with a peak on every device."""
+    for number in range(first, first + count):
+        start = session.last_sample.time
+        values = tuple(1.0 for _ in session.series)
+        span = session.open_span("step", f"step {number}", session.append(Sample(start, values)))
+        session.count(span.id, {"step": number, "samples": 8, "longest": 4, "tokens": 32})
+        peaks = {f"{one.key}/allocated": Peak(1000.0 + number, "exact") for one in session.devices}
+        session.close_span(span.id, session.append(Sample(start + duration, values)), peaks)
+
+
+def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> protocol.StepRows:
+    return np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
+
+
+def test_a_run_without_steps_says_nothing_of_them() -> None:
+    """Neither a key nor a byte more."""
+    session = make_session()
+    for message, buffers in (
+        protocol.snapshot(session, "run", 1),
+        protocol.rows(session, "run", 2, [], [], steps=protocol.new_steps(session, 0.0)),
+    ):
+        assert len(buffers) == 2
+        assert "steps" not in message
+        assert "path" not in message["status"]
+    assert "step_columns" not in protocol.describe(session)
+
+
+def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
+    session = make_session(samples=1)
+    add_steps(session, 3)
+    message, buffers = protocol.snapshot(session, "run", 1)
+    table = decoded_steps(message, buffers)
+    columns = message["schema"]["step_columns"]
+    assert columns == list(session.steps.columns)
+    assert table[:, columns.index("first")].tolist() == [1, 2, 3]
+    assert table[:, columns.index("cuda:0/peak")].tolist() == [1001, 1002, 1003]
+
+
+def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
+    session = make_session(samples=1)
+    cell = session.open_span("cell", "fit", session.last_sample)
+    add_steps(session, 3)
+    session.open_span("forward", "forward", session.last_sample)
+    message, _ = protocol.snapshot(session, "run", 1)
+    assert [one["id"] for one in message["spans"]] == [cell.id]
+
+
+def test_an_epoch_is_not_pushed_out_by_its_steps() -> None:
+    session = make_session(samples=1)
+    session.open_span("epoch", "epoch 1", session.last_sample)
+    add_steps(session, 300)
+    message, _ = protocol.snapshot(session, "run", 1)
+    assert [one["label"] for one in message["spans"]] == ["epoch 1"]
+
+
+def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None:
+    session = make_session(samples=1)
+    labels: list[tuple[SpanKind, str]] = [
+        *(("cell", "fit <b>"), ("train", "train")),
+        *(("epoch", "epoch 2 of 3"), ("step", "step 17")),
+    ]
+    spans = [session.open_span(kind, label, session.last_sample) for kind, label in labels]
+    session.count(spans[1].id, {"steps": 100})
+    path = protocol.describe_status(session)["path"]
+    assert path == ["fit <b>", "train", "epoch 2 of 3", "step 17 of 100"]
+
+
+def test_a_path_names_six_spans_at_most() -> None:
+    session = make_session(samples=1)
+    for number in range(9):
+        session.open_span("block", f"block {number}", session.last_sample)
+    assert protocol.describe_status(session)["path"] == [f"block {number}" for number in range(6)]
+
+
+def test_what_is_counted_in_a_span_travels_with_it() -> None:
+    session = make_session(samples=1)
+    span = session.open_span("train", "train", session.last_sample)
+    session.count(span.id, {"steps": 100, "epochs": math.nan})
+    described = protocol.describe_span(session, session.span(span.id))
+    assert described["counts"] == {"steps": 100, "epochs": None}
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_steps_in_a_message_are_bounded(gpus: int) -> None:
+    """At a hundred steps a second on eight devices as for one step on one: some kilobytes."""
+    session = make_session(gpus, samples=1)
+    add_steps(session, 2500, duration=0.01)
+    rows, row_buffers = protocol.rows(
+        session, "run", 1, [], [], steps=protocol.new_steps(session, -math.inf)
+    )
+    everything, buffers = protocol.snapshot(session, "run", 2)
+    assert rows["steps"] <= 20
+    assert len(row_buffers[2]) <= 6_480
+    assert everything["steps"] <= 200
+    assert len(buffers[2]) <= 28_800
+    assert len(json.dumps(rows)) < 1000
+
+
+def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
+    session = make_session(samples=1)
+    add_steps(session, 500)
+    message, buffers = protocol.snapshot(session, "run", 1)
+    table, columns = decoded_steps(message, buffers), message["schema"]["step_columns"]
+    assert table[:, columns.index("tokens")].sum() == 500 * 32
+    assert table[:, columns.index("cuda:0/peak")].max() == 1500
+    assert table[-1, columns.index("cuda:0/worst")] == 500
+
+
+def test_the_newest_group_stays_apart() -> None:
+    """It may still grow, and a page replaces it by what it became."""
+    session = make_session(samples=1)
+    add_steps(session, 2100)  # folded once: groups of two, the newest of them may have one
+    newest = session.steps.table[-1].tolist()
+    assert decoded_steps(*protocol.snapshot(session, "run", 1))[-1].tolist() == pytest.approx(
+        newest, nan_ok=True
+    )

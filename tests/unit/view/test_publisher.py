@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hfmem_widget.session import Sample, Session
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.view.protocol import Buffers, Message
+from hfmem_widget.view.protocol import Buffers, Message, StepRows
 from hfmem_widget.view.publisher import Publisher
-from tests.unit.view.test_protocol import make_session
+from tests.unit.view.test_protocol import add_steps, decoded_steps, make_session
 
 
 class Line:
@@ -22,10 +22,13 @@ class Line:
         self.session = session
         self.sent: list[tuple[float, Message, int]] = []
         self.times: list[float] = []
+        self.steps: list[tuple[Message, StepRows]] = []
         self.publisher = Publisher(session, self.send, clock=self.clock)
 
     def send(self, message: Message, buffers: Buffers) -> None:
         self.sent.append((self.clock.now, message, sum(map(len, buffers))))
+        if "steps" in message:
+            self.steps.append((message, decoded_steps(message, buffers)))
         if message["kind"] == "rows":
             self.times += np.frombuffer(buffers[0], "<f8").tolist()
 
@@ -142,10 +145,89 @@ def test_a_span_is_sent_when_it_opens_and_when_it_closes() -> None:
     """Each change of a span travels once."""
     line = Line(make_session(samples=0))
     line.run(1.0)
-    span = line.session.open_span("step", "1", line.session.last_sample)
+    span = line.session.open_span("epoch", "1", line.session.last_sample)
     line.run(1.0)
     line.session.close_span(span.id, line.session.last_sample, {})
     line.run(1.0)
     told = [one["stop"] for _, message, _ in line.sent for one in message["spans"]]
 
     assert [None, pytest.approx(span.start + 1.0, abs=0.2)] == told
+
+
+def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news() -> None:
+    """A page must know the columns; from then on each step travels once."""
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+    for number in range(1, 9):
+        add_steps(line.session, 1, first=number, duration=0.2)
+        line.clock.now = line.session.last_sample.time
+        line.run(0.1)
+    kinds = [message["kind"] for message, _ in line.steps]
+    told = [
+        int(number)
+        for message, table in line.steps
+        if message["kind"] == "rows" or message is line.steps[0][0]
+        for number in table[:, 1]
+    ]
+    assert kinds[0] == "snapshot"
+    assert told == sorted(set(told))
+    assert told[:7] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_steps_of_a_further_device_come_with_a_schema() -> None:
+    """As series do: new columns are told by a snapshot."""
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+    add_steps(line.session, 1)
+    line.run(1.0)
+    wider = make_session(gpus=2, samples=0)
+    line.session.adopt(wider.devices, wider.series)
+    line.run(1.0)
+    before = len(line.sent)
+    line.clock.now = line.session.last_sample.time
+    add_steps(line.session, 1, first=2)
+    line.run(0.1)
+    schema = line.sent[before][1]["schema"]
+    assert "cuda:1/peak" in schema["step_columns"]
+
+
+def test_the_last_steps_come_as_news_before_the_last_snapshot() -> None:
+    """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+    add_steps(line.session, 300, duration=0.01)
+    line.clock.now = line.session.last_sample.time
+    line.run(0.3)
+    add_steps(line.session, 2, first=301, duration=0.01)
+    line.publisher.finish()
+    (news, told), (last, _) = line.steps[-2:]
+    assert (news["kind"], last["kind"]) == ("rows", "snapshot")
+    assert told[:, 1].tolist() == [301, 302]
+
+
+def test_an_epoch_that_ends_is_told_at_once_however_many_steps_it_had() -> None:
+    line = Line(make_session(samples=0))
+    line.run(1.0)
+    epoch = line.session.open_span("epoch", "epoch 1", line.session.last_sample)
+    add_steps(line.session, 500, duration=0.001)
+    line.clock.now = line.session.last_sample.time
+    line.run(1.0)
+    line.session.close_span(epoch.id, line.session.last_sample, {})
+    before = len(line.sent)
+    line.run(0.3)
+    ended = [one["id"] for _, message, _ in line.sent[before:] for one in message["spans"]]
+    assert epoch.id in ended
+
+
+def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound() -> None:
+    """100 kB in any second, snapshots included."""
+    line = Line(make_session(8, samples=0))
+    for number in range(0, 1200, 5):
+        line.clock.now = line.session.last_sample.time
+        add_steps(line.session, 5, first=number + 1, duration=0.01)
+        line.clock.now = line.session.last_sample.time
+        line.publisher(line.session)
+    for start in range(12):
+        within = [size for at, _, size in line.sent if start <= at < start + 1]
+        assert len(within) <= 6
+        assert sum(within) <= 100_000

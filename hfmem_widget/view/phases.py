@@ -1,0 +1,157 @@
+"""What a watched span was made of: a row for each kind of phase, with the highest peak of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hfmem_widget.labels import for_html, plain
+from hfmem_widget.session import Peak, Phase, Session, Span, SpanKind
+from hfmem_widget.units import format_count, format_duration
+from hfmem_widget.view.facts import active_devices
+from hfmem_widget.view.line import peak_text
+
+MOST_IN_SIGHT = 8
+"""More rows than these are folded away until somebody asks for them."""
+
+LEAST_RIVALS = 3
+"""Of fewer steps none is called the worst."""
+
+_ORDER: tuple[SpanKind, ...] = (
+    *("train", "step", "forward", "backward", "optimizer", "substep"),
+    *("evaluate", "predict", "save", "block"),
+)
+"""What is worth a row; the rest says nothing that these, or the card, do not."""
+
+_WITHIN_STEPS = {"forward", "backward", "optimizer", "substep"}
+_CELL = "padding:1px 0 1px 18px;text-align:right;white-space:nowrap;border:0;background:none"
+_FIRST = "padding:1px 0;text-align:left;white-space:nowrap;border:0;background:none"
+_QUIET = "opacity:.72"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """One kind of phase as it is told.
+
+    Attributes
+    ----------
+    name : str
+        Plain text.
+    is_part : bool
+        True for what a step is made of.
+    count : int
+    seconds : float
+        Taken together.
+    device : str
+        The key of the device on which the peak was highest; empty where none is known.
+    peak : Peak
+        Of allocated memory.
+    note : str
+        Which one was the worst; empty where that says nothing.
+    """
+
+    name: str
+    is_part: bool
+    count: int
+    seconds: float
+    device: str
+    peak: Peak
+    note: str
+
+
+def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
+    """Return a row for each kind of phase within an outermost span that has something to say."""
+    devices = [device.key for device in active_devices(session, span)]
+    phases = [
+        phase
+        for phase in session.phases(span.id)
+        if phase.kind in _ORDER and not _is_itself(phase, span) and phase.count
+    ]
+    phases.sort(key=lambda phase: _ORDER.index(phase.kind))
+    return [_row(phase, devices) for phase in phases]
+
+
+def worst_step_text(session: Session, span: Span) -> str:
+    """Return which step rose highest, such as ``worst step 97 (1,024 tokens)``; empty if none did."""
+    notes = [row.note for row in phase_rows(session, span) if row.name == "step" and row.note]
+    return notes[0].replace(":", "", 1) if notes else ""
+
+
+def phases_html(session: Session, span: Span) -> str:
+    """Return the rows as a table for the card; empty where there is none."""
+    rows = phase_rows(session, span)
+    if not rows:
+        return ""
+    names_devices = len({row.device for row in rows} - {""}) > 1
+    drawn = "".join(_row_html(row, names_device=names_devices) for row in rows)
+    table = (
+        '<div style="overflow-x:auto"><table style="border-collapse:collapse;table-layout:auto;'
+        'border:0;margin:0;font-size:12px;color:inherit">'
+        f'<thead style="border:0"><tr>{_head()}</tr></thead><tbody>{drawn}</tbody></table></div>'
+    )
+    if len(rows) > MOST_IN_SIGHT:
+        summary = f'<summary style="font-size:11.5px;opacity:.8">{len(rows)} phases</summary>'
+        table = f"<details>{summary}{table}</details>"
+    return f'<div style="margin:8px 0 0">{table}</div>'
+
+
+def _is_itself(phase: Phase, span: Span) -> bool:
+    """Whether a phase is only the span whose phases these are."""
+    return (phase.kind, phase.count) == (span.kind, 1) and all(
+        one.id == span.id for one in phase.highest.values()
+    )
+
+
+def _row(phase: Phase, devices: list[str]) -> PhaseRow:
+    peaks = {
+        device: phase.highest[key]
+        for device in devices
+        if (key := f"{device}/allocated") in phase.highest
+    }
+    device = max(peaks, key=lambda one: peaks[one].peaks[f"{one}/allocated"].value, default="")
+    worst = peaks.get(device)
+    peak = Peak(math.nan, "sampled") if worst is None else worst.peaks[f"{device}/allocated"]
+    note = _note(worst) if phase.kind == "step" and phase.count >= LEAST_RIVALS else ""
+    return PhaseRow(
+        name=plain(phase.label) or phase.kind,
+        is_part=phase.kind in _WITHIN_STEPS,
+        count=phase.count,
+        seconds=phase.seconds,
+        device=device,
+        peak=peak,
+        note=note,
+    )
+
+
+def _note(worst: Span | None) -> str:
+    if worst is None:
+        return ""
+    counts = worst.counts
+    number = counts.get("step", math.nan)
+    name = f"step {number:.0f}" if math.isfinite(number) else plain(worst.label)
+    tokens = counts.get("largest_batch", counts.get("tokens", math.nan))
+    return f"worst: {name}" + (f" ({format_count(tokens)} tokens)" if tokens > 0 else "")
+
+
+def _head() -> str:
+    heads = ("phase", "count", "time", "highest peak", "")
+    return "".join(
+        f'<th scope="col" style="{_FIRST if head == heads[0] else _CELL};font-size:11px;'
+        f'font-weight:normal;{_QUIET}">{head}</th>'
+        for head in heads
+    )
+
+
+def _row_html(row: PhaseRow, *, names_device: bool) -> str:
+    indent = ";padding-left:12px" if row.is_part else ""
+    peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
+    notes = [row.device if names_device and peak else "", row.note]
+    told = " \u00b7 ".join(note for note in notes if note)
+    cells = (format_count(row.count), format_duration(row.seconds), peak)
+    return (
+        # JupyterLab stripes rows; here they are the card's own.
+        f'<tr style="background:none"><th scope="row" style="{_FIRST};font-weight:normal{indent}">'
+        f"{for_html(row.name)}</th>"
+        + "".join(f'<td style="{_CELL}">{for_html(cell)}</td>' for cell in cells)
+        + f'<td style="{_CELL};text-align:left;{_QUIET}">{for_html(told)}</td></tr>'
+    )

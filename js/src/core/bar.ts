@@ -1,0 +1,32 @@
+/** A bar in a lane: one span, or neighbours that are alike. */
+
+import type { Certainty } from "./protocol.ts";
+import type { StepGroup, StepMemory } from "./steps.ts";
+
+export const MAX_LANES = 4;
+/** Narrower bars than this are no longer bars; they fold into groups. */
+export const LEAST_PIXELS = 4;
+
+export interface Bar {
+  lane: number;
+  kind: string;
+  label: string;
+  start: number;
+  stop: number;
+  open: boolean;
+  count: number;
+  outcome: string;
+  change: number | null;
+  peak: number | null;
+  certainty: Certainty;
+  worst: boolean;
+  /** Of a bar of steps: what they were. */
+  steps?: StepGroup & { memory: StepMemory | null };
+}
+
+export interface LaneView {
+  device: string;
+  now: number;
+  range: readonly [number, number];
+  pixels: number;
+}

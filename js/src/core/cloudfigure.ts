@@ -1,0 +1,119 @@
+/** A cloud as Plotly's traces and layout. */
+
+import { type Cloud, toPixels } from "./cloud.ts";
+import { ALLOCATED, OTHER, PEAK } from "./colors.ts";
+import { forPlotly } from "./format.ts";
+import { placeLabel } from "./place.ts";
+import type { Figure } from "./plotly.ts";
+import { LABEL_PIXELS } from "./scene.ts";
+import { axis, sheet, tickText, withUnit } from "./sheet.ts";
+import type { Theme } from "./theme.ts";
+
+export function toCloudFigure(
+  cloud: Cloud,
+  theme: Theme,
+  revision: number,
+  textWidth: (text: string) => number,
+): Figure {
+  const { points, worst, unit } = cloud;
+  const after = points.filter(({ memory }) => !Number.isNaN(memory.after));
+  return {
+    data: [
+      {
+        ...dots(
+          "after",
+          after.map(({ tokens }) => tokens),
+        ),
+        y: after.map(({ memory }) => memory.after / unit.divisor),
+        marker: { color: OTHER, size: 4, opacity: 0.9, line: { width: 0 } },
+      },
+      {
+        ...dots(
+          "peaks",
+          points.map(({ tokens }) => tokens),
+        ),
+        y: points.map(({ memory }) => memory.peak / unit.divisor),
+        marker: { color: ALLOCATED, size: 6, opacity: 0.8, line: { width: 0 } },
+      },
+      {
+        ...dots("worst", worst ? [worst.tokens] : []),
+        y: worst ? [worst.memory.peak / unit.divisor] : [],
+        cliponaxis: false,
+        marker: { color: PEAK, size: 8, opacity: 1, line: { width: 0 } },
+      },
+    ],
+    layout: {
+      ...sheet(cloud, theme, revision),
+      dragmode: false,
+      uirevision: "tokens",
+      xaxis: {
+        ...axis(theme),
+        ...tickText(cloud.x.ticks),
+        range: [...cloud.x.range],
+        showgrid: false,
+        fixedrange: true,
+        anchor: "y",
+      },
+      yaxis: {
+        ...axis(theme),
+        ...tickText(withUnit(cloud.y.ticks, unit.name)),
+        range: [...cloud.y.range],
+        domain: [0, 1],
+        fixedrange: true,
+      },
+      shapes: [],
+      annotations: [...tokensWord(theme), ...worstLabel(cloud, textWidth)],
+    },
+  };
+}
+
+function dots(uid: string, x: number[]): object {
+  return { type: "scatter", mode: "markers", uid, x, hoverinfo: "skip" };
+}
+
+/** What the horizontal axis is, at its end, where nothing is drawn beneath. */
+function tokensWord(theme: Theme): object[] {
+  return [
+    {
+      text: "tokens of the step's largest batch",
+      xref: "paper",
+      x: 1,
+      xanchor: "right",
+      yref: "paper",
+      y: 0,
+      yanchor: "bottom",
+      showarrow: false,
+      borderpad: 2,
+      font: { color: theme.muted, size: LABEL_PIXELS - 1 },
+    },
+  ];
+}
+
+/** Above its point, clear of the grid; shorter where the chart is narrow. */
+function worstLabel(cloud: Cloud, textWidth: (text: string) => number): object[] {
+  const { worst, width } = cloud;
+  if (worst === null) return [];
+  const [x, y] = toPixels(cloud, worst.tokens, worst.memory.peak);
+  const text = textWidth(worst.text) + 6 <= width ? worst.text : worst.shortText;
+  const size = { width: textWidth(text) + 6, height: LABEL_PIXELS + 3 };
+  const lines = cloud.y.ticks.values.map((value) => toPixels(cloud, 0, value * cloud.unit.divisor)[1]);
+  const onTop = { left: Math.max(0, Math.min(x - size.width / 2, width - size.width)), top: 0 };
+  // It is the highest of all points: nothing else is in the way.
+  const { left, top } = placeLabel({ x, y }, size, { width, lines, skyline: () => y }) ?? onTop;
+  return [
+    {
+      text: forPlotly(text),
+      xref: "x domain",
+      x: 0,
+      xshift: left + size.width / 2,
+      xanchor: "center",
+      yref: "y domain",
+      y: 1,
+      yshift: -(top + size.height / 2),
+      yanchor: "middle",
+      showarrow: false,
+      borderpad: 0,
+      font: { color: PEAK, size: LABEL_PIXELS, weight: 600 },
+    },
+  ];
+}

@@ -1,0 +1,56 @@
+/** Where a training is and how fast it goes, in a place that is kept for it. */
+
+import { make, setText } from "./dom.ts";
+import { formatCount } from "./format.ts";
+import { type Pace, readPace } from "./pace.ts";
+import type { Store } from "./store.ts";
+
+/** What does not fit any more is left out from the end: the most useful stands first. */
+const MOST_PARTS = 4;
+
+export class Progress {
+  readonly element = make("div", "progress");
+  private readonly parts = Array.from({ length: MOST_PARTS }, () => make("span", "progress-part"));
+
+  constructor() {
+    this.element.append(...this.parts);
+  }
+
+  update(store: Store): void {
+    const pace = readPace(store);
+    const texts = pace === null ? [] : paceTexts(pace);
+    this.parts.forEach((part, index) => {
+      setText(part, texts[index] ?? "");
+      part.hidden = index >= texts.length;
+    });
+  }
+}
+
+/** `step 17 of 100`, `about 20 s left`, `4.2 steps/s`, `8,600 tokens/s`. */
+export function paceTexts({ number, total, count, steps, tokens, left, isOver }: Pace): string[] {
+  const average = isOver ? " on average" : "";
+  const speed = steps === null ? [] : [rate(steps)];
+  if (tokens !== null) speed.push(`${formatCount(twoDigits(tokens))} tokens/s`);
+  if (speed.length > 0) speed.push(speed.pop() + average);
+  if (isOver) return [count === 1 ? "1 step" : `${count} steps`, ...speed];
+  const place = total === null ? `step ${number}` : `step ${number} of ${total}`;
+  return [place, ...(left === null ? [] : [remaining(left)]), ...speed];
+}
+
+function rate(steps: number): string {
+  return steps < 0.95 ? `${twoDigits(1 / steps)} s/step` : `${twoDigits(steps)} steps/s`;
+}
+
+/** As roughly as it is known. */
+function remaining(seconds: number): string {
+  if (seconds < 7.5) return "a few seconds left";
+  if (seconds < 57.5) return `about ${5 * Math.round(seconds / 5)} s left`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `about ${minutes < 20 ? minutes : 5 * Math.round(minutes / 5)} min left`;
+  const tens = 10 * Math.round(minutes / 10);
+  return `about ${Math.floor(tens / 60)} h ${String(tens % 60).padStart(2, "0")} left`;
+}
+
+function twoDigits(value: number): number {
+  return Number(value.toPrecision(2));
+}

@@ -1,0 +1,47 @@
+/** What every Plotly figure of ours has: its size, its colours, quiet axes. */
+
+import type { Ticks } from "./axis.ts";
+import { LABEL_PIXELS, MARGIN } from "./scene.ts";
+import type { Theme } from "./theme.ts";
+
+export function sheet(size: { width: number; height: number }, theme: Theme, revision: number): object {
+  return {
+    width: size.width + MARGIN.left + MARGIN.right,
+    height: size.height + MARGIN.top + MARGIN.bottom,
+    margin: { l: MARGIN.left, r: MARGIN.right, t: MARGIN.top, b: MARGIN.bottom, pad: 0 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: theme.font, size: LABEL_PIXELS, color: theme.muted },
+    showlegend: false,
+    hovermode: false,
+    datarevision: revision,
+  };
+}
+
+export function axis(theme: Theme): object {
+  return {
+    type: "linear",
+    autorange: false,
+    zeroline: false,
+    showline: false,
+    ticks: "outside",
+    ticklen: 4,
+    tickcolor: "rgba(0,0,0,0)",
+    gridcolor: theme.line,
+    gridwidth: 1,
+    automargin: false,
+    tickangle: 0,
+  };
+}
+
+export function tickText(ticks: Ticks): object {
+  return { tickmode: "array", tickvals: ticks.values, ticktext: ticks.texts };
+}
+
+/** The unit is said once, at the highest tick. */
+export function withUnit(ticks: Ticks, unit: string): Ticks {
+  return {
+    ...ticks,
+    texts: ticks.texts.map((text, i) => (i === ticks.texts.length - 1 ? `${text} ${unit}` : text)),
+  };
+}

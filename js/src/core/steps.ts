@@ -1,0 +1,288 @@
+/** Finished steps as rows of figures, oldest first; neighbours of one parent fold together when there are many. */
+
+import type { Certainty, StepRows } from "./protocol.ts";
+
+const MOST_ROWS = 4096;
+const MOST_COLUMNS = 1024;
+/** 4 MB of figures: the more devices there are, the fewer rows. */
+const MOST_CELLS = 500_000;
+/** They stay as they came: the kernel may still send what the newest of them became. */
+const NEWEST = 64;
+/** A fold leaves at most this share of what it folds. */
+const MOST_KEPT = 0.75;
+const MOST_IN_GROUP = 2 ** 40;
+
+const CERTAINTIES: Certainty[] = ["exact", "at least", "sampled"];
+
+/** One step, or neighbours that were folded together; seconds, and sums over them. NaN is "not known". */
+export interface StepGroup {
+  parent: number;
+  first: number;
+  last: number;
+  start: number;
+  stop: number;
+  samples: number;
+  longest: number;
+  tokens: number;
+  contentTokens: number;
+}
+
+/** What a group did to one device, in bytes of allocated memory. */
+export interface StepMemory {
+  peak: number;
+  certainty: Certainty;
+  lowest: number;
+  /** The number of the step with the highest peak, and the tokens of its largest batch. */
+  worst: number;
+  worstTokens: number;
+  after: number;
+  forward: number;
+  backward: number;
+  optimizer: number;
+}
+
+type Rule = "earlier" | "later" | "sum" | "highest" | "lowest" | "of the worse";
+
+const RULES: Record<string, Rule> = {
+  last: "later",
+  stop: "later",
+  samples: "sum",
+  tokens: "sum",
+  content_tokens: "sum",
+  longest: "highest",
+};
+const DEVICE_RULES: Record<string, Rule> = {
+  peak: "of the worse",
+  certainty: "of the worse",
+  worst: "of the worse",
+  worst_tokens: "of the worse",
+  lowest: "lowest",
+  after: "later",
+  forward: "highest",
+  backward: "highest",
+  optimizer: "highest",
+};
+
+interface Column {
+  rule: Rule;
+  /** Where the peak of its device stands, for the rule "of the worse". */
+  peak: number;
+}
+
+export class StepTable {
+  length = 0;
+
+  private names: string[] = [];
+  private places = new Map<string, number>();
+  private readonly placesByDevice = new Map<string, Map<string, number>>();
+  private columns: Column[] = [];
+  private cells = new Float64Array(0);
+  /** Steps in a group, as far as there had to be groups. */
+  private size = 1;
+
+  constructor(private readonly limit = MOST_ROWS) {}
+
+  get stop(): number {
+    return this.length === 0 ? Number.NEGATIVE_INFINITY : this.at(this.length - 1, "stop");
+  }
+
+  private get mostRows(): number {
+    return Math.min(this.limit, Math.floor(MOST_CELLS / Math.max(1, this.names.length)));
+  }
+
+  /** Takes over what the columns are called; they are only ever added at the end. */
+  adopt(names: string[]): void {
+    const shared = Math.min(names.length, this.names.length);
+    const isSame = names.slice(0, shared).every((name, place) => name === this.names[place]);
+    if (isSame && names.length <= this.names.length) return;
+    const held = isSame ? this.rows() : { values: new Float64Array(0), columns: 0 };
+    this.names = names.slice(0, MOST_COLUMNS);
+    this.placesByDevice.clear();
+    this.places = new Map(this.names.map((name, place) => [name, place]));
+    this.columns = this.names.map((name) => {
+      const slash = name.lastIndexOf("/");
+      const figure = name.slice(slash + 1);
+      const rule = (slash < 0 ? RULES : DEVICE_RULES)[figure] ?? "earlier";
+      return { rule, peak: this.places.get(`${name.slice(0, slash)}/peak`) ?? -1 };
+    });
+    this.cells = new Float64Array(0);
+    this.clear();
+    this.append(held);
+  }
+
+  /** Appends the rows that ended later than the newest one held; a row takes the place of those within it. */
+  append(rows: StepRows): void {
+    if (this.names.length === 0 || rows.columns === 0) return;
+    for (let at = 0; at + rows.columns <= rows.values.length; at += rows.columns) {
+      this.put(rows.values.subarray(at, at + Math.min(rows.columns, this.names.length)));
+    }
+  }
+
+  /** Takes `rows` for all that is held, except for what is later than their last. */
+  replace(rows: StepRows): void {
+    const held = this.rows();
+    this.clear();
+    this.append(rows);
+    this.append(held);
+  }
+
+  clear(): void {
+    this.length = 0;
+    this.size = 1;
+  }
+
+  at(row: number, name: string): number {
+    const place = this.places.get(name);
+    return place === undefined ? Number.NaN : this.cells[row * this.names.length + place]!;
+  }
+
+  group(row: number): StepGroup {
+    return {
+      parent: this.at(row, "parent"),
+      first: this.at(row, "first"),
+      last: this.at(row, "last"),
+      start: this.at(row, "start"),
+      stop: this.at(row, "stop"),
+      samples: this.at(row, "samples"),
+      longest: this.at(row, "longest"),
+      tokens: this.at(row, "tokens"),
+      contentTokens: this.at(row, "content_tokens"),
+    };
+  }
+
+  /** Null where nothing is known of the device. */
+  memory(row: number, device: string): StepMemory | null {
+    const places = this.placesOf(device);
+    // A column that is not there lies outside of the table.
+    const read = (figure: string) => this.cells[row * this.names.length + places.get(figure)!] ?? Number.NaN;
+    const peak = read("peak");
+    if (Number.isNaN(peak)) return null;
+    return {
+      peak,
+      certainty: CERTAINTIES[read("certainty")] ?? "sampled",
+      lowest: read("lowest"),
+      worst: read("worst"),
+      worstTokens: read("worst_tokens"),
+      after: read("after"),
+      forward: read("forward"),
+      backward: read("backward"),
+      optimizer: read("optimizer"),
+    };
+  }
+
+  /** Kept, since thousands of rows are read for each drawing. */
+  private placesOf(device: string): Map<string, number> {
+    const known = this.placesByDevice.get(device);
+    if (known !== undefined) return known;
+    const figures = Object.keys(DEVICE_RULES);
+    const places = new Map(figures.map((figure) => [figure, this.places.get(`${device}/${figure}`) ?? NaN]));
+    this.placesByDevice.set(device, places);
+    return places;
+  }
+
+  /** The row whose peak on a device is the highest, the first of equals; -1 where nothing is known of it. */
+  highest(device: string): number {
+    let best = -1;
+    let peak = Number.NEGATIVE_INFINITY;
+    const place = this.places.get(`${device}/peak`);
+    if (place === undefined) return -1;
+    for (let row = 0; row < this.length; row++) {
+      const next = this.cells[row * this.names.length + place]!;
+      if (next > peak) {
+        best = row;
+        peak = next;
+      }
+    }
+    return best;
+  }
+
+  private rows(): StepRows {
+    const columns = this.names.length;
+    return { values: this.cells.slice(0, this.length * columns), columns };
+  }
+
+  private put(figures: Float64Array): void {
+    const width = this.names.length;
+    const row = new Float64Array(width).fill(Number.NaN);
+    row.set(figures);
+    const [parent, start, stop] = ["parent", "start", "stop"].map((name) => row[this.places.get(name) ?? -1]);
+    // Without a place in time, and in order, it says nothing: NaN compares false.
+    if (!(stop! > this.stop && start! <= stop!)) return;
+    while (this.length > 0) {
+      const newest = this.length - 1;
+      const isWithin = this.at(newest, "parent") === parent && this.at(newest, "start") >= start!;
+      if (!isWithin) break;
+      this.length -= 1;
+    }
+    if (this.length >= this.mostRows) this.fold();
+    if ((this.length + 1) * width > this.cells.length) this.grow();
+    this.cells.set(row, this.length * width);
+    this.length += 1;
+  }
+
+  private grow(): void {
+    const width = this.names.length;
+    const cells = new Float64Array(Math.min(Math.max(64, 2 * this.length), this.mostRows) * width);
+    cells.set(this.cells.subarray(0, this.length * width));
+    this.cells = cells;
+  }
+
+  /** Makes room in groups of one size, as the kernel does; where none can be merged, the oldest half goes. */
+  private fold(): void {
+    const newest = Math.max(1, Math.min(NEWEST, this.length >> 1));
+    const old = this.length - newest;
+    const enough = Math.ceil(MOST_KEPT * old);
+    let kept = this.mergeFirst(old);
+    for (; kept > enough && this.size < MOST_IN_GROUP; kept = this.mergeFirst(kept)) this.size *= 2;
+    const dropped = kept > enough ? Math.ceil(kept / 2) : 0;
+    const width = this.names.length;
+    this.cells.copyWithin(kept * width, old * width, this.length * width);
+    this.cells.copyWithin(0, dropped * width, (kept + newest) * width);
+    this.length = kept + newest - dropped;
+  }
+
+  /** Merges neighbours among the first `count` rows up to the size of a group; returns how many are left. */
+  private mergeFirst(count: number): number {
+    const width = this.names.length;
+    const sizeOf = (row: number) => this.at(row, "last") - this.at(row, "first") + 1;
+    let kept = 0;
+    for (let row = 1; row < count; row++) {
+      const isOne = this.at(row, "parent") === this.at(kept, "parent");
+      if (isOne && sizeOf(kept) + sizeOf(row) <= this.size) this.merge(kept, row);
+      else this.cells.copyWithin(++kept * width, row * width, (row + 1) * width);
+    }
+    return kept + 1;
+  }
+
+  /** Takes `later` into `row`, by the rules of `Steps._merge`. */
+  private merge(row: number, later: number): void {
+    const { cells, columns } = this;
+    const width = columns.length;
+    const one = row * width;
+    const two = later * width;
+    const before = cells.slice(one, one + width);
+    for (let column = 0; column < width; column++) {
+      const { rule, peak } = columns[column]!;
+      const a = before[column]!;
+      const b = cells[two + column]!;
+      cells[one + column] = {
+        earlier: a,
+        later: b,
+        sum: a + b,
+        highest: extreme(Math.max, a, b),
+        lowest: extreme(Math.min, a, b),
+        "of the worse": isWorse(cells[two + peak]!, before[peak]!) ? b : a,
+      }[rule];
+    }
+  }
+}
+
+/** Of two figures one of which may not be known. */
+function extreme(pick: (a: number, b: number) => number, a: number, b: number): number {
+  if (Number.isNaN(a)) return b;
+  return Number.isNaN(b) ? a : pick(a, b);
+}
+
+function isWorse(peak: number, than: number): boolean {
+  return peak > than || Number.isNaN(than);
+}

@@ -1,0 +1,128 @@
+"""The rows of a card that say what a watched cell was made of."""
+
+from __future__ import annotations
+
+import re
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, SpanKind
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.units import GIB
+from hfmem_widget.view.phases import MOST_IN_SIGHT, phase_rows, phases_html, worst_step_text
+
+
+class Cell:
+    """A cell on some GPUs, whose phases have the peaks they are told to have."""
+
+    def __init__(self, gpus: int = 1) -> None:
+        keys = [f"cuda:{index}" for index in range(gpus)]
+        self.session = Session("run")
+        self.session.adopt(
+            [Device(key, "GPU", total=80 * GIB) for key in keys],
+            [Series(key, "allocated", "allocated") for key in keys],
+        )
+        self._values = (GIB,) * gpus
+        self._open = self.session.open_span("cell", "run", self._sample(0.0))
+
+    def phase(self, kind: SpanKind, *peaks: Peak, label: str = "", **counts: float) -> None:
+        start = self.session.last_sample.time
+        span = self.session.open_span(kind, label or kind, self._sample(start))
+        self.session.count(span.id, counts)
+        known = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
+        self.session.close_span(span.id, self._sample(start + 1.0), known)
+
+    def close(self) -> Span:
+        return self.session.close_span(
+            self._open.id, self._sample(self.session.last_sample.time), {}
+        )
+
+    def _sample(self, time: float) -> Sample:
+        return self.session.append(Sample(time, self._values))
+
+
+def exact(gibibytes: float) -> Peak:
+    return Peak(gibibytes * GIB, "exact")
+
+
+def test_each_kind_of_phase_is_a_row_in_the_order_of_a_training() -> None:
+    session = scripted_run("steps")
+    names = [row.name for row in phase_rows(session, session.spans[0])]
+    assert names == ["train", "step", "forward", "backward", "optimizer", "evaluate", "save"]
+
+
+def test_a_row_has_its_count_its_time_and_its_highest_peak() -> None:
+    cell = Cell()
+    for peak in (2.0, 5.0, 3.0):
+        cell.phase("forward", exact(peak))
+    (row,) = phase_rows(cell.session, cell.close())
+    assert (row.count, row.seconds, row.peak) == (3, 3.0, exact(5.0))
+
+
+def test_the_worst_step_is_named_with_its_tokens() -> None:
+    session = scripted_run("steps")
+    rows = {row.name: row for row in phase_rows(session, session.spans[0])}
+    assert rows["step"].note == "worst: step 37 (1,152 tokens)"
+    assert worst_step_text(session, session.spans[0]) == "worst step 37 (1,152 tokens)"
+
+
+def test_of_two_steps_none_is_the_worst() -> None:
+    cell = Cell()
+    cell.phase("step", exact(2.0), step=1, tokens=8)
+    cell.phase("step", exact(3.0), step=2, tokens=9)
+    assert [row.note for row in phase_rows(cell.session, cell.close())] == [""]
+
+
+def test_named_blocks_have_a_row_each() -> None:
+    cell = Cell()
+    for label in ("load", "load", "generate"):
+        cell.phase("block", exact(2.0), label=label)
+    rows = phase_rows(cell.session, cell.close())
+    assert [(row.name, row.count) for row in rows] == [("load", 2), ("generate", 1)]
+
+
+def test_a_watched_block_is_no_phase_of_itself() -> None:
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    block = session.open_span("block", "load", session.append(Sample(0.0, (GIB,))))
+    block = session.close_span(block.id, session.append(Sample(1.0, (GIB,))), {})
+    assert phase_rows(session, block) == []
+    assert phases_html(session, block) == ""
+
+
+def test_a_peak_that_is_a_lower_bound_says_so() -> None:
+    cell = Cell()
+    cell.phase("evaluate", Peak(4 * GIB, "at least"))
+    assert "≥ 4.00 GiB" in phases_html(cell.session, cell.close())
+
+
+def test_of_several_devices_the_one_that_rose_highest_is_named() -> None:
+    cell = Cell(gpus=2)
+    cell.phase("forward", exact(2.0), exact(3.0))
+    cell.phase("backward", exact(6.0), exact(5.0))
+    span = cell.close()
+    assert [row.device for row in phase_rows(cell.session, span)] == ["cuda:1", "cuda:0"]
+    assert "cuda:1" in phases_html(cell.session, span)
+
+
+def test_a_device_that_is_the_same_in_all_rows_is_not_repeated() -> None:
+    cell = Cell(gpus=2)
+    cell.phase("forward", exact(3.0), exact(2.0))
+    assert "cuda:" not in phases_html(cell.session, cell.close())
+
+
+def test_many_rows_are_folded_away() -> None:
+    cell = Cell()
+    for number in range(MOST_IN_SIGHT + 1):
+        cell.phase("block", exact(2.0), label=f"block {number}")
+    html = phases_html(cell.session, cell.close())
+    assert "<details><summary" in html
+    assert len(re.findall(r'<th scope="row"', html)) == MOST_IN_SIGHT + 1
+
+
+def test_the_phases_of_a_training_are_in_sight() -> None:
+    session = scripted_run("steps")
+    assert "<details" not in phases_html(session, session.spans[0])
+
+
+def test_a_cell_without_phases_has_no_table() -> None:
+    cell = Cell()
+    assert phases_html(cell.session, cell.close()) == ""
