@@ -12,7 +12,7 @@ PYTEST := $(PY) -m pytest -q
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
-FRONT_END_SOURCES := js/build.mjs $(shell find js/src -type f 2>/dev/null)
+FRONT_END_SOURCES := js/build.mjs $(shell find js/src js/labextension -type f 2>/dev/null)
 BUNDLE := hfmem_widget/static/chart.js
 QUICKSTART := notebooks/01-quickstart.ipynb
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -108,7 +108,7 @@ js/node_modules/.package-lock.json: js/package.json js/package-lock.json | $(VEN
 $(BUNDLE): js/node_modules/.package-lock.json $(FRONT_END_SOURCES)
 	@echo "Building the front end ..."
 	@$(NPM) run --silent build --prefix js
-	@touch hfmem_widget/static/*
+	@find hfmem_widget/static -type f -exec touch {} +
 
 $(VENV)/.installed: pyproject.toml hatch_build.py | $(VENV)/.torch $(BUNDLE)
 	@echo "Installing hfmem_widget and what its tests need ..."

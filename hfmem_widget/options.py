@@ -26,6 +26,9 @@ class WatchOptions:
         Only these, such as ``("cuda:0", "cpu")``; empty means all.
     chart : bool
         Show a live chart while the cell runs, and a still one afterwards.
+    panel : bool
+        Let JupyterLab's memory panel open by itself with the first watch of a notebook. Without both
+        panel and chart nothing is sent to the page while the cell runs.
     quiet : bool
         Show nothing at all; for use with a name that keeps the session.
     ledger : bool
@@ -44,6 +47,7 @@ class WatchOptions:
     interval: float = 0.1
     devices: tuple[str, ...] = ()
     chart: bool = True
+    panel: bool = True
     quiet: bool = False
     ledger: bool = True
     resident_peak: bool = False

@@ -1,7 +1,10 @@
 // `node build.mjs` fills ../hfmem_widget/static; `--demo` builds the stand-alone demo and the bench page.
 import { createHash } from "node:crypto";
-import { copyFile, mkdir, readFile } from "node:fs/promises";
+import { copyFile, mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import * as esbuild from "esbuild";
+
+const STATIC = "../hfmem_widget/static";
+const LABEXTENSION = `${STATIC}/labextension`;
 
 const options = {
   bundle: true,
@@ -16,18 +19,43 @@ const chart = {
   ...options,
   entryPoints: { chart: "src/hosts/inline.ts" },
   format: "esm",
-  outdir: "../hfmem_widget/static",
+  outdir: STATIC,
 };
 
-/** The loader asks for the chart under the hash of its content, so that no cache serves an old one. */
+/** Whoever asks for the chart does so under the hash of its content, so that no cache serves an old one. */
 async function buildStatic() {
   await esbuild.build(chart);
-  const hash = createHash("sha256").update(await readFile("../hfmem_widget/static/chart.js"));
-  await esbuild.build({
-    ...chart,
-    entryPoints: { widget: "src/hosts/widget.ts" },
-    define: { CHART_HASH: JSON.stringify(hash.digest("hex").slice(0, 12)) },
+  const define = { CHART_HASH: JSON.stringify(hashOf(await readFile(`${STATIC}/chart.js`))) };
+  await esbuild.build({ ...chart, entryPoints: { widget: "src/hosts/widget.ts" }, define });
+  await buildLabextension(define);
+}
+
+/** What JupyterLab loads: a module federation container under the hash of its content, and its description. */
+async function buildLabextension(define) {
+  await rm(LABEXTENSION, { recursive: true, force: true });
+  await mkdir(`${LABEXTENSION}/schemas/hfmem-widget`, { recursive: true });
+  const { outputFiles } = await esbuild.build({
+    ...options,
+    entryPoints: ["src/hosts/panel/remote.ts"],
+    format: "iife",
+    define,
+    write: false,
   });
+  const [{ contents }] = outputFiles;
+  const load = `static/remoteEntry.${hashOf(contents)}.js`;
+  await mkdir(`${LABEXTENSION}/static`);
+  await writeFile(`${LABEXTENSION}/${load}`, contents);
+  const { version } = JSON.parse(await readFile("package.json", "utf8"));
+  const about = JSON.parse(await readFile("labextension/package.json", "utf8"));
+  const jupyterlab = { ...about.jupyterlab, _build: { load, extension: "./extension" } };
+  const text = JSON.stringify({ ...about, version, jupyterlab }, null, 2);
+  await writeFile(`${LABEXTENSION}/package.json`, `${text}\n`);
+  await copyFile("labextension/install.json", `${LABEXTENSION}/install.json`);
+  await copyFile("labextension/schema/plugin.json", `${LABEXTENSION}/schemas/hfmem-widget/plugin.json`);
+}
+
+function hashOf(content) {
+  return createHash("sha256").update(content).digest("hex").slice(0, 12);
 }
 
 /** Classic scripts: a browser refuses modules from file:, and the demo must open from there. */

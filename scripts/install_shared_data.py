@@ -15,13 +15,18 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def install_shared_data(prefix: Path) -> None:
-    """Copy every file of the wheel's shared data to its place under an environment's folder."""
+    """Copy the wheel's shared data to its place under an environment's folder, and what was there away."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
-    for source, destination in shared.items():
+    # Folders come first: what they replace holds the files that go into them.
+    for source, destination in sorted(shared.items(), key=lambda pair: (ROOT / pair[0]).is_file()):
         target = prefix / destination
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / source, target)
+        if (ROOT / source).is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(ROOT / source, target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / source, target)
 
 
 if __name__ == "__main__":

@@ -24,31 +24,45 @@ QUICK = 1.0
 """Seconds up to which a cell is annotated with one line where every cell is."""
 
 
-class LiveChart:
-    """A widget in one output, fed after each tick."""
+class Broadcast:
+    """A widget that is fed after each tick: what the chart in a cell and JupyterLab's panel both draw.
 
-    def __init__(self, session: Session, screen: Screen, display_id: str) -> None:
+    The panel has no way of its own to the kernel: it overhears what is sent to the widget, so there is
+    one also where no chart is shown.
+    """
+
+    def __init__(self, session: Session, *, panel: bool) -> None:
         from hfmem_widget.view.widget import MemoryWidget
 
-        self._publisher = Publisher(session, self._send)
+        self._publisher = Publisher(session, self._send, panel=panel)
+        # The poller sends what is new; whoever ends the watch sends the end.
+        self._lock = threading.Lock()
         self._widget: MemoryWidget | None = MemoryWidget(
             session,
             self._publisher.run,
+            panel=panel,
             on_seen=self._publisher.seen,
             on_resync=self._publisher.resync,
         )
-        screen.replace(display_id, self._widget.bundle())
 
     def __call__(self, session: Session) -> None:
         """Send what is new."""
-        self._publisher(session)
+        with self._lock:
+            self._publisher(session)
+
+    def show(self, screen: Screen, display_id: str) -> None:
+        """Show the chart in the place of an output."""
+        if self._widget is not None:
+            screen.replace(display_id, self._widget.bundle())
 
     def refresh(self) -> None:
         """Send all there is, now."""
-        self._publisher.finish()
+        with self._lock:
+            self._publisher.finish()
 
     def close(self) -> None:
-        """Take the widget away; its output is for somebody else to fill."""
+        """Send the end and take the widget away; its output is for somebody else to fill."""
+        self.refresh()
         widget, self._widget = self._widget, None
         if widget is not None:
             widget.close()
@@ -70,6 +84,8 @@ class CellView:
         Does something on a thread of its own; importing what the chart needs takes a while.
     chart : bool
         Whether there is a chart.
+    panel : bool
+        Whether JupyterLab's panel may open by itself.
     clock : callable, optional
         Monotonic seconds.
     """
@@ -81,18 +97,20 @@ class CellView:
         *,
         aside: Callable[[Callable[[], None]], None],
         chart: bool = True,
+        panel: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._screen = screen
         self._wants_chart = chart
+        self._wants_panel = panel
         self._aside = aside
         self._clock = clock
         self._began = clock()
         self._card_id = ""
         self._chart_id = ""
-        self._chart: LiveChart | None = None
-        self._asked_for_chart = False
+        self._broadcast: Broadcast | None = None
+        self._asked_for_broadcast = False
         self._finished = False
         self._lock = threading.Lock()
 
@@ -105,6 +123,7 @@ class CellView:
         if self._wants_chart:
             # No MIME type at all is an output of no height, until there is something to show.
             self._chart_id = self._screen.show({})
+        if self._wants_chart or self._wants_panel:
             self._session.subscribe(self._on_tick)
 
     def finish(self, span: Span) -> None:
@@ -119,27 +138,32 @@ class CellView:
             self._screen.replace(self._card_id, bundle)
         else:
             self._screen.show(bundle)
-        if still is not None or self._chart is not None:
+        if self._chart_id and (still is not None or self._broadcast is not None):
             self._screen.replace(self._chart_id, still or {})
         self._screen.close()
-        if self._chart is not None:
-            self._chart.close()
+        if self._broadcast is not None:
+            self._broadcast.close()
 
     def _on_tick(self, session: Session) -> None:
-        chart = self._chart
-        if chart is not None:
-            chart(session)
-        elif not self._asked_for_chart and self._clock() - self._began >= PATIENCE:
-            self._asked_for_chart = True
+        broadcast = self._broadcast
+        if broadcast is not None:
+            broadcast(session)
+        elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
+            self._asked_for_broadcast = True
             self._aside(self._appear)
 
     def _appear(self) -> None:
         try:
-            from hfmem_widget.view import widget  # noqa: F401  (takes long, so not under the lock)
+            # Takes long, so not under the lock.
+            from hfmem_widget.view.widget import serves_labextensions
 
             with self._lock:
-                if not self._finished:
-                    self._chart = LiveChart(self._session, self._screen, self._chart_id)
+                if self._finished or not (self._wants_chart or serves_labextensions()):
+                    return
+                broadcast = Broadcast(self._session, panel=self._wants_panel)
+                if self._chart_id:
+                    broadcast.show(self._screen, self._chart_id)
+                self._broadcast = broadcast
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
             self._session.notes.append(
                 f"There is no live chart ({type(error).__name__}: {error}). The card is complete."
@@ -149,24 +173,34 @@ class CellView:
 class NotebookView:
     """One live chart for a whole notebook, and an annotation under each of its cells."""
 
-    def __init__(self, session: Session, screen: Screen, *, chart: bool = True) -> None:
+    def __init__(
+        self, session: Session, screen: Screen, *, chart: bool = True, panel: bool = True
+    ) -> None:
         self._session = session
         self._screen = screen
         self._wants_chart = chart
+        self._wants_panel = panel
         self._chart_id = ""
-        self._chart: LiveChart | None = None
+        self._broadcast: Broadcast | None = None
 
     def begin(self) -> None:
         """Show the live chart."""
-        if self._screen.live and self._wants_chart:
+        if not self._screen.live or not (self._wants_chart or self._wants_panel):
+            return
+        from hfmem_widget.view.widget import serves_labextensions
+
+        if not (self._wants_chart or serves_labextensions()):
+            return
+        self._broadcast = Broadcast(self._session, panel=self._wants_panel)
+        if self._wants_chart:
             self._chart_id = self._screen.show({})
-            self._chart = LiveChart(self._session, self._screen, self._chart_id)
-            self._session.subscribe(self._chart)
+            self._broadcast.show(self._screen, self._chart_id)
+        self._session.subscribe(self._broadcast)
 
     def annotate(self, span: Span) -> None:
         """Show what a finished cell did: one line for a quick one, a card for a long one."""
-        if self._chart is not None:
-            self._chart.refresh()
+        if self._broadcast is not None:
+            self._broadcast.refresh()
         if span.duration < QUICK:
             self._screen.show(compact_bundle(self._session, span))
         else:
@@ -174,9 +208,10 @@ class NotebookView:
 
     def finish(self) -> None:
         """Put a still chart of everything where the live one was."""
-        chart, self._chart = self._chart, None
-        if chart is None:
+        broadcast, self._broadcast = self._broadcast, None
+        if broadcast is None:
             return
-        self._session.unsubscribe(chart)
-        self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
-        chart.close()
+        self._session.unsubscribe(broadcast)
+        if self._chart_id:
+            self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
+        broadcast.close()

@@ -35,12 +35,13 @@ def serves_labextensions() -> bool:
     )
 
 
-def _pack_history(history: tuple[Session, str] | None, _widget: object) -> dict[str, Any]:
+def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
     if history is None:
         return {}
-    session, run = history
-    message, (time, values) = protocol.snapshot(session, run, 0)
-    return {**message, "time": time, "values": values}
+    session, run, panel = history
+    message, buffers = protocol.snapshot(session, run, 0, panel=panel)
+    # Without steps there is no third.
+    return {**message, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
 
 
 class MemoryWidget(anywidget.AnyWidget):
@@ -51,6 +52,8 @@ class MemoryWidget(anywidget.AnyWidget):
     session : Session
     run : str
         The run that the publisher's messages belong to.
+    panel : bool, optional
+        Whether JupyterLab's panel may open by itself.
     on_seen, on_resync : callable
         What to do when the page says that someone watches, or that it missed something. They are called on
         whichever thread handles the message.
@@ -66,12 +69,13 @@ class MemoryWidget(anywidget.AnyWidget):
         session: Session,
         run: str,
         *,
+        panel: bool = True,
         on_seen: Callable[[], None],
         on_resync: Callable[[], None],
     ) -> None:
         self._answers = {"seen": on_seen, "resync": on_resync, "bundle": self._send_bundle}
         esm = _asset("widget.js" if serves_labextensions() else "chart.js")
-        super().__init__(_esm=esm, _history=(session, run))
+        super().__init__(_esm=esm, _history=(session, run, panel))
         self.on_msg(self._receive)
 
     def open(self) -> None:

@@ -28,6 +28,7 @@ OPTIONS = (
     "--ServerApp.port=0",
     "--ServerApp.terminals_enabled=False",
 )
+APPUTILS = "@jupyterlab/apputils-extension"
 # Nobody is asked over the network, and no question covers the page.
 NOTIFICATIONS = {"checkForUpdates": False, "fetchNews": "false"}
 
@@ -54,15 +55,14 @@ class JupyterLab:
         self._log = home / "server.log"
         self._runtime = home / "runtime"
         prefix = home / "prefix"
-        self._settings = home / "settings" / "@jupyterlab" / "apputils-extension"
-        self._settings.mkdir(parents=True)
-        (self._settings / "notification.jupyterlab-settings").write_text(json.dumps(NOTIFICATIONS))
+        self._settings = home / "settings"
+        self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
         install = [sys.executable, str(ROOT / "scripts" / "install_shared_data.py"), str(prefix)]
         subprocess.run(install, check=True)
-        env = {
+        self._env = {
             **os.environ,
             "IPYTHONDIR": str(home / "ipython"),
-            "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+            "JUPYTERLAB_SETTINGS_DIR": str(self._settings),
             "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
             "JUPYTER_CONFIG_DIR": str(home / "config"),
             "JUPYTER_DATA_DIR": str(home / "data"),
@@ -81,7 +81,7 @@ class JupyterLab:
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command, cwd=home, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         try:
             self.url = self._wait_until_up()
@@ -114,6 +114,25 @@ class JupyterLab:
         """Return a notebook as it is on disk."""
         return nbformat.read(self.folder / path, as_version=4)
 
+    def write_setting(self, extension: str, plugin: str, values: dict[str, Any]) -> None:
+        """Write the settings of a plugin, as a person's own."""
+        path = self._settings / extension / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values), encoding="utf-8")
+
+    def run(self, *arguments: str) -> str:
+        """Run a command of Jupyter with the server's folders, and return what it prints."""
+        command = [sys.executable, "-m", "jupyter", *arguments]
+        done = subprocess.run(
+            command,
+            env=self._env,
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return done.stdout
+
     def get(self, path: str) -> Any:
         """Return what the server's REST interface answers."""
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
@@ -127,11 +146,12 @@ class JupyterLab:
             urllib.request.urlopen(request, timeout=30).close()
 
     def reset(self) -> None:
-        """Shut all kernels down, and forget notebooks and the theme."""
+        """Shut all kernels down, and forget notebooks and settings."""
         self.shut_kernels_down()
         for path in self.folder.glob("*.ipynb"):
             path.unlink()
-        (self._settings / "themes.jupyterlab-settings").unlink(missing_ok=True)
+        shutil.rmtree(self._settings)
+        self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
 
     def stop(self) -> None:
         """End the server and its kernels."""

@@ -4,6 +4,7 @@ import { decode, decodeHistory } from "../core/protocol.ts";
 import { Store } from "../core/store.ts";
 import { View } from "../core/view.ts";
 import type { ChartModule, Cleanup, CustomHandler, Life, ViewLife } from "./anywidget.ts";
+import { SEEN } from "./seen.ts";
 
 export { decode, Store, View };
 
@@ -31,7 +32,12 @@ const createWidget: ChartModule["default"] = () => {
         ["comm_live_update", onClosed],
       ];
       for (const [event, handler] of events) model.on(event, handler);
+      const onSeen = ({ detail }: CustomEventInit) => {
+        if (detail === store.run) tell("seen", SEEN_EVERY);
+      };
+      addEventListener(SEEN, onSeen);
       const cleanup = () => {
+        removeEventListener(SEEN, onSeen);
         for (const [event, handler] of events) model.off(event, handler);
       };
       signal?.addEventListener("abort", cleanup);

@@ -6,6 +6,7 @@
  */
 
 import type { BufferLike } from "../core/protocol.ts";
+import { chartUrl } from "./address.ts";
 import type { ChartModule, Cleanup, CustomHandler, Definition, Life, Model } from "./anywidget.ts";
 
 type Instance = ReturnType<ChartModule["default"]>;
@@ -80,15 +81,6 @@ async function importFromServer(): Promise<ChartModule> {
   const url = chartUrl();
   if (url === null) throw new Error("no Jupyter server serves this page");
   return import(url);
-}
-
-/** `import(url)` in a host's page needs the whole address; Jupyter writes its own into the page. */
-function chartUrl(): string | null {
-  const config = JSON.parse(document.getElementById("jupyter-config-data")?.textContent || "{}");
-  const base = config.baseUrl ?? document.body.dataset.baseUrl;
-  const folder = config.fullLabextensionsUrl ?? (base === undefined ? null : `${base}lab/extensions`);
-  if (folder === null) return null;
-  return new URL(`${folder}/hfmem-widget/static/chart.js?v=${CHART_HASH}`, location.href).href;
 }
 
 /** Never gives up: a busy kernel answers when its cell ends. Until then, `render` has its sentence. */

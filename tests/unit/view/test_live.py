@@ -11,7 +11,8 @@ import pytest
 from hfmem_widget.session import Session
 from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.view import live
-from hfmem_widget.view.live import CellView
+from hfmem_widget.view.live import CellView, NotebookView
+from hfmem_widget.view.protocol import Buffers, Message
 from hfmem_widget.view.screen import Screen
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -47,19 +48,142 @@ class Publisher:
 class Stage:
     """A view of a scripted run, on a screen without a kernel."""
 
-    def __init__(self, run: str = "training") -> None:
+    def __init__(self, run: str = "training", *, chart: bool = True, panel: bool = True) -> None:
         self.publisher = Publisher()
         self.clock = FakeClock()
         self.session: Session = scripted_run(run)
         self.asides: list[Callable[[], None]] = []
         screen = Screen(SimpleNamespace(display_pub=self.publisher))
-        self.view = CellView(self.session, screen, aside=self.asides.append, clock=self.clock)
+        self.view = CellView(
+            self.session,
+            screen,
+            aside=self.asides.append,
+            chart=chart,
+            panel=panel,
+            clock=self.clock,
+        )
 
     def tick(self, seconds: float) -> None:
         """Let time pass and tell who listens."""
         self.clock.advance(seconds)
         for listener in self.session.subscribers:
             listener(self.session)
+
+
+class Widget:
+    """A widget that keeps what it was given to send."""
+
+    made: list[Widget]
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.sent: list[Message] = []
+        self.closed = False
+        Widget.made.append(self)
+
+    def bundle(self) -> dict[str, Any]:
+        """Return what displays it."""
+        return {"widget": "here"}
+
+    def publish(self, message: Message, _buffers: Buffers) -> None:
+        """Keep a message."""
+        assert not self.closed
+        self.sent.append(message)
+
+    def close(self) -> None:
+        """Take no more."""
+        self.closed = True
+
+
+@pytest.fixture
+def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
+    """Return the widgets that are made, none of which speaks to a page."""
+    Widget.made = []
+    monkeypatch.setattr("hfmem_widget.view.widget.MemoryWidget", Widget)
+    return Widget.made
+
+
+def test_the_end_is_the_last_that_is_sent(widgets: list[Widget]) -> None:
+    """Who only overhears the widget, as JupyterLab's panel does, learns of the end too."""
+    stage = Stage()
+    stage.view.begin("a")
+    stage.tick(0.5)
+    stage.asides[0]()
+    stage.tick(0.5)
+    stage.view.finish(stage.session.spans[0])
+
+    (widget,) = widgets
+    assert widget.closed
+    assert widget.sent[-1]["kind"] == "snapshot"
+    assert widget.sent[-1]["status"]["state"] == "stopped"
+    assert widget.sent[-1]["schema"]["panel"] is True
+
+
+def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -> None:
+    """The cell shows its card and nothing else; the messages are those of any watch."""
+    stage = Stage(chart=False)
+    stage.view.begin("a")
+    stage.tick(0.5)
+    stage.asides[0]()
+    stage.tick(0.5)
+    stage.view.finish(stage.session.spans[0])
+
+    assert {message["kind"] for message in widgets[0].sent} == {"snapshot"}
+    assert [update for _, update in stage.publisher.order] == [False, True]
+    assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
+
+
+def test_without_chart_and_panel_nothing_is_sent(widgets: list[Widget]) -> None:
+    """Nobody is asked for a chart, whatever time passes."""
+    stage = Stage(chart=False, panel=False)
+    stage.view.begin("a")
+    stage.tick(5.0)
+    stage.view.finish(stage.session.spans[0])
+
+    assert stage.asides == []
+    assert widgets == []
+
+
+def test_where_there_is_no_panel_no_chart_means_no_messages(
+    widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that serves no labextension has no panel that could listen."""
+    monkeypatch.setenv("VSCODE_PID", "1")
+    stage = Stage(chart=False)
+    stage.view.begin("a")
+    stage.tick(0.5)
+    stage.asides[0]()
+
+    assert widgets == []
+
+
+def test_no_panel_is_said_on_the_wire(widgets: list[Widget]) -> None:
+    """The chart is there as ever; only that the panel shall not open travels with it."""
+    stage = Stage(panel=False)
+    stage.view.begin("a")
+    stage.tick(0.5)
+    stage.asides[0]()
+    stage.tick(0.5)
+
+    assert widgets[0].sent[0]["schema"]["panel"] is False
+
+
+@pytest.mark.parametrize(("chart", "panel", "places"), [(True, False, 1), (False, True, 0)])
+def test_a_whole_notebook_is_followed_by_either(
+    widgets: list[Widget], chart: bool, panel: bool, places: int
+) -> None:
+    """`%memwatch on` shows a place for its chart where one is wanted, and is heard either way."""
+    publisher = Publisher()
+    session = scripted_run("training")
+    screen = Screen(SimpleNamespace(display_pub=publisher))
+    view = NotebookView(session, screen, chart=chart, panel=panel)
+    view.begin()
+    for listener in session.subscribers:
+        listener(session)
+    view.finish()
+
+    assert len(publisher.shown) == places
+    assert widgets[0].sent[-1]["status"]["state"] == "stopped"
+    assert widgets[0].closed
 
 
 def test_a_quick_cell_asks_for_no_chart() -> None:
@@ -96,11 +220,11 @@ def test_a_chart_that_comes_too_late_does_not_appear() -> None:
 def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a live chart the cell goes on, and the still chart is there at the end."""
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         message = "no bundle"
         raise FileNotFoundError(message)
 
-    monkeypatch.setattr(live, "LiveChart", broken)
+    monkeypatch.setattr(live, "Broadcast", broken)
     stage = Stage()
     stage.view.begin("a")
     stage.tick(0.5)

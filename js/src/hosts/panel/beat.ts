@@ -1,0 +1,23 @@
+/** Runs a job some time after it was first asked for, once for all who asked meanwhile. */
+export class Beat {
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(
+    private readonly job: () => void,
+    private readonly pause: number,
+  ) {}
+
+  ask(): void {
+    this.timer ??= setTimeout(() => this.now(), this.pause);
+  }
+
+  now(): void {
+    this.stop();
+    this.job();
+  }
+
+  stop(): void {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+  }
+}

@@ -1,0 +1,71 @@
+/** The last cells and what they did to one device, newest first. */
+
+import { make, setAttribute, setText } from "../../core/dom.ts";
+import { formatBytes, formatChange, formatDuration } from "../../core/format.ts";
+import { type CellFacts, changeOn, worstOn } from "./cells.ts";
+
+const HEADINGS = [
+  ["cell", "the cells and blocks that were watched, newest first"],
+  ["took", "how long it ran"],
+  ["left behind", "allocated memory at its end, less that at its start"],
+  ["peak", "the most that was allocated"],
+] as const;
+
+class Row {
+  readonly element: HTMLTableRowElement;
+  private readonly label = make("span", "cell-label");
+  private readonly outcome = make("span", "cell-outcome");
+  private readonly took = make("td", "");
+  private readonly change = make("td", "");
+  private readonly mark = make("span", "cell-mark", { "aria-hidden": "true" }, ["●"]);
+  private readonly peakText = make("span", "");
+  private readonly peak = make("td", "", {}, [this.mark, this.peakText]);
+
+  constructor() {
+    const name = make("td", "cell-name", {}, [make("div", "cell-words", {}, [this.label, this.outcome])]);
+    this.element = make("tr", "", {}, [name, this.took, this.change, this.peak]);
+  }
+
+  update(cell: CellFacts, device: string, isWorst: boolean): void {
+    const { label, outcome, duration, open } = cell;
+    const ill = outcome === "done" ? "" : outcome.replace(/^raised /, "");
+    setText(this.label, label);
+    setText(this.outcome, ill);
+    setAttribute(this.element, "title", [label, outcome].filter(Boolean).join(" · "));
+    this.element.classList.toggle("hfmem-cell-open", open);
+    setText(this.took, formatDuration(duration));
+    const change = changeOn(cell, device);
+    setText(this.change, open ? "running" : Number.isNaN(change) ? "–" : formatChange(change));
+    const memory = cell.devices[device];
+    const bound = memory?.certainty === "at least" ? "≥ " : "";
+    setText(this.peakText, memory?.peak == null ? "–" : bound + formatBytes(memory.peak));
+    this.mark.hidden = !isWorst;
+    this.peak.classList.toggle("hfmem-cell-worst", isWorst);
+    const words = [isWorst ? "the highest of these" : "", memory?.peak == null ? "" : memory.certainty];
+    setAttribute(this.peak, "title", words.filter(Boolean).join(", "));
+  }
+}
+
+export class CellTable {
+  readonly element: HTMLTableElement;
+  private readonly body = make("tbody", "");
+  private readonly rows: Row[] = [];
+
+  constructor() {
+    const headings = HEADINGS.map(([text, title]) => make("th", "", { scope: "col", title }, [text]));
+    const head = make("thead", "", {}, [make("tr", "", {}, headings)]);
+    this.element = make("table", "cells", { "aria-label": "the last cells" }, [head, this.body]);
+  }
+
+  update(cells: CellFacts[], device: string): void {
+    this.element.hidden = cells.length === 0;
+    while (this.rows.length < cells.length) this.rows.push(new Row());
+    const worst = worstOn(cells, device);
+    cells.forEach((cell, index) => {
+      const row = this.rows[index]!;
+      row.update(cell, device, cell === worst);
+      if (row.element.parentNode === null) this.body.append(row.element);
+    });
+    for (const row of this.rows.slice(cells.length)) row.element.remove();
+  }
+}

@@ -1,0 +1,70 @@
+/** What the watched cells and blocks did to each device, for the table of the last ones. */
+
+import { findPeak, type Peak } from "../../core/peak.ts";
+import type { Schema, Span, SpanMemory } from "../../core/protocol.ts";
+import type { Store } from "../../core/store.ts";
+
+export const MOST_CELLS = 8;
+const KINDS = new Set(["cell", "block"]);
+
+export interface CellFacts {
+  label: string;
+  /** Seconds of the epoch. */
+  startedAt: number;
+  /** Seconds. */
+  duration: number;
+  open: boolean;
+  outcome: string;
+  devices: Record<string, SpanMemory>;
+}
+
+/** The outermost spans of a run. */
+export function cellsOf(store: Store): CellFacts[] {
+  const { schema, status } = store;
+  if (schema === null) return [];
+  const cells = [...store.spans.values()].filter(({ kind, parent }) => parent === null && KINDS.has(kind));
+  return cells.slice(-MOST_CELLS).map((span) => ({
+    label: span.label,
+    startedAt: schema.started_at + span.start,
+    duration: Math.max(0, (span.stop ?? status?.elapsed ?? span.start) - span.start),
+    open: span.stop === null && status?.state === "running" && !store.disconnected,
+    outcome: span.outcome,
+    devices: span.stop === null ? soFar(store, schema, span) : span.devices,
+  }));
+}
+
+/** An open span is sent when it opens and then seldom: its peak is that of what was told of its time since. */
+function soFar(store: Store, schema: Schema, span: Span): CellFacts["devices"] {
+  const devices = { ...span.devices };
+  for (const { key } of schema.devices) {
+    const known = devices[key] ?? { before: null, after: null, peak: null, certainty: "sampled" };
+    const peak = peakSince(store, key, span.start);
+    if (peak !== null && peak.bytes > (known.peak ?? 0)) {
+      devices[key] = { ...known, peak: peak.bytes, certainty: peak.certainty };
+    }
+  }
+  return devices;
+}
+
+function peakSince(store: Store, device: string, start: number): Omit<Peak, "time"> | null {
+  const highest = findPeak(store, device);
+  if (highest === null || highest.time >= start) return highest;
+  const { timeline } = store;
+  const column = timeline.columns[store.columnOf(device, "allocated")];
+  const row = column?.highest(timeline.firstFrom(start), timeline.length) ?? -1;
+  return row < 0 ? null : { bytes: column!.values[row]!, certainty: "sampled" };
+}
+
+/** Bytes left behind on a device; NaN while that is not known. */
+export function changeOn(cell: CellFacts, device: string): number {
+  const { before, after } = cell.devices[device] ?? {};
+  return before == null || after == null ? Number.NaN : after - before;
+}
+
+/** The cell whose peak on a device is the highest, where there are others to compare it with. */
+export function worstOn(cells: CellFacts[], device: string): CellFacts | null {
+  const peakOf = (cell: CellFacts) => cell.devices[device]?.peak ?? Number.NEGATIVE_INFINITY;
+  const rivals = cells.filter((cell) => peakOf(cell) > 0);
+  if (rivals.length < 2) return null;
+  return rivals.reduce((best, next) => (peakOf(next) > peakOf(best) ? next : best));
+}

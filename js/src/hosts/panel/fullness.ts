@@ -1,0 +1,58 @@
+/** How full the device is that matters most, in a few characters and in a sentence. */
+
+import { digits, formatBytes, unitFor } from "../../core/format.ts";
+import type { Device } from "../../core/protocol.ts";
+import { latestReading, shareUsed } from "../../core/readings.ts";
+import type { Store } from "../../core/store.ts";
+
+export type Level = "" | "high" | "critical";
+
+export interface Fullness {
+  level: Level;
+  text: string;
+  title: string;
+}
+
+/** Shares of the capacity in use, by whoever uses it. */
+const LEVELS: [share: number, level: Level, words: string][] = [
+  [0.95, "critical", "almost full"],
+  [0.85, "high", "filling up"],
+];
+
+/** Null before anything is known. */
+export function fullnessOf(store: Store): Fullness | null {
+  const device = mostPressing(store);
+  if (device === null) return null;
+  const share = shareUsed(store, device);
+  const [, level, words] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
+  const allocated = latestReading(store, device, "allocated");
+  const percent = Number.isNaN(share) ? "" : `${Math.floor(100 * share)} % of the device in use`;
+  const parts = [`${formatBytes(allocated)} allocated on ${device.key} (${device.name})`, percent];
+  const title = [...parts, words].filter(Boolean).join(", ");
+  const isFirst = device === store.schema?.devices[0];
+  const figures = [isFirst ? "" : device.key, amounts(allocated, device.total)].filter(Boolean).join(" ");
+  return { level, text: [figures, words].filter(Boolean).join(" · "), title };
+}
+
+/** The fullest device where one is nearly full; else the one of which this run holds the largest part. */
+function mostPressing(store: Store): Device | null {
+  const allocated = (device: Device) => latestReading(store, device, "allocated");
+  const devices = (store.schema?.devices ?? []).filter((device) => !Number.isNaN(allocated(device)));
+  const nearlyFull = devices.filter((device) => shareUsed(store, device) >= LEVELS.at(-1)![0]);
+  if (nearlyFull.length > 0) return highest(nearlyFull, (device) => shareUsed(store, device));
+  return highest(devices, (device) => allocated(device) / (device.total ?? Number.POSITIVE_INFINITY));
+}
+
+function highest(devices: Device[], value: (device: Device) => number): Device | null {
+  return devices.reduce<Device | null>((best, next) => {
+    return best === null || value(next) > value(best) ? next : best;
+  }, null);
+}
+
+/** `3.75 / 140.4 GiB`, or with two units where they differ. */
+function amounts(allocated: number, total: number | null): string {
+  if (total === null) return formatBytes(allocated);
+  const [own, whole] = [unitFor(allocated), unitFor(total)];
+  const used = own.name === whole.name ? digits(allocated / own.divisor) : formatBytes(allocated);
+  return `${used} / ${formatBytes(total)}`;
+}

@@ -1,0 +1,103 @@
+/** What of JupyterLab and Lumino is used, written down by hand: their type packages bring 380 MB with them. */
+
+import type { BufferLike } from "../../core/protocol.ts";
+
+export interface Signal<Sender, Args> {
+  connect(slot: (sender: Sender, args: Args) => void): boolean;
+  disconnect(slot: (sender: Sender, args: Args) => void): boolean;
+}
+
+export interface KernelMessage {
+  header: { msg_type: string };
+  content: unknown;
+  buffers?: BufferLike[];
+}
+
+export interface SessionContext {
+  readonly session: { kernel: { id: string } | null } | null;
+  /** Follows the session from kernel to kernel. */
+  readonly iopubMessage: Signal<SessionContext, KernelMessage>;
+  readonly kernelChanged: Signal<SessionContext, unknown>;
+  readonly statusChanged: Signal<SessionContext, string>;
+}
+
+export interface Widget {
+  id: string;
+  readonly node: HTMLElement;
+  readonly parent: Widget | null;
+  readonly title: { caption: string; icon: unknown };
+  readonly disposed: Signal<unknown, unknown>;
+  setHidden(hidden: boolean): void;
+}
+
+/** Lumino's: shares of the width, one for each child from left to right. */
+export interface SplitPanel extends Widget {
+  relativeSizes(): number[];
+  setRelativeSizes(sizes: number[]): void;
+}
+
+export interface NotebookPanel extends Widget {
+  readonly title: Widget["title"] & { label: string };
+  readonly sessionContext: SessionContext;
+}
+
+export interface NotebookTracker {
+  /** The notebook in front, or the last one that was. */
+  readonly currentWidget: NotebookPanel | null;
+  readonly currentChanged: Signal<NotebookTracker, NotebookPanel | null>;
+  readonly widgetAdded: Signal<NotebookTracker, NotebookPanel>;
+  forEach(visit: (notebook: NotebookPanel) => void): void;
+}
+
+export interface Application {
+  readonly shell: {
+    add(widget: Widget, area: string, options: { rank: number }): void;
+    activateById(id: string): void;
+  };
+  readonly commands: {
+    addCommand(
+      id: string,
+      command: { label: string; caption: string; execute(): void; isEnabled?(): boolean },
+    ): unknown;
+  };
+  readonly restored: Promise<unknown>;
+}
+
+export interface CommandPalette {
+  addItem(item: { command: string; category: string }): unknown;
+}
+
+export interface LayoutRestorer {
+  add(widget: Widget, name: string): void;
+}
+
+export interface SettingRegistry {
+  load(plugin: string): Promise<{ readonly composite: Record<string, unknown> }>;
+}
+
+export interface StatusBar {
+  registerStatusItem(
+    id: string,
+    item: { item: Widget; align: "left" | "middle" | "right"; rank: number; isActive(): boolean },
+  ): unknown;
+}
+
+/** The shared modules, as far as they are used: a token is only ever handed back. */
+export interface SharedModules {
+  "@jupyterlab/application": { ILayoutRestorer: unknown };
+  "@jupyterlab/apputils": { ICommandPalette: unknown };
+  "@jupyterlab/notebook": { INotebookTracker: unknown };
+  "@jupyterlab/settingregistry": { ISettingRegistry: unknown };
+  "@jupyterlab/statusbar": { IStatusBar: unknown };
+  "@jupyterlab/ui-components": { LabIcon: new (options: { name: string; svgstr: string }) => unknown };
+  "@lumino/widgets": { Widget: new (options: { node: HTMLElement }) => Widget };
+}
+
+export interface Plugin {
+  id: string;
+  description: string;
+  autoStart: boolean;
+  requires: unknown[];
+  optional: unknown[];
+  activate(app: Application, ...services: unknown[]): void;
+}

@@ -1,0 +1,92 @@
+/** The page's notebooks, what their kernels told, and which of them is in front. */
+
+import { defaultSettings, type Settings } from "../../core/settings.ts";
+import type { KernelMessage, NotebookPanel, NotebookTracker } from "./jupyterlab.ts";
+import { loadMemory, type Memory, saveMemory } from "./remembered.ts";
+import { Runs } from "./runs.ts";
+
+const ENDED = new Set(["restarting", "autorestarting", "terminating", "dead"]);
+
+export interface Entry {
+  notebook: NotebookPanel;
+  kernel: string;
+  runs: Runs;
+  /** What a person chose for the chart; it outlives the run. */
+  settings: Settings;
+}
+
+export class Notebooks {
+  private readonly entries = new Map<NotebookPanel, Entry>();
+  private readonly listeners = new Set<() => void>();
+  private readonly memory: Memory;
+
+  constructor(
+    private readonly tracker: NotebookTracker,
+    private readonly storage: Storage,
+  ) {
+    this.memory = loadMemory(storage);
+    tracker.forEach((notebook) => {
+      this.add(notebook);
+    });
+    tracker.widgetAdded.connect((_, notebook) => this.add(notebook));
+    tracker.currentChanged.connect(this.tell);
+    addEventListener("pagehide", () => this.save());
+  }
+
+  get front(): Entry | null {
+    const { currentWidget } = this.tracker;
+    return currentWidget === null ? null : (this.entries.get(currentWidget) ?? null);
+  }
+
+  /** Calls `listener` whenever another notebook comes to the front, or any of them has news. */
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  private add(notebook: NotebookPanel): void {
+    if (this.entries.has(notebook)) return;
+    const { sessionContext } = notebook;
+    const entry = { notebook, kernel: "", runs: new Runs(this.tell), settings: defaultSettings() };
+    const receive = (_: unknown, message: KernelMessage) => entry.runs.receive(message);
+    const followStatus = (_: unknown, status: string) => {
+      if (ENDED.has(status)) entry.runs.disconnect();
+    };
+    const followKernel = () => this.followKernel(entry);
+    sessionContext.iopubMessage.connect(receive);
+    sessionContext.statusChanged.connect(followStatus);
+    sessionContext.kernelChanged.connect(followKernel);
+    notebook.disposed.connect(() => {
+      sessionContext.iopubMessage.disconnect(receive);
+      sessionContext.statusChanged.disconnect(followStatus);
+      sessionContext.kernelChanged.disconnect(followKernel);
+      this.save();
+      this.entries.delete(notebook);
+      this.tell();
+    });
+    this.entries.set(notebook, entry);
+    followKernel();
+    this.tell();
+  }
+
+  private followKernel(entry: Entry): void {
+    const kernel = entry.notebook.sessionContext.session?.kernel?.id ?? "";
+    if (kernel === "") entry.runs.disconnect();
+    else if (kernel !== entry.kernel) {
+      entry.kernel = kernel;
+      entry.runs = new Runs(this.tell, this.memory.get(kernel));
+      this.tell();
+    }
+  }
+
+  private save(): void {
+    for (const { kernel, runs } of this.entries.values()) {
+      if (kernel !== "" && !runs.isEmpty) this.memory.set(kernel, runs.remember());
+    }
+    saveMemory(this.storage, this.memory);
+  }
+
+  private readonly tell = (): void => {
+    for (const listener of this.listeners) listener();
+  };
+}

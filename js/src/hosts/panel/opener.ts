@@ -1,0 +1,24 @@
+/** Opens the panel with the first watch of each notebook, once as long as the page lives. */
+
+import type { Notebooks } from "./notebooks.ts";
+
+export class Opener {
+  private readonly opened = new WeakSet<object>();
+
+  constructor(
+    private readonly notebooks: Notebooks,
+    private readonly show: () => void,
+    private readonly isWanted: () => boolean,
+  ) {
+    notebooks.subscribe(() => this.follow());
+    this.follow();
+  }
+
+  /** A notebook behind another has its turn when it comes to the front. */
+  private follow(): void {
+    const { front } = this.notebooks;
+    if (!front?.runs.wantsPanel || this.opened.has(front)) return;
+    this.opened.add(front);
+    if (this.isWanted()) this.show();
+  }
+}

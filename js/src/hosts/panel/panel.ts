@@ -1,0 +1,148 @@
+/** The panel at the right: the chart of the notebook in front, where it is, and its last cells. */
+
+import { make, setText } from "../../core/dom.ts";
+import type { Store } from "../../core/store.ts";
+import type { View } from "../../core/view.ts";
+import { SEEN } from "../seen.ts";
+import { Beat } from "./beat.ts";
+import { CellTable } from "./cell_table.ts";
+import type { Entry, Notebooks } from "./notebooks.ts";
+import { openPath } from "./path.ts";
+import { PathLine } from "./path_line.ts";
+
+/** Numbers that change more often cannot be read. */
+const BEAT = 500;
+export const LEAST_WIDTH = 300;
+
+/** What chart.js gives, as far as it is used here. */
+export interface ChartParts {
+  View: typeof View;
+}
+
+interface Shown {
+  store: Store;
+  life: AbortController;
+}
+
+export class MemoryPanel {
+  readonly element = make("div", "panel", {
+    role: "region",
+    "aria-label": "Memory",
+    // Inline, because JupyterLab's own rule for what stands in its side bars is stronger than a class.
+    style: `min-width: ${LEAST_WIDTH}px`,
+  });
+
+  private readonly chart = make("div", "panel-chart");
+  private readonly path = new PathLine();
+  private readonly table = new CellTable();
+  private readonly hint = make("p", "panel-hint");
+  private readonly content: HTMLElement;
+  private readonly beat = new Beat(() => this.update(), BEAT);
+  private readonly sight: IntersectionObserver;
+  private readonly unsubscribe: () => void;
+  private parts: ChartParts | null = null;
+  private isLoading = false;
+  private inSight = false;
+  private front: Entry | null = null;
+  private shown: Shown | null = null;
+  private isKnown = false;
+
+  constructor(
+    private readonly notebooks: Notebooks,
+    private readonly load: () => Promise<ChartParts>,
+  ) {
+    this.content = make("div", "panel-content", {}, [this.chart, this.path.element, this.table.element]);
+    this.element.append(this.hint, this.content);
+    // The figures of the table are those of the device whose tab was picked.
+    this.chart.addEventListener("click", () => this.beat.now());
+    this.sight = new IntersectionObserver((entries) => {
+      this.inSight = entries.at(-1)?.isIntersecting ?? false;
+      if (this.inSight) this.beat.now();
+    });
+    this.sight.observe(this.element);
+    this.unsubscribe = notebooks.subscribe(() => this.follow());
+    this.update();
+  }
+
+  dispose(): void {
+    this.unsubscribe();
+    this.sight.disconnect();
+    this.beat.stop();
+    this.draw(null, null);
+  }
+
+  /** Another notebook, another run, and the first that is known of it show at once; everything else in its time. */
+  private follow(): void {
+    const { front } = this.notebooks;
+    const store = front?.runs.current ?? null;
+    const isSame = front === this.front && store === (this.shown?.store ?? null);
+    if (isSame && this.isKnown === isKnown(store)) this.beat.ask();
+    else this.beat.now();
+  }
+
+  private update(): void {
+    const { front } = this.notebooks;
+    this.front = front;
+    if (!this.inSight) return;
+    const store = front?.runs.current ?? null;
+    this.isKnown = isKnown(store);
+    this.hint.hidden = front !== null && !front.runs.isEmpty;
+    this.content.hidden = !this.hint.hidden;
+    if (!this.hint.hidden) this.advise(front !== null);
+    this.draw(front, store);
+    if (front === null || store === null) return;
+    this.path.update(this.isKnown ? openPath(store) : null);
+    this.table.update(front.runs.cells, front.settings.device || (store.schema?.devices[0]?.key ?? ""));
+  }
+
+  private advise(isNotebook: boolean): void {
+    if (!isNotebook) setText(this.hint, "Open a notebook to see its memory here.");
+    else if (this.hint.childElementCount === 0) {
+      const code = (text: string) => make("code", "", {}, [text]);
+      this.hint.replaceChildren(
+        "To see this notebook’s memory here, run ",
+        code("%load_ext hfmem_widget"),
+        " and put ",
+        code("%%memwatch"),
+        " at the top of a cell.",
+      );
+    }
+  }
+
+  private draw(front: Entry | null, store: Store | null): void {
+    if (this.shown?.store === store) return;
+    this.shown?.life.abort();
+    this.shown = null;
+    if (front === null || store === null) return;
+    if (this.parts === null) {
+      this.fetch();
+      return;
+    }
+    const { settings } = front;
+    Object.assign(settings, { zoom: null, paused: false });
+    this.shown = { store, life: new AbortController() };
+    const onSeen = () => dispatchEvent(new CustomEvent(SEEN, { detail: store.run }));
+    new this.parts.View(this.chart, store, { signal: this.shown.life.signal, settings, onSeen });
+  }
+
+  private fetch(): void {
+    if (this.isLoading) return;
+    this.isLoading = true;
+    this.load().then(
+      (parts) => {
+        this.parts = parts;
+        this.chart.replaceChildren();
+        this.beat.now();
+      },
+      (error) => {
+        // Asked for again when the panel is next looked at anew.
+        this.isLoading = false;
+        setText(this.chart, `The memory chart could not be fetched (${error}).`);
+      },
+    );
+  }
+}
+
+function isKnown(store: Store | null): boolean {
+  return store !== null && store.schema !== null;
+}

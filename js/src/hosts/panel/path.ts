@@ -1,0 +1,11 @@
+/** Where a run is: `fine-tune › train › epoch 2 of 3 › step 17 of 100`. */
+
+import type { Store } from "../../core/store.ts";
+
+/** Outermost first; empty where nothing goes on. */
+export function openPath(store: Store): string[] {
+  const { status, spans } = store;
+  if (status?.state !== "running" || store.disconnected) return [];
+  if (Array.isArray(status.path)) return status.path.map(String);
+  return [...spans.values()].filter(({ stop }) => stop === null).map(({ label }) => label);
+}

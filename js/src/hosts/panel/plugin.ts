@@ -1,0 +1,150 @@
+/** The JupyterLab plugin: what it asks the application for, and what it adds to it. */
+
+import { make } from "../../core/dom.ts";
+import styles from "../../styles/panel.css";
+import { chartUrl } from "../address.ts";
+import { ICON } from "./icon.ts";
+import type {
+  Application,
+  CommandPalette,
+  LayoutRestorer,
+  NotebookTracker,
+  Plugin,
+  SettingRegistry,
+  StatusBar,
+  Widget,
+} from "./jupyterlab.ts";
+import { Notebooks } from "./notebooks.ts";
+import { Opener } from "./opener.ts";
+import { type ChartParts, LEAST_WIDTH, MemoryPanel } from "./panel.ts";
+import { type ShareScope, shared } from "./shared.ts";
+import { StatusItem } from "./status_item.ts";
+import { widen } from "./width.ts";
+
+const ID = "hfmem-widget:plugin";
+const PANEL = "hfmem-panel";
+const RANK = 900;
+const GOOD_WIDTH = 460;
+const CATEGORY = "Memory";
+const SHOW = "hfmem-widget:show";
+const CLEAR = "hfmem-widget:clear";
+
+/** Every service is optional: Notebook 7 has no status bar, and some of its pages have no notebook. */
+export async function definePlugin(scope: ShareScope): Promise<Plugin> {
+  const [application, apputils, notebook, settings, statusbar, ui, lumino] = await Promise.all([
+    shared(scope, "@jupyterlab/application"),
+    shared(scope, "@jupyterlab/apputils"),
+    shared(scope, "@jupyterlab/notebook"),
+    shared(scope, "@jupyterlab/settingregistry"),
+    shared(scope, "@jupyterlab/statusbar"),
+    shared(scope, "@jupyterlab/ui-components"),
+    shared(scope, "@lumino/widgets"),
+  ]);
+  // A token of nobody's: JupyterLab hands over null for it, in its place among the services.
+  const absent = { name: "hfmem-widget:absent" };
+  return {
+    id: ID,
+    description: "Shows the memory of the notebook in front, live.",
+    autoStart: true,
+    requires: [],
+    optional: [
+      notebook?.INotebookTracker ?? absent,
+      apputils?.ICommandPalette ?? absent,
+      application?.ILayoutRestorer ?? absent,
+      settings?.ISettingRegistry ?? absent,
+      statusbar?.IStatusBar ?? absent,
+    ],
+    activate(app, tracker, palette, restorer, registry, bar) {
+      if (!tracker || !lumino || !ui) return;
+      const makeWidget = (node: HTMLElement, id: string) => {
+        const widget = new lumino.Widget({ node });
+        widget.id = id;
+        return widget;
+      };
+      const notebooks = new Notebooks(tracker as NotebookTracker, sessionStorage);
+      const show = () => app.shell.activateById(PANEL);
+      const icon = new ui.LabIcon({ name: "hfmem-widget:memory", svgstr: ICON });
+      document.head.append(make("style", "", { "data-hfmem-panel": "" }, [styles]));
+      const panel = addPanel(app, makeWidget, notebooks, icon, restorer as LayoutRestorer | null);
+      addCommands(app, notebooks, show, palette as CommandPalette | null);
+      addStatus(makeWidget, notebooks, show, bar as StatusBar | null);
+      const open = () => {
+        show();
+        // JupyterLab's side bars are this narrow as long as nobody has drawn them wider.
+        if (panel.node.offsetWidth <= LEAST_WIDTH) widen(panel, GOOD_WIDTH);
+      };
+      void openWithWatch(app, notebooks, open, registry as SettingRegistry | null);
+    },
+  };
+}
+
+type MakeWidget = (node: HTMLElement, id: string) => Widget;
+
+function addPanel(
+  app: Application,
+  makeWidget: MakeWidget,
+  notebooks: Notebooks,
+  icon: unknown,
+  restorer: LayoutRestorer | null,
+): Widget {
+  const panel = new MemoryPanel(notebooks, importChart);
+  const widget = makeWidget(panel.element, PANEL);
+  widget.title.caption = CATEGORY;
+  widget.title.icon = icon;
+  widget.disposed.connect(() => panel.dispose());
+  app.shell.add(widget, "right", { rank: RANK });
+  restorer?.add(widget, PANEL);
+  return widget;
+}
+
+function addCommands(
+  app: Application,
+  notebooks: Notebooks,
+  show: () => void,
+  palette: CommandPalette | null,
+): void {
+  app.commands.addCommand(SHOW, {
+    label: "Show Memory Panel",
+    caption: "Show the memory of the notebook in front",
+    execute: show,
+  });
+  app.commands.addCommand(CLEAR, {
+    label: "Clear Memory History",
+    caption: "Forget the finished runs of the notebook in front",
+    isEnabled: () => notebooks.front?.runs.isEmpty === false,
+    execute: () => notebooks.front?.runs.clear(),
+  });
+  for (const command of [SHOW, CLEAR]) palette?.addItem({ command, category: CATEGORY });
+}
+
+function addStatus(
+  makeWidget: MakeWidget,
+  notebooks: Notebooks,
+  show: () => void,
+  bar: StatusBar | null,
+): void {
+  if (bar === null) return;
+  const status = new StatusItem(notebooks, show, () => item.setHidden(!status.isActive));
+  const item = makeWidget(status.element, "hfmem-status");
+  item.disposed.connect(() => status.dispose());
+  bar.registerStatusItem(ID, { item, align: "right", rank: RANK, isActive: () => status.isActive });
+}
+
+/** The panel opens by itself, unless a setting says otherwise; without settings, as their default has it. */
+async function openWithWatch(
+  app: Application,
+  notebooks: Notebooks,
+  open: () => void,
+  registry: SettingRegistry | null,
+): Promise<void> {
+  const settings = await registry?.load(ID).catch(() => null);
+  // Restoring the layout would close again what was opened before it.
+  await app.restored;
+  new Opener(notebooks, open, () => settings?.composite.openWithWatch !== false);
+}
+
+async function importChart(): Promise<ChartParts> {
+  const url = chartUrl();
+  if (url === null) throw new Error("no Jupyter server serves this page");
+  return import(url);
+}

@@ -1,0 +1,368 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { View } from "../src/core/view.ts";
+import type { Application, Widget } from "../src/hosts/panel/jupyterlab.ts";
+import { Notebooks } from "../src/hosts/panel/notebooks.ts";
+import { Opener } from "../src/hosts/panel/opener.ts";
+import { MemoryPanel } from "../src/hosts/panel/panel.ts";
+import { definePlugin } from "../src/hosts/panel/plugin.ts";
+import { StatusItem } from "../src/hosts/panel/status_item.ts";
+import { widen } from "../src/hosts/panel/width.ts";
+import { SEEN } from "../src/hosts/seen.ts";
+import { level, SCHEMA, STATUS, span } from "./frames.ts";
+import { active, paint, preparePage } from "./page.ts";
+import { FakeTracker } from "./signals.ts";
+
+vi.mock("../src/core/plotly.ts", () => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
+
+const STOPPED = { ...STATUS, state: "stopped" };
+const sights: ((entries: { isIntersecting: boolean }[]) => void)[] = [];
+
+function look(isIntersecting: boolean): void {
+  for (const tell of sights) tell([{ isIntersecting }]);
+}
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "setInterval", "clearTimeout", "clearInterval", "Date"] });
+  preparePage();
+  sessionStorage.clear();
+  sights.length = 0;
+  const Observer = globalThis.IntersectionObserver as unknown as new () => object;
+  class Sight extends Observer {
+    constructor(tell: (entries: { isIntersecting: boolean }[]) => void) {
+      super();
+      sights.push(tell);
+    }
+  }
+  vi.stubGlobal("IntersectionObserver", Sight);
+});
+
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+async function openPanel(load = async () => ({ View })) {
+  const tracker = new FakeTracker();
+  const notebooks = new Notebooks(tracker, sessionStorage);
+  const panel = new MemoryPanel(notebooks, load);
+  document.body.append(panel.element);
+  look(true);
+  /** Lets what was asked for come, and a beat pass. */
+  const settle = async () => {
+    await Promise.resolve();
+    await Promise.resolve();
+    vi.advanceTimersByTime(600);
+    paint();
+  };
+  const find = (name: string) => panel.element.querySelector<HTMLElement>(`.hfmem-${name}`);
+  const labels = () =>
+    [...panel.element.querySelectorAll(".hfmem-cell-label")].map((node) => node.textContent);
+  return { tracker, notebooks, panel, settle, find, labels };
+}
+
+describe("the panel", () => {
+  test("tells how to begin where nothing was watched", async () => {
+    const { tracker, find } = await openPanel();
+    expect(find("panel-hint")!.textContent).toBe("Open a notebook to see its memory here.");
+    tracker.open("a");
+    expect(find("panel-hint")!.textContent).toContain("%%memwatch");
+    expect(find("panel-content")!.hidden).toBe(true);
+  });
+
+  test("draws the notebook in front, and another when that comes to the front", async () => {
+    const { tracker, settle, find, labels } = await openPanel();
+    const [a, b] = [tracker.open("a"), tracker.open("b")];
+    const spans = (label: string) => [{ ...span(1, null, "cell", 0, 1), label }];
+    a.sessionContext.say("snapshot", 1, [level(0, 1)], { run: "a", spans: spans("in a") });
+    b.sessionContext.say("snapshot", 1, [level(0, 1), level(1, 1)], { run: "b", spans: spans("in b") });
+    await settle();
+    expect(find("root")!.dataset.hfmemRows).toBe("2");
+    expect(labels()).toEqual(["in b"]);
+    tracker.show(a);
+    await settle();
+    expect(find("root")!.dataset.hfmemRows).toBe("1");
+    expect(labels()).toEqual(["in a"]);
+    expect(document.querySelectorAll(".hfmem-root")).toHaveLength(1);
+  });
+
+  test("fetches no chart before somebody looks at a run", async () => {
+    const load = vi.fn(async () => ({ View }));
+    const { tracker, settle } = await openPanel(load);
+    look(false);
+    tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)]);
+    await settle();
+    expect(load).not.toHaveBeenCalled();
+    look(true);
+    await settle();
+    expect(load).toHaveBeenCalledOnce();
+  });
+
+  test("says so where the chart cannot be fetched, and tries again when it is looked at anew", async () => {
+    const load = vi.fn(async (): Promise<{ View: typeof View }> => {
+      throw new Error("404");
+    });
+    const { tracker, settle, find } = await openPanel(load);
+    tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)]);
+    await settle();
+    expect(find("panel-chart")!.textContent).toContain("could not be fetched");
+    load.mockImplementation(async () => ({ View }));
+    look(true);
+    await settle();
+    expect(find("root")).not.toBeNull();
+    expect(find("panel-chart")!.textContent).not.toContain("could not be fetched");
+  });
+
+  test("shows the path with the innermost first in the document, and text as text", async () => {
+    const { tracker, settle, find, panel } = await openPanel();
+    const path = ["<img src=x>", "train", "step 3 of 9"];
+    const spans = [{ ...span(1, null, "cell", 0, 1), label: "<b>bold</b>", outcome: "raised <i>" }];
+    const status = { ...STATUS, path };
+    tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)], { status, spans });
+    await settle();
+    expect(find("path")!.title).toBe("<img src=x> › train › step 3 of 9");
+    expect([...find("path")!.children].map((node) => node.textContent)).toEqual([...path].reverse());
+    expect(panel.element.querySelectorAll("img, b, i")).toHaveLength(0);
+    expect(find("cell-outcome")!.textContent).toBe("<i>");
+  });
+
+  test("marks the worst peak, and a bound as a bound", async () => {
+    const { tracker, settle, panel } = await openPanel();
+    const bound = { before: 0, after: 2 ** 20, peak: 9 * 2 ** 20, certainty: "at least" };
+    const spans = [
+      { ...span(1, null, "cell", 0, 1), devices: { "cuda:0": bound } },
+      span(2, null, "cell", 1, 2, 2 ** 20),
+    ];
+    tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)], { spans, status: STOPPED });
+    await settle();
+    const cells = (row: Element) => [...row.children].map((node) => node.textContent);
+    const rows = [...panel.element.querySelectorAll("tbody > tr")];
+    expect(rows.map(cells).map((texts) => texts.slice(2))).toEqual([
+      ["±0", "●1.00 MiB"],
+      ["+1.00 MiB", "●≥ 9.00 MiB"],
+    ]);
+    const marks = rows.map((row) => row.querySelector<HTMLElement>(".hfmem-cell-mark")!.hidden);
+    expect(marks).toEqual([true, false]);
+  });
+
+  test("keeps the device that a person picked when the next run begins", async () => {
+    const { tracker, settle, panel } = await openPanel();
+    const { sessionContext } = tracker.open("a");
+    const selected = () => panel.element.querySelector('[aria-selected="true"]')!.textContent;
+    sessionContext.say("snapshot", 1, [level(0, 1)], { run: "a", status: STOPPED });
+    await settle();
+    panel.element.querySelectorAll<HTMLElement>('[role="tab"]')[1]!.click();
+    sessionContext.say("snapshot", 1, [level(0, 1)], { run: "b" });
+    await settle();
+    expect(selected()).toBe("cpu");
+  });
+
+  test("tells the page which run a person looks at when news comes slowly", async () => {
+    const { tracker, settle, find } = await openPanel();
+    const told: unknown[] = [];
+    addEventListener(SEEN, (event) => told.push((event as CustomEvent).detail), { once: true });
+    tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)], { run: "slow" });
+    await settle();
+    vi.advanceTimersByTime(5000);
+    find("root")!.dispatchEvent(new Event("pointerenter"));
+    expect(told).toEqual(["slow"]);
+  });
+
+  test("leaves nothing behind when it goes", async () => {
+    const { tracker, panel, settle } = await openPanel();
+    const notebook = tracker.open("a");
+    notebook.sessionContext.say("snapshot", 1, [level(0, 1)]);
+    await settle();
+    panel.dispose();
+    expect(vi.getTimerCount()).toBe(0);
+    notebook.disposed.emit(notebook, undefined);
+    expect(notebook.sessionContext.listeners).toBe(0);
+    expect(active.size).toBe(0);
+    expect(document.querySelectorAll(".hfmem-root")).toHaveLength(0);
+  });
+});
+
+describe("the page's notebooks", () => {
+  test("start anew with another kernel, and find what an earlier page knew of it", () => {
+    const tracker = new FakeTracker();
+    const notebooks = new Notebooks(tracker, sessionStorage);
+    const { sessionContext } = tracker.open("a");
+    sessionContext.say("snapshot", 1, [level(0, 1)]);
+    sessionContext.changeKernel("another");
+    expect(notebooks.front!.runs.isEmpty).toBe(true);
+    sessionContext.say("snapshot", 1, [level(0, 1)], { run: "kept" });
+    dispatchEvent(new Event("pagehide"));
+
+    const reloaded = new FakeTracker();
+    const again = new Notebooks(reloaded, sessionStorage);
+    reloaded.open("a").sessionContext.changeKernel("another");
+    expect(again.front!.runs.current!.run).toBe("kept");
+  });
+
+  test("are told when their kernel restarts", () => {
+    const tracker = new FakeTracker();
+    const notebooks = new Notebooks(tracker, sessionStorage);
+    const { sessionContext } = tracker.open("a");
+    sessionContext.say("snapshot", 1, [level(0, 1)]);
+    sessionContext.statusChanged.emit(sessionContext, "busy");
+    expect(notebooks.front!.runs.isLost).toBe(false);
+    sessionContext.statusChanged.emit(sessionContext, "restarting");
+    expect(notebooks.front!.runs.isLost).toBe(true);
+  });
+});
+
+describe("opening by itself", () => {
+  test("happens once for each notebook, when it is in front, and only where it is wanted", () => {
+    const tracker = new FakeTracker();
+    const notebooks = new Notebooks(tracker, sessionStorage);
+    const show = vi.fn();
+    let wanted = true;
+    new Opener(notebooks, show, () => wanted);
+    const [a, b, c] = [tracker.open("a"), tracker.open("b"), tracker.open("c")];
+    b.sessionContext.say("snapshot", 1, [], { run: "b" });
+    expect(show).toHaveBeenCalledTimes(0);
+    tracker.show(b);
+    expect(show).toHaveBeenCalledTimes(1);
+    b.sessionContext.say("snapshot", 1, [], { run: "b2" });
+    tracker.show(a);
+    a.sessionContext.say("snapshot", 1, [], { schema: { ...SCHEMA, panel: false } });
+    expect(show).toHaveBeenCalledTimes(1);
+    wanted = false;
+    tracker.show(c);
+    c.sessionContext.say("snapshot", 1, []);
+    expect(show).toHaveBeenCalledTimes(1);
+  });
+});
+
+describe("the status bar's item", () => {
+  test("is there while something is known, and tells when that is of the past", () => {
+    const tracker = new FakeTracker();
+    const notebooks = new Notebooks(tracker, sessionStorage);
+    const onActive = vi.fn();
+    const item = new StatusItem(notebooks, () => {}, onActive);
+    const { sessionContext } = tracker.open("a");
+    vi.advanceTimersByTime(600);
+    expect(item.isActive).toBe(false);
+    sessionContext.say("snapshot", 1, [level(0, 960)]);
+    vi.advanceTimersByTime(600);
+    expect(item.isActive).toBe(true);
+    expect(item.element.dataset.hfmemLevel).toBe("critical");
+    expect(item.element.textContent).toContain("almost full");
+    expect(item.element.title).not.toContain("As of");
+    sessionContext.say("snapshot", 2, [level(1, 10)], { status: STOPPED });
+    vi.advanceTimersByTime(600);
+    expect(item.element.title).toContain("As of");
+    sessionContext.statusChanged.emit(sessionContext, "dead");
+    vi.advanceTimersByTime(600);
+    expect(item.isActive).toBe(false);
+    expect(onActive).toHaveBeenCalledTimes(2);
+  });
+});
+
+describe("the plugin", () => {
+  const lumino = {
+    Widget: class {
+      id = "";
+      node: HTMLElement;
+      parent = null;
+      title = { caption: "", icon: null };
+      disposed = { connect: () => true, disconnect: () => true };
+      hidden = false;
+      constructor({ node }: { node: HTMLElement }) {
+        this.node = node;
+      }
+      setHidden(hidden: boolean): void {
+        this.hidden = hidden;
+      }
+    },
+  };
+  const scopeOf = (modules: Record<string, object>) =>
+    Object.fromEntries(
+      Object.entries(modules).map(([name, exports]) => [
+        name,
+        { "4.4.0": { get: async () => () => exports } },
+      ]),
+    );
+  function application() {
+    const added: Widget[] = [];
+    const commands = new Map<string, { execute(): void; isEnabled?(): boolean }>();
+    const activated: string[] = [];
+    const app: Application = {
+      shell: { add: (widget) => void added.push(widget), activateById: (id) => void activated.push(id) },
+      commands: { addCommand: (id, command) => commands.set(id, command) },
+      restored: Promise.resolve(),
+    };
+    return { app, added, commands, activated };
+  }
+
+  test("does nothing on a page without notebooks, and breaks nothing without any module", async () => {
+    const { app, added, commands } = application();
+    const plugin = await definePlugin({});
+    plugin.activate(app, ...plugin.optional.map(() => null));
+    expect(added).toEqual([]);
+    expect(commands.size).toBe(0);
+  });
+
+  test("works with notebooks alone, without status bar, palette, settings and restorer", async () => {
+    const { app, added, commands, activated } = application();
+    const INotebookTracker = { name: "tracker" };
+    const plugin = await definePlugin(
+      scopeOf({
+        "@jupyterlab/notebook": { INotebookTracker },
+        "@jupyterlab/ui-components": { LabIcon: class {} },
+        "@lumino/widgets": lumino,
+      }),
+    );
+    expect(plugin.requires).toEqual([]);
+    expect(plugin.optional[0]).toBe(INotebookTracker);
+    const tracker = new FakeTracker();
+    plugin.activate(app, tracker, null, null, null, null);
+    expect(added.map(({ id }) => id)).toEqual(["hfmem-panel"]);
+    await vi.waitFor(() => {
+      tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)]);
+      expect(activated).toContain("hfmem-panel");
+    });
+    expect(commands.get("hfmem-widget:clear")!.isEnabled!()).toBe(true);
+  });
+
+  test("takes of a shared module the version that is loaded, else the newest", async () => {
+    const token = (name: string) => ({ get: () => () => ({ INotebookTracker: name }) });
+    const versions = { "4.9.0": token("nine"), "4.10.0": token("ten") };
+    const optional = async (scope: Parameters<typeof definePlugin>[0]) =>
+      (await definePlugin(scope)).optional[0];
+    expect(await optional({ "@jupyterlab/notebook": versions })).toBe("ten");
+    const loaded = { ...versions, "4.9.0": { ...versions["4.9.0"], loaded: 1 } };
+    expect(await optional({ "@jupyterlab/notebook": loaded })).toBe("nine");
+  });
+});
+
+describe("a side bar that is too narrow", () => {
+  const split = (width: number, sizes: number[]) => ({
+    node: { clientWidth: width },
+    parent: null,
+    sizes,
+    relativeSizes: () => [...sizes],
+    setRelativeSizes(next: number[]) {
+      this.sizes = next;
+    },
+  });
+  const panelIn = (around: object) => ({ parent: { parent: around } }) as unknown as Widget;
+
+  test("is drawn wider at the expense of the notebook", () => {
+    const around = split(2000, [0.1, 0.75, 0.15]);
+    widen(panelIn(around), 500);
+    expect(around.sizes.map((size) => Math.round(1000 * size))).toEqual([100, 650, 250]);
+  });
+
+  test("takes a third of a small window at most, and never shrinks", () => {
+    const [small, wide] = [split(900, [0.7, 0.3]), split(2000, [0.5, 0.5])];
+    widen(panelIn(small), 500);
+    widen(panelIn(wide), 500);
+    expect(small.sizes[1]).toBeCloseTo(0.33);
+    expect(wide.sizes).toEqual([0.5, 0.5]);
+  });
+
+  test("stays as it is where nothing around it can be asked", () => {
+    expect(() => widen({ parent: null } as unknown as Widget, 500)).not.toThrow();
+  });
+});

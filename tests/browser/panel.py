@@ -1,0 +1,79 @@
+"""JupyterLab's memory panel as a person sees it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator
+
+from tests.browser.lab import Lab
+
+DRAWN = "#hfmem-panel [data-hfmem-draws]"
+
+
+class Panel:
+    """The panel at the right of a page.
+
+    Parameters
+    ----------
+    lab : Lab
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self._page = lab.page
+        self.element: Locator = lab.page.locator("#hfmem-panel")
+        self.status: Locator = lab.page.locator("#hfmem-status")
+
+    @property
+    def shown(self) -> bool:
+        """Whether a person sees it."""
+        return self.element.is_visible()
+
+    @property
+    def path(self) -> str:
+        """What stands for the open spans."""
+        return self.element.locator(".hfmem-path").get_attribute("title") or ""
+
+    @property
+    def cells(self) -> list[str]:
+        """The labels of the last cells, newest first."""
+        return self.element.locator(".hfmem-cell-label:visible").all_inner_texts()
+
+    @property
+    def rows(self) -> int:
+        """How many rows its chart holds."""
+        return self._number("hfmemRows")
+
+    @property
+    def seq(self) -> int:
+        """The number of the newest message that its chart shows."""
+        return self._number("hfmemSeq")
+
+    def wait_for_draws(self, count: int = 1) -> None:
+        """Wait until the chart was drawn so often."""
+        self._wait_for("hfmemDraws", count)
+
+    def wait_for_rows(self, count: int) -> None:
+        """Wait until the chart holds so many rows."""
+        self._wait_for("hfmemRows", count)
+
+    def wait_for_seq(self, seq: int) -> None:
+        """Wait until the chart shows that message or a later one."""
+        self._wait_for("hfmemSeq", seq)
+
+    def wait_for_cell(self, label: str) -> None:
+        """Wait until a cell is among the last ones."""
+        self.element.locator(".hfmem-cell-label").filter(has_text=label).wait_for()
+
+    def close(self) -> None:
+        """Fold the side bar away, as a click on the panel's icon does."""
+        self._page.locator(".jp-SideBar.jp-mod-right [data-id='hfmem-panel']").click()
+        self.element.wait_for(state="hidden")
+
+    def _wait_for(self, name: str, least: int) -> None:
+        self._page.wait_for_function(
+            "([drawn, name, least]) => Number(document.querySelector(drawn)?.dataset[name]) >= least",
+            arg=[DRAWN, name, least],
+        )
+
+    def _number(self, name: str) -> int:
+        script = "([drawn, name]) => Number(document.querySelector(drawn)?.dataset[name] ?? 0)"
+        return int(self._page.evaluate(script, [DRAWN, name]))

@@ -1,0 +1,231 @@
+"""The panel at the right of a real JupyterLab: live beside a busy cell, whatever happens to the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.lab import Lab
+from tests.browser.panel import Panel
+
+LOAD = "%load_ext hfmem_widget"
+BUSY = """%%memwatch {options}
+import time
+blocks = []
+for _ in range({steps}):
+    blocks.append(bytearray(2_000_000))
+    time.sleep(0.05)
+"""
+
+
+def busy(options: str = "--label busy", steps: int = 60, mark: Path | None = None) -> str:
+    """Return a cell that works for twentieths of a second, and makes a file when it has ended."""
+    cell = BUSY.format(options=options, steps=steps)
+    return cell if mark is None else f"{cell}open({str(mark)!r}, 'w').close()\n"
+
+
+def wait_for_panel(lab: Lab) -> Panel:
+    """Wait until the panel is open and has drawn."""
+    panel = Panel(lab)
+    panel.element.wait_for()
+    panel.wait_for_draws(2)
+    return panel
+
+
+def test_the_panel_opens_and_draws_while_a_cell_is_busy(lab: Lab, tmp_path: Path) -> None:
+    """With the first watch it stands at the right, with the open cell and its chart, and grows."""
+    mark = tmp_path / "ended"
+    lab.open(LOAD, busy("--label fine-tune", 120, mark))
+    lab.run_cell(0)
+    assert not Panel(lab).shown
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    panel.wait_for_cell("fine-tune")
+    first = panel.rows
+    panel.wait_for_rows(first + 10)
+
+    assert panel.path.startswith("fine-tune")
+    assert not mark.exists()
+    lab.screenshot("panel-live")
+    lab.wait_until_idle()
+    panel.element.get_by_text("stopped").or_(
+        panel.element.get_by_text("nothing is being")
+    ).first.wait_for()
+    lab.screenshot("panel-done")
+    assert lab.errors == []
+
+
+@pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
+def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, tmp_path: Path, same_tab: bool) -> None:
+    """New points and the history are back while the kernel is still busy and answers nobody."""
+    mark = tmp_path / "ended"
+    lab.open(LOAD, busy("--label long", 600, mark))
+    lab.run_cell(0)
+    lab.save()
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    panel.wait_for_rows(60)
+    seq, rows = panel.seq, panel.rows
+    if not same_tab:
+        # What a tab remembers is gone when the page has been left: a new one knows as little.
+        lab.page.add_init_script("sessionStorage.clear()")
+    lab.reload(wait=False)
+    panel.wait_for_seq(seq + 1)
+    assert not mark.exists()
+    panel.wait_for_rows(rows)
+    assert not mark.exists()
+    assert panel.path.startswith("long")
+    lab.screenshot(f"panel-reloaded-{'same' if same_tab else 'new'}-tab")
+    lab.interrupt()
+    lab.wait_until_idle()
+    assert not mark.exists()
+    assert errors_but_lost_widgets(lab) == []
+
+
+def errors_but_lost_widgets(lab: Lab) -> list[str]:
+    """Return the page's errors without what JupyterLab logs of messages to a widget the page has lost."""
+    return [error for error in lab.errors if not error.startswith("Comm not found")]
+
+
+def test_the_panel_follows_the_notebook_in_front(lab: Lab) -> None:
+    """Each notebook shows its own cells; one that never watched shows how to begin."""
+    lab.open(LOAD, busy("--label first"))
+    lab.run_all()
+    panel = Panel(lab)
+    panel.wait_for_cell("first")
+    first = lab.path
+    second = lab.server.write_notebook("second", "1 + 1")
+    lab.command("docmanager:open", {"path": second})
+    hint = panel.element.get_by_text("at the top of a cell")
+    hint.wait_for()
+
+    assert panel.cells == []
+    assert not panel.status.is_visible()
+    lab.screenshot("panel-never-watched")
+    lab.command("docmanager:open", {"path": first})
+    panel.wait_for_cell("first")
+    assert not hint.is_visible()
+    assert lab.errors == []
+
+
+def test_a_closed_panel_stays_closed(lab: Lab) -> None:
+    """It opens once for a notebook; closed, it listens on, and has everything when opened by hand."""
+    lab.open(LOAD, busy("--label one", 30), busy("--label two", 30))
+    lab.run_cell(0)
+    lab.run_cell(1)
+    panel = Panel(lab)
+    panel.wait_for_cell("one")
+    panel.close()
+    lab.run_cell(2)
+
+    assert not panel.shown
+    lab.command("hfmem-widget:show")
+    panel.wait_for_cell("two")
+    assert panel.cells == ["two", "one"]
+    assert lab.errors == []
+
+
+def test_no_panel_keeps_it_closed_and_the_chart_goes_on(lab: Lab) -> None:
+    """`--no-panel` is about opening: whoever opens it sees the run."""
+    lab.open(LOAD, busy("--label apart --no-panel", 40))
+    lab.run_cell(0)
+    lab.run_cell(1)
+    panel = Panel(lab)
+
+    assert not panel.shown
+    lab.command("hfmem-widget:show")
+    panel.wait_for_cell("apart")
+    assert lab.errors == []
+
+
+def test_without_a_chart_the_panel_draws_alone(lab: Lab) -> None:
+    """`--no-chart` leaves the cell its card, and the panel its chart."""
+    lab.open(LOAD, busy("--label aside --no-chart", 60))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_panel(lab)
+
+    assert lab.page.locator(".jp-OutputArea [data-hfmem-draws]").count() == 0
+    lab.wait_until_idle()
+    assert lab.errors == []
+
+
+def test_the_setting_keeps_it_closed(lab: Lab) -> None:
+    """With `openWithWatch` off no watch opens the panel."""
+    lab.server.write_setting("hfmem-widget", "plugin", {"openWithWatch": False})
+    lab.open(LOAD, busy(steps=40))
+    lab.run_all()
+
+    assert not Panel(lab).shown
+    Panel(lab).status.wait_for()
+    assert lab.errors == []
+
+
+def test_the_status_bar_tells_the_memory_and_leads_to_the_panel(lab: Lab) -> None:
+    """Nothing stands there before the first watch; then the figures, and a click shows the panel."""
+    lab.open(LOAD, busy("--no-panel", 40))
+    lab.run_cell(0)
+    panel = Panel(lab)
+    assert not panel.status.is_visible()
+    lab.run_cell(1)
+    panel.status.wait_for()
+
+    assert " / " in panel.status.inner_text()
+    assert "allocated on cpu" in (panel.status.get_attribute("title") or "")
+    panel.status.click()
+    panel.element.wait_for()
+    assert lab.errors == []
+
+
+def test_a_hostile_label_is_text_in_the_panel(lab: Lab) -> None:
+    """Neither path nor table makes an element of what a label says."""
+    label = "<img src=x onerror=window.__xss=1>$x$"
+    lab.open(LOAD, busy(f'--label "{label}"', 60))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    panel.wait_for_cell("<img src=x")
+
+    assert panel.path.startswith("<img src=x")
+    lab.wait_until_idle()
+    assert lab.page.evaluate("() => window.__xss") is None
+    assert panel.element.locator("img").count() == 0
+    assert lab.errors == []
+
+
+def test_a_restarted_kernel_leaves_the_table(lab: Lab) -> None:
+    """The status bar tells nothing of a memory that is gone, and the next watch starts anew."""
+    lab.open(LOAD, busy("--label lost", 400), busy("--label next", 40))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    lab.restart_kernel()
+    panel.status.wait_for(state="hidden")
+    lab.run_cell(0)
+    lab.run_cell(2)
+    panel.wait_for_cell("next")
+
+    assert panel.cells == ["next", "lost"]
+    assert errors_but_lost_widgets(lab) == []
+
+
+def test_both_commands_are_in_the_palette(lab: Lab) -> None:
+    """The category "Memory" shows the panel and clears its history."""
+    lab.open(LOAD, busy("--label gone", 30))
+    lab.run_all()
+    panel = Panel(lab)
+    panel.wait_for_cell("gone")
+    lab.command("hfmem-widget:clear")
+    panel.element.get_by_text("at the top of a cell").wait_for()
+
+    assert lab.errors == []
+
+
+def test_jupyterlab_accepts_the_extension(lab: Lab) -> None:
+    """`jupyter labextension list` shows it enabled and sound."""
+    listed = lab.server.run("labextension", "list")
+    ours = next(line for line in listed.splitlines() if "hfmem-widget" in line)
+
+    assert "enabled" in ours
+    assert "OK" in ours
