@@ -1,126 +1,34 @@
-"""``with hfmem_widget.watch("label") as session``: where the monitor meets what is shown.
+"""``hfmem_widget.watch``: of a block, a function, a model, a Trainer.
 
 The module is not called ``watch`` because the function is, and a package cannot hold both names.
 """
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Sequence
-from contextlib import ContextDecorator
-from dataclasses import replace
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.errors import WatchStateError
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred
-from hfmem_widget.monitor import Monitor, outcome_of, shared_monitor
+from hfmem_widget.errors import OptionError
+from hfmem_widget.labels import plain
+from hfmem_widget.monitor import shared_monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Session, Span, SpanKind
-from hfmem_widget.view.live import CellView
+from hfmem_widget.stretch import Follow, Watch, running_shell
 from hfmem_widget.view.screen import Screen
 
-
-class Watch(ContextDecorator):
-    """One watched stretch of code: a session, its outermost span, and what is shown of it.
-
-    Parameters
-    ----------
-    options : WatchOptions
-    monitor : Monitor
-    screen : Screen
-    kind : {"cell", "block"}
-        What the stretch is.
-    title : str
-        What to call it if the options have no label.
-    """
-
-    def __init__(
-        self,
-        options: WatchOptions,
-        *,
-        monitor: Monitor,
-        screen: Screen,
-        kind: SpanKind = "block",
-        title: str = "",
-    ) -> None:
-        self._label = options.label or title or kind
-        self._options = replace(options, label=self._label)
-        self._monitor = monitor
-        self._screen = screen
-        self._kind = kind
-        self._session: Session | None = None
-        self._span: Span | None = None
-        self._view: CellView | None = None
-
-    def start(self) -> Session:
-        """Begin to watch.
-
-        Raises
-        ------
-        OptionError
-            If a device was asked for that is not there.
-        WatchStateError
-            If it watches already.
-        """
-        if self._session is not None:
-            message = "this watch is running; make another one with hfmem_widget.watch()"
-            raise WatchStateError(message)
-        with interrupts_deferred():
-            session = self._monitor.begin(self._options)
-            if not self._options.quiet:
-                self._view = CellView(
-                    session, self._screen, chart=self._options.chart, aside=self._monitor.aside
-                )
-                harmless(self._view.begin, self._label)
-            self._span = self._monitor.open_span(session, self._kind, self._label)
-            self._session = session
-        return session
-
-    def stop(self, error: BaseException | None = None) -> None:
-        """End the watch and show what it found; stopping again does nothing."""
-        with interrupts_deferred():
-            session, self._session = self._session, None
-            if session is None or self._span is None:
-                return
-            harmless(self._monitor.end, session, outcome_of(error))
-            view, self._view = self._view, None
-            if view is not None and self._monitor.in_this_process:
-                harmless(view.finish, session.span(self._span.id))
-
-    def _recreate_cm(self) -> Watch:
-        # `ContextDecorator` asks for one of these for each call: calls may nest, or come from many threads.
-        fresh = copy.copy(self)
-        fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
-        return fresh
-
-    def __enter__(self) -> Session:
-        try:
-            return self.start()
-        except WatchStateError:
-            raise
-        except BaseException as error:
-            # An interrupt held back until now: the block is not entered, so nobody else would end the watch.
-            self.stop(error)
-            raise
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.stop(error)
+if TYPE_CHECKING:
+    import torch
+    from transformers import Trainer
 
 
 def watch(
-    label: str = "",
+    subject: str | torch.nn.Module | Trainer = "",
     *,
+    label: str = "",
     interval: float = 0.1,
     devices: Sequence[str] = (),
     chart: bool = True,
+    panel: bool = True,
     quiet: bool = False,
     ledger: bool = True,
     resident_peak: bool = False,
@@ -132,6 +40,9 @@ def watch(
 
     Parameters
     ----------
+    subject : str, torch.nn.Module or transformers.Trainer, optional
+        A label; or a model, of which every forward pass in the block is a span of its own; or a Trainer,
+        which from now on watches its own trainings wherever nothing else does.
     label : str, optional
         What to call it; shown as plain text.
     interval : float, optional
@@ -140,6 +51,8 @@ def watch(
         Only these, such as ``["cuda:0"]``; all by default.
     chart : bool, optional
         Whether to show a chart.
+    panel : bool, optional
+        Whether JupyterLab's memory panel may open by itself.
     quiet : bool, optional
         Show nothing; the session is all you get.
     ledger : bool, optional
@@ -166,20 +79,44 @@ def watch(
     >>> session.peak("cuda:0/allocated")
     1342177280.0
     """
+    name, follow = _understood(subject, label)
     options = WatchOptions(
-        label=label,
+        label=label or name,
         interval=interval,
         devices=tuple(devices),
         chart=chart,
+        panel=panel,
         quiet=quiet,
         ledger=ledger,
         resident_peak=resident_peak,
     )
-    return Watch(options, monitor=shared_monitor(), screen=Screen(running_shell()))
+    return Watch(
+        options,
+        monitor=shared_monitor(),
+        screen=Screen(running_shell()),
+        follow=follow,
+    )
 
 
-def running_shell() -> Any:
-    """Return the IPython shell this code runs in, or None."""
-    ipython = sys.modules.get("IPython")
-    get_ipython = getattr(ipython, "get_ipython", None)
-    return get_ipython() if get_ipython is not None else None
+def _understood(subject: object, label: str) -> tuple[str, Follow | None]:
+    """Return what to call a subject, and what follows it; a Trainer is given its callback here."""
+    if isinstance(subject, str):
+        return subject, None
+    name = plain(type(subject).__name__)
+    if hasattr(subject, "add_callback") and hasattr(subject, "callback_handler"):
+        _give_callback(subject, label)
+        return name, None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(subject, torch.nn.Module):
+        from hfmem_widget.training import Forwards
+
+        return name, lambda monitor, session: Forwards(monitor, session, subject)
+    message = f"watch() takes a label, a torch module or a Trainer, not {name}"
+    raise OptionError(message)
+
+
+def _give_callback(trainer: Any, label: str) -> None:
+    from hfmem_widget.trainer import MemoryCallback
+
+    if not any(isinstance(one, MemoryCallback) for one in trainer.callback_handler.callbacks):
+        trainer.add_callback(MemoryCallback(label=label))

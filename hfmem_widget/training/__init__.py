@@ -1,7 +1,8 @@
 """How a training is told apart into spans; it imports neither torch nor transformers."""
 
 from hfmem_widget.training.batch import shape_of
+from hfmem_widget.training.forwards import Forwards
 from hfmem_widget.training.model_hooks import ModelHooks
 from hfmem_widget.training.run import TrainingRun
 
-__all__ = ["ModelHooks", "TrainingRun", "shape_of"]
+__all__ = ["Forwards", "ModelHooks", "TrainingRun", "shape_of"]

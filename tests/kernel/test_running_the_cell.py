@@ -315,12 +315,12 @@ def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
 def test_a_fault_of_ours_never_changes_the_cell(watched: Kernel) -> None:
     """With sources, views and the end of a watch all broken, value and status are the user's."""
     watched.run(
-        "import hfmem_widget.watching, hfmem_widget.view.live as live\n"
+        "import hfmem_widget.stretch, hfmem_widget.view.live as live\n"
         "def broken(*a, **k): raise RuntimeError('ours')\n"
         "live.CellView.finish = broken"
     )
     result = watched.run("%%memwatch\n6 * 7")
-    watched.run("hfmem_widget.watching.Watch.start = broken")
+    watched.run("hfmem_widget.stretch.Watch.start = broken")
     unwatched = watched.run("%%memwatch\n6 * 7")
 
     for one in (result, unwatched):

@@ -27,29 +27,30 @@ MAY_IMPORT = {
     "training": GROUND | {"session", "monitor"},
     "spans": GROUND | {"session", "monitor"},
     "trainer": GROUND
-    | {"session", "monitor", "view", "options", "training", "watching", "surrounding"},
+    | {"session", "monitor", "view", "options", "training", "stretch", "surrounding"},
     "attaching": GROUND | {"spans", "trainer", "surrounding", "when_imported"},
     "surrounding": {"faults"},
     "when_imported": {"faults"},
-    "watching": GROUND | {"session", "monitor", "view", "options"},
+    "stretch": GROUND | {"session", "monitor", "view", "options"},
+    "watching": GROUND | {"monitor", "view", "options", "stretch", "training", "trainer"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
     "magics": GROUND
-    | {"session", "monitor", "view", "options", "watching", "every_cell", "attaching"},
+    | {"session", "monitor", "view", "options", "stretch", "every_cell", "attaching"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
 
 HOMES = {
-    "torch": {"sources/torch_cuda.py"},
+    "torch": {"sources/torch_cuda.py", "watching.py"},
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
-    "transformers": {"trainer.py"},
+    "transformers": {"trainer.py", "watching.py"},
     "anywidget": {"view/widget.py"},
     "IPython": {"magics.py", "__init__.py"},
     "plotly": {"view/figure.py", "session/session.py"},
     "threading.Thread": {"monitor/ticker.py"},
 }
-"""The one file that may touch each of these (`__init__` and `session` do so for type checkers alone)."""
+"""The one file that may touch each of these (`__init__`, `session` and `watching` only for type checkers)."""
 
 METHOD_WHERE_USERS_LOOK = ("session/session.py", "view")
 """`Session.figure()`: the one import against the arrow, inside a method."""

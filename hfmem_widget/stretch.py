@@ -1,0 +1,147 @@
+"""One watched stretch of code: where the monitor meets what is shown."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Protocol
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.faults import harmless
+from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.monitor import Monitor, outcome_of
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session, Span, SpanKind
+from hfmem_widget.view.live import CellView
+from hfmem_widget.view.screen import Screen
+
+
+class Follower(Protocol):
+    """What tells something within a watch apart, such as a model's forward passes."""
+
+    def end(self) -> None:
+        """Leave it alone again."""
+        ...
+
+
+Follow = Callable[[Monitor, Session], Follower]
+
+
+class Watch(ContextDecorator):
+    """One watched stretch of code: a session, its outermost span, and what is shown of it.
+
+    Parameters
+    ----------
+    options : WatchOptions
+    monitor : Monitor
+    screen : Screen
+    kind : {"cell", "block"}
+        What the stretch is.
+    title : str
+        What to call it if the options have no label.
+    follow : callable, optional
+        Takes the monitor and the session, and tells something within the watch apart until it ends.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        *,
+        monitor: Monitor,
+        screen: Screen,
+        kind: SpanKind = "block",
+        title: str = "",
+        follow: Follow | None = None,
+    ) -> None:
+        self._label = options.label or title or kind
+        self._options = replace(options, label=self._label)
+        self._monitor = monitor
+        self._screen = screen
+        self._kind = kind
+        self._follow = follow
+        self._follower: Follower | None = None
+        self._session: Session | None = None
+        self._span: Span | None = None
+        self._view: CellView | None = None
+
+    def start(self) -> Session:
+        """Begin to watch.
+
+        Raises
+        ------
+        OptionError
+            If a device was asked for that is not there.
+        WatchStateError
+            If it watches already.
+        """
+        if self._session is not None:
+            message = "this watch is running; make another one with hfmem_widget.watch()"
+            raise WatchStateError(message)
+        with interrupts_deferred():
+            session = self._monitor.begin(self._options)
+            if not self._options.quiet:
+                self._view = CellView(
+                    session,
+                    self._screen,
+                    chart=self._options.chart,
+                    panel=self._options.panel,
+                    aside=self._monitor.aside,
+                )
+                harmless(self._view.begin, self._label)
+            self._span = self._monitor.open_span(session, self._kind, self._label)
+            self._session = session
+            if self._follow is not None:
+                harmless(self._begin_to_follow, self._follow, session)
+        return session
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End the watch and show what it found; stopping again does nothing."""
+        with interrupts_deferred():
+            session, self._session = self._session, None
+            if session is None or self._span is None:
+                return
+            follower, self._follower = self._follower, None
+            if follower is not None:
+                harmless(follower.end)
+            harmless(self._monitor.end, session, outcome_of(error))
+            view, self._view = self._view, None
+            if view is not None and self._monitor.in_this_process:
+                harmless(view.finish, session.span(self._span.id))
+
+    def _begin_to_follow(self, follow: Follow, session: Session) -> None:
+        self._follower = follow(self._monitor, session)
+
+    def _recreate_cm(self) -> Watch:
+        # `ContextDecorator` asks for one of these for each call: calls may nest, or come from many threads.
+        fresh = copy.copy(self)
+        fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
+        return fresh
+
+    def __enter__(self) -> Session:
+        try:
+            return self.start()
+        except WatchStateError:
+            raise
+        except BaseException as error:
+            # An interrupt held back until now: the block is not entered, so nobody else would end the watch.
+            self.stop(error)
+            raise
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop(error)
+
+
+def running_shell() -> Any:
+    """Return the IPython shell this code runs in, or None."""
+    ipython = sys.modules.get("IPython")
+    get_ipython = getattr(ipython, "get_ipython", None)
+    return get_ipython() if get_ipython is not None else None

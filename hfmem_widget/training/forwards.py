@@ -1,0 +1,52 @@
+"""The forward passes of one module as spans, where no Trainer tells what they are part of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from hfmem_widget.faults import harmless
+from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.monitor import Monitor, outcome_of
+from hfmem_widget.session import Session
+from hfmem_widget.training.model_hooks import ModelHooks
+
+
+class Forwards:
+    """Opens a span for every forward pass of a module, until it is told to end.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    session : Session
+    module : torch.nn.Module
+    """
+
+    def __init__(self, monitor: Monitor, session: Session, module: Any) -> None:
+        self._monitor = monitor
+        self._session = session
+        self._thread = threading.get_ident()
+        self._open: list[int] = []
+        self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
+
+    def end(self) -> None:
+        """Take the hooks off the module."""
+        self._hooks.remove()
+
+    def _begins(self, counts: Mapping[str, float]) -> None:
+        # Replicas of nn.DataParallel call hooks from threads of their own.
+        if threading.get_ident() == self._thread and self._session.running:
+            with interrupts_deferred():
+                harmless(self._open_one, counts)
+
+    def _ended(self, error: Exception | None) -> None:
+        if threading.get_ident() == self._thread and self._session.running and self._open:
+            with interrupts_deferred():
+                ended = self._open.pop()
+                harmless(self._monitor.close_span, self._session, ended, outcome_of(error))
+
+    def _open_one(self, counts: Mapping[str, float]) -> None:
+        span = self._monitor.open_span(self._session, "forward", "forward")
+        self._open.append(span.id)
+        self._session.count(span.id, counts)
