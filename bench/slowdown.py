@@ -10,7 +10,8 @@ A watch is opened and closed outside the timed block (bench/startup.py has that)
 publisher whose messages are packed as JSON and thrown away, as there is no page here. As a block is hardly
 longer than the time between two samples, it is reported beside how many came in a second of timed blocks.
 Garbage is collected between blocks only. Against it: the memory tracker that transformers' Trainer runs
-with skip_memory_metrics=False.
+with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, and what
+Lightning's DeviceStatsMonitor reads at both ends of a step.
 
 bert-large's shape in bfloat16 on a GPU, a small BERT on the CPU, with random weights and tokens, and AdamW.
 With the default batch a GPU waits for Python, which is where we could be felt; with --batch 64 Python waits
@@ -21,12 +22,9 @@ cells of an IPython shell.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass
 from importlib.util import find_spec
 
@@ -34,13 +32,7 @@ import measure
 import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification
-from transformers.trainer_utils import TrainerMemoryTracker
-
-import hfmem_widget
-from hfmem_widget.monitor import shared_monitor
-from hfmem_widget.session import Session, SpanKind
-from hfmem_widget.view.protocol import Buffers, Message
-from hfmem_widget.view.publisher import Publisher
+from ways import CONTROL, OFF, SLOW_WAYS, TRACKER, Way, watched, ways_for
 
 BLOCK_SECONDS = 0.1
 """One interval of the poller, so that a block has one tick in it wherever it begins."""
@@ -64,94 +56,6 @@ SMALL = {
     "num_attention_heads": 4,
     "intermediate_size": 512,
 }
-
-CONTROL = "control: off against off"
-TRACKER = "Trainer's skip_memory_metrics=False"
-
-NextPhase = Callable[[SpanKind], object]
-"""Called within a step where its forward part ends, and where its backward part does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Something that a training run may be under.
-
-    Attributes
-    ----------
-    block : callable
-        Returns what to keep open around a block, untimed; entering it gives the session, if there is one.
-    step : callable
-        Returns what to keep open around each step, timed; entering it gives a `NextPhase`.
-    """
-
-    block: Callable[[], AbstractContextManager[Session | None]]
-    step: Callable[[], AbstractContextManager[NextPhase]] = lambda: nullcontext(lambda _kind: None)
-
-
-def watched() -> AbstractContextManager[Session]:
-    """Watch, and show nothing."""
-    return hfmem_widget.watch("bench", quiet=True)
-
-
-@contextmanager
-def watched_with_chart() -> Iterator[Session]:
-    """Watch, and make and pack every message that a chart would get."""
-    with watched() as session:
-        session.subscribe(Publisher(session, _pack))
-        yield session
-
-
-@contextmanager
-def step_in_spans() -> Iterator[NextPhase]:
-    """Give a step and each of its parts a span in the session that is being watched."""
-    monitor = shared_monitor()
-    session = monitor.current
-    assert session is not None
-    with monitor.span(session, "step", "step"):
-        part = monitor.open_span(session, "forward", "forward").id
-
-        def next_phase(kind: SpanKind) -> None:
-            nonlocal part
-            part = monitor.turn(session, part, kind, kind).id
-
-        yield next_phase
-        monitor.close_span(session, part)
-
-
-def _pack(message: Message, _buffers: Buffers) -> None:
-    json.dumps(message)
-
-
-class Tracker(AbstractContextManager[None]):
-    """The Trainer's own memory tracker, around a block."""
-
-    def __enter__(self) -> None:
-        self.tracker = TrainerMemoryTracker(skip_memory_metrics=False)
-        self.train()
-
-    def __exit__(self, *_: object) -> None:
-        self.evaluate()
-
-    def train(self) -> None:
-        """Start; the tracker knows the stage by the name of the method that calls it."""
-        self.tracker.start()
-
-    def evaluate(self) -> None:
-        """Stop without making metrics."""
-        self.tracker.peak_monitoring = False
-
-
-OFF = Way(nullcontext)
-WAYS: dict[str, Way] = {
-    CONTROL: OFF,
-    "hfmem_widget.watch": Way(watched),
-    "hfmem_widget.watch, feeding a chart": Way(watched_with_chart),
-    "hfmem_widget.watch, with six edges a step": Way(watched, step_in_spans),
-}
-"""Where another arm belongs: anything that can be kept open around a block, or around each of its steps."""
-
-SLOW_WAYS: dict[str, Way] = {TRACKER: Way(Tracker)}
-"""What costs so much that a few pairs tell it, and so long that many would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +165,30 @@ def row_of(name: str, triples: list[tuple[Block, Block, Block]]) -> list[str]:
     ]
 
 
+def wanted(name: str, only: str) -> bool:
+    """Return whether a way is asked for; TraceML, which stays in the process, only by name."""
+    return any(text in name for text in only.split(",")) and (
+        "TraceML" in only or "TraceML" not in name
+    )
+
+
 def main() -> None:
     """Measure and print."""
     parser = measure.cli(__doc__)
     parser.add_argument("--pairs", type=int, default=400, help="of each way, at most")
     parser.add_argument("--seconds", type=float, default=180.0, help="after which no round begins")
     parser.add_argument("--batch", type=int, default=4, help="sequences in a batch")
-    parser.add_argument("--only", default="", metavar="TEXT", help="ways whose name has this in it")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="ways with one of these, between commas"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     training = Training(arguments.batch)
-    ways = {name: way for name, way in WAYS.items() if arguments.only in name or name == CONTROL}
+    ways = {
+        name: way
+        for name, way in ways_for(training.model).items()
+        if name == CONTROL or wanted(name, arguments.only)
+    }
     with watched():  # what is imported and opened once
         pass
     gc.collect()
@@ -279,7 +196,7 @@ def main() -> None:
     gc.disable()
     found = training.compare(ways, arguments.pairs, 0.9 * arguments.seconds)
     notes = []
-    if arguments.only not in TRACKER:
+    if not wanted(TRACKER, arguments.only):
         notes.append(f"Only what has {arguments.only!r} in its name.")
     elif find_spec("psutil"):
         found |= training.compare(SLOW_WAYS, arguments.pairs // 6, 0.1 * arguments.seconds)
