@@ -48,8 +48,8 @@ test: setup ## all tests that need no GPU: front end, Python, kernel, browser
 test-js: setup ## the front end's tests
 	@$(NPM) test --silent --prefix js
 
-test-python: setup ## unit and contract tests
-	@$(PYTEST) tests/unit tests/contract
+test-python: setup ## unit and contract tests, and those beside a real Trainer
+	@$(PYTEST) tests/unit tests/contract tests/trainer
 
 test-kernel: setup ## tests that drive a real ipykernel
 	@$(PYTEST) tests/kernel

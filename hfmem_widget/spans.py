@@ -71,8 +71,7 @@ class SpanScope(ContextDecorator):
         if session.running:
             from hfmem_widget.monitor import outcome_of
 
-            session.count(span.id, self._counts)
-            monitor.close_span(session, span.id, outcome_of(error))
+            monitor.close_span(session, span.id, outcome_of(error), self._counts)
 
 
 def span(label: str, **counts: float) -> SpanScope:

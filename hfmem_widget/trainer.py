@@ -8,7 +8,6 @@ says that an evaluation begins. So the public methods ``train``, ``evaluate``, `
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -18,14 +17,14 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.faults import harmless
+from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import outcome_of, running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import SpanKind
+from hfmem_widget.stretch import Watch, running_shell
 from hfmem_widget.surrounding import Around, restore, surround
-from hfmem_widget.training import ModelHooks, TrainingRun
-from hfmem_widget.units import GIB
+from hfmem_widget.training import ModelHooks, TrainingRun, logged
 from hfmem_widget.view.screen import Screen
-from hfmem_widget.watching import Watch, running_shell
 
 TRACKER_NOTE = (
     "skip_memory_metrics=False: the Trainer's own tracker spins without a pause on a thread of its own, "
@@ -47,8 +46,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     log : bool, optional
         Add ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib``, ``hfmem/allocated_gib`` (GiB, of the
         device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
-        the highest since the last log. In an evaluation's log the peaks are its own, and called
-        ``hfmem/eval_peak_…``.
+        the peaks and the tokens of the steps since the last log. In an evaluation's log the peaks are its
+        own, and all names begin with ``hfmem/eval_``.
     label : str, optional
         What to call the training where nothing else is being watched.
 
@@ -66,9 +65,44 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._watch: Watch | None = None
         self._hooks: ModelHooks | None = None
         self._attempts = 0
+        self._epochs = 0
+
+    def on_init_end(self, *_: Any, **__: Any) -> None:
+        """Surround the Trainer's methods, which may not have been imported before now."""
+        harmless(follow_trainers)
 
     def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
+        self._trainer = trainer
+        self._attempts = 0
+        with interrupts_deferred():
+            self._begin(args, may_watch=may_watch)
+
+    def ends(self, error: BaseException | None) -> None:
+        """End it all, however the training ended."""
+        trainer, self._trainer = self._trainer, None
+        run, self._run = self._run, None
+        watch, self._watch = self._watch, None
+        with interrupts_deferred():
+            if trainer is not None:
+                _runs.pop(trainer, None)
+            self._take_hooks_off()
+            if run is not None:
+                run.ended(outcome_of(error))
+            if watch is not None:
+                watch.stop(error)
+
+    @contextlib.contextmanager
+    def apart(self, run: TrainingRun, kind: SpanKind) -> Iterator[None]:
+        """Keep an evaluation, a prediction or a save open that is no part of a training, and log for it."""
+        before, self._run = self._run, run
+        try:
+            with run.aside(kind, kind):
+                yield
+        finally:
+            self._run = before
+
+    def _begin(self, args: Any, *, may_watch: bool) -> None:
         monitor = running_monitor()
         session = monitor.current if monitor is not None else None
         if session is None and may_watch:
@@ -82,26 +116,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if monitor is None or session is None:
             return
         accumulates = args.gradient_accumulation_steps > 1
-        self._trainer = trainer
-        self._attempts = 0
         self._run = TrainingRun(monitor, session, accumulates=accumulates)
-        if trainer is not None:
-            _runs[trainer] = self._run
-        if getattr(args, "skip_memory_metrics", True) is False:
+        if self._trainer is not None:
+            _runs[self._trainer] = self._run
+        measures_itself = getattr(args, "skip_memory_metrics", True) is False
+        if measures_itself and TRACKER_NOTE not in session.notes:
             session.notes.append(TRACKER_NOTE)
-
-    def ends(self, error: BaseException | None) -> None:
-        """End it all, however the training ended."""
-        trainer, self._trainer = self._trainer, None
-        if trainer is not None:
-            _runs.pop(trainer, None)
-        self._take_hooks_off()
-        run, self._run = self._run, None
-        if run is not None:
-            run.ended(outcome_of(error))
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop(error)
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
         """Open the training's span, and hook its model."""
@@ -117,10 +137,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the epoch's span."""
         if self._run is not None:
-            number, epochs = int(state.epoch or 0) + 1, state.num_train_epochs
-            # A training that is measured in steps has as many epochs as a word can hold.
-            of = f" of {epochs}" if 0 < epochs < 1_000_000 else ""
-            self._run.epoch_begins(f"epoch {number}{of}")
+            self._epochs += 1
+            epochs = _epochs_of(state)
+            self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
         """Close the epoch's span."""
@@ -160,35 +179,35 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             harmless(self._add_figures, self._run, state, logs)
 
     def _train_begins(self, args: Any, state: Any, model: Any) -> None:
-        if self._run is None:
+        if self._trainer is None and (self._run is None or not self._run.alive):
+            if any(run.alive for run in _runs.values()):
+                return  # Another callback of this class follows it.
             # Nothing surrounds this training: its class has a `train` of its own.
             self.begins(None, args, may_watch=True)
         run = self._run
         if run is None:
             return
         self._attempts += 1
+        # What a resumed training has behind it; from then on they are counted, since of data that has no
+        # length the Trainer knows no epochs.
+        self._epochs = int(state.epoch or 0)
         label = "train"
         if self._attempts > 1:
             size = getattr(state, "train_batch_size", None)
             label = f"train, attempt {self._attempts}" + (f", batch size {size}" if size else "")
         counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
-        run.train_begins(label, counts)
+        epochs = _epochs_of(state)
+        run.train_begins(label, counts | ({"epochs": float(epochs)} if epochs else {}))
         self._take_hooks_off()
-        outermost = getattr(self._trainer, "model_wrapped", None) or model
+        wrapped = getattr(self._trainer, "model_wrapped", None)
+        outermost = model if wrapped is None else wrapped
         if hasattr(outermost, "register_forward_pre_hook"):
             self._hooks = ModelHooks(outermost, before=run.forward_begins, after=run.forward_ended)
 
     def _add_figures(self, run: TrainingRun, state: Any, logs: dict[str, Any]) -> None:
-        evaluated = any(name.startswith("eval_") for name in logs)
-        kind: SpanKind = "evaluate" if evaluated else "step"
-        figures = run.take_figures(kind)
-        prefix = "hfmem/eval_" if evaluated else "hfmem/"
-        added = {
-            f"{prefix}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures
-        }
-        if "tokens" in figures:
-            added[f"{prefix}tokens"] = figures["tokens"]
-        added = {name: value for name, value in added.items() if math.isfinite(value)}
+        evaluating = run.evaluating
+        figures = run.take_figures("evaluate" if evaluating else "step")
+        added = logged(figures, evaluating=evaluating)
         logs.update(added)
         # The Trainer has written its history by now, with a copy of the logs.
         if state.log_history:
@@ -200,27 +219,34 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             hooks.remove()
 
 
-_IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
+def _epochs_of(state: Any) -> int:
+    """Return how many epochs a training is to have; 0 if it is measured in steps."""
+    epochs = state.num_train_epochs
+    # It then has as many epochs as a word can hold.
+    return epochs if 0 < epochs < 1_000_000 else 0
+
+
+def _own_callback(trainer: Any) -> MemoryCallback | None:
+    callbacks = trainer.callback_handler.callbacks
+    return next((one for one in callbacks if isinstance(one, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Return what follows one call of ``trainer.train()``, with its own callback or one for this call."""
-    callbacks: list[Any] = trainer.callback_handler.callbacks
-    own = next((one for one in callbacks if isinstance(one, MemoryCallback)), None)
+    own = _own_callback(trainer)
     if own is None and running_monitor() is None:
         return contextlib.nullcontext()
-    return _following(trainer, callbacks, own)
+    return _following(trainer, trainer.callback_handler.callbacks, own)
 
 
 @contextlib.contextmanager
 def _following(trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -> Iterator[None]:
-    callback = own or MemoryCallback()
-    if own is not None:
-        callbacks.remove(own)
+    callback = MemoryCallback() if own is None else own
+    place = len(callbacks) if own is None else callbacks.index(own)
     # First, so that whatever writes logs sees what it adds.
-    callbacks.insert(0, callback)
-    harmless(callback.begins, trainer, trainer.args, may_watch=own is not None)
+    callbacks[:] = [callback, *(one for one in callbacks if one is not callback)]
     try:
+        harmless(callback.begins, trainer, trainer.args, may_watch=own is not None)
         yield
     except BaseException as error:
         harmless(callback.ends, error)
@@ -228,8 +254,9 @@ def _following(trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -
     else:
         harmless(callback.ends, None)
     finally:
-        if own is None and callback in callbacks:
+        if callback in callbacks:
             callbacks.remove(callback)
+            callbacks[place:place] = [] if own is None else [own]
 
 
 def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
@@ -241,7 +268,8 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
     session = monitor.current if monitor is not None else None
     if monitor is None or session is None:
         return contextlib.nullcontext()
-    return TrainingRun(monitor, session).aside(kind, kind)
+    own, run = _own_callback(trainer), TrainingRun(monitor, session)
+    return run.aside(kind, kind) if own is None else own.apart(run, kind)
 
 
 _METHODS: dict[str, Around] = {

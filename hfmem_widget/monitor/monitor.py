@@ -6,25 +6,23 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from hfmem_widget.errors import WatchStateError
+from hfmem_widget.monitor.late import LateEdge, LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.watched import GAP, Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
-from hfmem_widget.sources.host import ResidentPeak
+from hfmem_widget.session.session import NO_COUNTS
 from hfmem_widget.sources.torch_cuda import readings_of_all
 
 EXIT_TIMEOUT = 1.0
-GAP = 3.0
-"""Intervals without a sample that make a gap."""
-
 BUSY_FRACTION = 0.2
 """Of an interval: what a tick may cost before the poller slows down."""
 
@@ -32,18 +30,6 @@ PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
 
 CLOCK_STEP = 2.0
-
-
-@dataclass(eq=False, slots=True)
-class _Watched:
-    """A session, and what only its monitor knows of it."""
-
-    session: Session
-    options: WatchOptions
-    origin: float
-    columns: list[int] | None = None
-    windows: dict[int, Window] = field(default_factory=dict)
-    resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
 
 class Monitor:
@@ -78,10 +64,11 @@ class Monitor:
         self._clock = clock
         self._wall = wall
         self._cpu = cpu
+        self._late = LateEdges(ledger, self._enter, clock)
         self._poller = Poller(self._tick, make_ticker)
         self._last_ticker: Ticker | None = None
         self._missed_before = 0
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, Watched] = {}
         self._lock = threading.RLock()
         self._last_tick = -math.inf
         self._last_progress = -math.inf
@@ -121,8 +108,9 @@ class Monitor:
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         session = Session(options.label, started_at=self._wall())
         session.polling.interval = session.polling.current_interval = options.interval
-        watched = _Watched(session, options, self._clock())
+        watched = Watched(session, options, self._clock())
         self._adopt(watched)
+        session.read_after(self._late.enter_all)
         with self._lock:
             self._watched[id(session)] = watched
         return session
@@ -143,37 +131,62 @@ class Monitor:
         """Open a span with readings of this instant.
 
         The outermost span of all starts the poller and waits for its first tick, at most 0.1 s, so that
-        also what is only read on the poller's thread is known at its start.
+        also what is only read on the poller's thread is known at its start. A span of a step, where a
+        GPU is in use, is entered in the session a little later, and returned without its readings.
         """
         watched = self._find(session)
         if not self.in_this_process:
             return session.open_span(kind, label, session.last_sample)
-        self._poller.claim(watched.options.interval)
+        if kind in FINE_KINDS and self.ledger.in_use and watched.can_wait:
+            self._late.enter_if_many()
+            return self._late.begin(watched, kind, label)
+        self._late.enter_all()
+        if not watched.windows:
+            self._poller.claim(watched.options.interval)
         try:
             window = self.ledger.open(bounded=not watched.options.ledger)
             before = self._append(watched, self._row_at(window, kind))
-            return self._open(watched, kind, label, before, window)
+            return watched.open(kind, label, before, window)
         except BaseException:
-            self._poller.release()
+            if not watched.windows:
+                self._poller.release()
             raise
 
-    def close_span(self, session: Session, span_id: int, outcome: str = "done") -> Span:
-        """Close a span and those still open in it; closing it again returns it as it is."""
+    def close_span(
+        self,
+        session: Session,
+        span_id: int,
+        outcome: str = "done",
+        counts: Mapping[str, float] = NO_COUNTS,
+    ) -> Span:
+        """Close a span and those still open in it; closing it again returns it as it is.
+
+        Parameters
+        ----------
+        counts : mapping of str to float, optional
+            What is counted in it, besides what has been said of it so far.
+        """
         watched = self._find(session)
+        if not self.in_this_process:
+            return session.close_span(span_id, session.last_sample, {}, outcome, counts)
+        if next(reversed(watched.late), None) == span_id:
+            return self._late.end(watched, span_id, outcome, counts)
         span = session.span(span_id)
         if span.stop is not None:
             return span
         for inner in session.open_within(span_id):
             self.close_span(session, inner.id, outcome)
-        if not self.in_this_process:
-            return session.close_span(span_id, session.last_sample, {}, outcome)
         if len(watched.windows) == 1:
             self._poller.poll_now()
+        self._late.enter_all()
+        watched.late.pop(span_id, None)
         window = watched.windows[span_id]
         peaks = self.ledger.close(window)
         after = self._append(watched, self._row_at(window, span.kind))
-        span = self._close(watched, span_id, after, peaks, outcome)
-        self._poller.release()
+        del watched.windows[span_id]
+        span = watched.close(span_id, after, peaks, outcome, counts)
+        if not watched.windows:
+            self._poller.release()
         return span
 
     def turn(
@@ -191,22 +204,32 @@ class Monitor:
         span has ended already, its neighbour is opened.
         """
         watched = self._find(session)
+        if not self.in_this_process:
+            session.close_span(closing, session.last_sample, {}, outcome)
+            return session.open_span(kind, label, session.last_sample)
+        if next(reversed(watched.late), None) == closing and kind in FINE_KINDS:
+            self._late.enter_if_many()
+            return self._late.turn(watched, closing, kind, label, outcome)
         if session.span(closing).stop is not None:
             return self.open_span(session, kind, label)
         for inner in session.open_within(closing):
             self.close_span(session, inner.id, outcome)
-        if not self.in_this_process:
-            session.close_span(closing, session.last_sample, {}, outcome)
-            return session.open_span(kind, label, session.last_sample)
-        ending = watched.windows[closing]
+        self._late.enter_all()
+        watched.late.pop(closing, None)
+        ending = watched.windows.pop(closing)
         beginning = self.ledger.turn(ending)
         edge = self._append(watched, self._row_at(beginning, kind))
-        self._close(watched, closing, edge, ending.peaks, outcome)
-        return self._open(watched, kind, label, edge, beginning)
+        watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
+        return watched.open(kind, label, edge, beginning)
+
+    def catch_up(self) -> None:
+        """Enter in their sessions what was left for later; whoever reads spans has that done for them."""
+        self._late.enter_all()
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
         watched = self._find(session)
+        self._late.enter_all()
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
         known = {
@@ -215,7 +238,7 @@ class Monitor:
             if series.metric in ROLES
             and not math.isnan(high := session.highest_in(span_id, series.key))
         }
-        return self._wanted(watched, {**known, **exact})
+        return dict(watched.wanted({**known, **exact}))
 
     @contextmanager
     def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
@@ -264,6 +287,7 @@ class Monitor:
         self._poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
+        self._late.forget()
         for watched in self._watched.values():
             watched.session.replace_lock()
 
@@ -272,28 +296,16 @@ class Monitor:
         known = readings_of_all(window.take_readings())
         return self.sampler.edge(known, fine=kind in FINE_KINDS)
 
-    def _open(
-        self, watched: _Watched, kind: SpanKind, label: str, before: Sample, window: Window
-    ) -> Span:
-        span = watched.session.open_span(kind, label, before)
-        watched.windows[span.id] = window
-        if watched.options.resident_peak and not watched.resident:
-            watched.resident[span.id] = ResidentPeak()
-        return span
-
-    def _close(
-        self, watched: _Watched, span_id: int, after: Sample, peaks: dict[str, Peak], outcome: str
-    ) -> Span:
-        session = watched.session
-        del watched.windows[span_id]
-        if any(peak.certainty != "exact" for peak in peaks.values()):
-            peaks = {
-                key: self._at_least_sampled(session, span_id, key, peaks[key]) for key in peaks
-            }
-        resident = watched.resident.pop(span_id, None)
-        if resident is not None and not math.isnan(highest := resident.read()):
-            peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
-        return session.close_span(span_id, after, self._wanted(watched, peaks), outcome)
+    def _enter(self, edge: LateEdge) -> None:
+        """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
+        row = self.sampler.edge(readings_of_all(edge.window.take_readings()), fine=True)
+        sample = self._append(edge.watched, row, edge.time)
+        ended, begun = edge.ended, edge.begun
+        if ended is not None and edge.ending is not None:
+            peaks = edge.ending.peaks
+            edge.watched.close(ended.id, sample, peaks, ended.outcome, ended.counts)
+        if begun is not None:
+            edge.watched.session.open_span(begun.kind, begun.label, sample, begun.id)
 
     def _tick(self, ticker: Ticker) -> None:
         try:
@@ -314,6 +326,7 @@ class Monitor:
         self.ledger.install()
         peaks, readings = self._look(now)
         row = self.sampler.poll(readings_of_all(readings))
+        self._late.enter_all()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -331,35 +344,19 @@ class Monitor:
         self._back_off(listening, ticker, self._cpu() - started)
         self._publish(listening)
 
-    def _listening(self) -> list[_Watched]:
+    def _listening(self) -> list[Watched]:
         with self._lock:
             return [one for one in self._watched.values() if one.windows]
 
-    def _append(self, watched: _Watched, row: Sequence[float]) -> Sample:
-        session = watched.session
+    def _append(self, watched: Watched, row: Sequence[float], time: float | None = None) -> Sample:
         self._adopt(watched)
-        values = row
-        if watched.columns is not None:
-            values = [row[column] for column in watched.columns if column < len(row)]
-        now = self._clock() - watched.origin
-        last = session.last_sample.time
-        if session.timeline.samples and now - last > GAP * session.polling.current_interval:
-            session.timeline.add_gap(last, now)
-        return session.append(Sample(now, tuple(values)))
+        return watched.append(row, self._clock() - watched.origin if time is None else time)
 
-    def _adopt(self, watched: _Watched) -> None:
-        session, sampler = watched.session, self.sampler
-        devices, series = sampler.devices, sampler.series
-        if watched.options.devices:
-            wanted = watched.options.devices
-            watched.columns = [i for i, one in enumerate(series) if one.device in wanted]
-            series = tuple(series[column] for column in watched.columns)
-            devices = tuple(device for device in devices if device.key in wanted)
-        if devices != session.devices or len(series) != len(session.series):
-            session.adopt(devices, series)
+    def _adopt(self, watched: Watched) -> None:
+        watched.adopt(self.sampler)
         # Whoever comes first shows a sentence; a session begun later does not repeat it.
-        for sentence in sampler.take_notes():
-            self._note(sentence, session)
+        for sentence in self.sampler.take_notes():
+            self._note(sentence, watched.session)
 
     def _count(self, session: Session, now: float, missed: int, interval: float) -> None:
         polling = session.polling
@@ -382,13 +379,13 @@ class Monitor:
         self._last_progress = now
         return self.ledger.look()
 
-    def _report_progress(self, listening: list[_Watched], peaks: dict[Window, Peaks]) -> None:
+    def _report_progress(self, listening: list[Watched], peaks: dict[Window, Peaks]) -> None:
         for watched in listening if peaks else ():
             for span_id, window in list(watched.windows.items()):
                 if window in peaks:
-                    watched.session.progress(span_id, self._wanted(watched, peaks[window]))
+                    watched.session.progress(span_id, watched.wanted(peaks[window]))
 
-    def _back_off(self, listening: list[_Watched], ticker: Ticker, cost: float) -> None:
+    def _back_off(self, listening: list[Watched], ticker: Ticker, cost: float) -> None:
         for watched in listening:
             polling = watched.session.polling
             polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
@@ -400,7 +397,7 @@ class Monitor:
                 )
                 break
 
-    def _publish(self, listening: list[_Watched]) -> None:
+    def _publish(self, listening: list[Watched]) -> None:
         for watched in listening:
             for listener in watched.session.subscribers:
                 try:
@@ -414,24 +411,12 @@ class Monitor:
             if sentence not in session.notes:
                 session.notes.append(sentence)
 
-    def _find(self, session: Session) -> _Watched:
+    def _find(self, session: Session) -> Watched:
         watched = self._watched.get(id(session))
         if watched is None:
             message = "this session has ended; begin a new one with hfmem_widget.watch()"
             raise WatchStateError(message)
         return watched
-
-    def _at_least_sampled(self, session: Session, span_id: int, key: str, peak: Peak) -> Peak:
-        if peak.certainty == "exact":
-            return peak
-        sampled = session.highest_in(span_id, key)
-        return Peak(max(peak.value, sampled), peak.certainty) if sampled > peak.value else peak
-
-    def _wanted(self, watched: _Watched, peaks: dict[str, Peak]) -> dict[str, Peak]:
-        wanted = watched.options.devices
-        if not wanted:
-            return peaks
-        return {key: peak for key, peak in peaks.items() if key.partition("/")[0] in wanted}
 
 
 def outcome_of(error: BaseException | None) -> str:

@@ -4,7 +4,8 @@ PyTorch keeps one peak per device and everybody resets it (pytorch#16266). At ea
 the ledger reads the counter, folds it into the open windows and into the user's own *shadow*
 peak, and resets it. Every window is then a union of such epochs, and the highest of their peaks is
 its own, to the byte. An edge is the instant of that reading: a window that ends there has its peak,
-one that begins there begins with what was current.
+one that begins there begins with what was current. Only reading and resetting must happen at that
+instant; an edge made ``late`` leaves the folding to whoever looks next.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from hfmem_widget.monitor.shadow import Shadow, Stats
@@ -78,6 +80,16 @@ class Allocator(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Edge:
+    """What was read at an edge, before and after the counters were reset, and which windows meet there."""
+
+    before: Readings
+    after: Readings
+    closing: Window | None
+    opening: Window | None
+
+
 class Window:
     """A stretch of time whose peaks are wanted. Compared by identity.
 
@@ -117,10 +129,17 @@ class PeakLedger:
     Parameters
     ----------
     allocator : Allocator
+
+    Attributes
+    ----------
+    in_use : bool
+        True once an edge has found a device that this process has allocated on.
     """
 
     def __init__(self, allocator: Allocator) -> None:
+        self.in_use = False
         self._allocator = allocator
+        self._unfolded: list[_Edge] = []
         self._windows: Highs[Window] = Highs()
         """The peaks of `STATISTICS` of one device after the other."""
         self._keys: tuple[str, ...] = ()
@@ -140,6 +159,7 @@ class PeakLedger:
         if self._allocator.installed or not self._allocator.supported():
             return
         with self._lock:
+            self.fold()
             if self._allocator.devices():
                 self._flaw()
             self._allocator.install(self._user_reads, self._user_resets)
@@ -162,13 +182,15 @@ class PeakLedger:
             return ""
         return "Peak allocated since your last reset was " + ", ".join(lowered) + "."
 
-    def open(self, *, bounded: bool = False) -> Window:
+    def open(self, *, bounded: bool = False, late: bool = False) -> Window:
         """Begin a window now.
 
         Parameters
         ----------
         bounded : bool
             Do not touch any counter; the peaks are then bounds.
+        late : bool
+            Leave the folding for later; a window's peaks and readings are there after `fold`.
         """
         window = Window(bounded=bounded)
         with self._lock:
@@ -183,27 +205,34 @@ class PeakLedger:
                         window.at_open[device, metric] = (now, peak)
                 return window
             self.install()
-            self._edge(opening=window)
+            self._edge(opening=window, late=late)
         return window
 
-    def close(self, window: Window) -> Peaks:
+    def close(self, window: Window, *, late: bool = False) -> Peaks:
         """End a window and return its peaks by series key; closing it again returns the same."""
         with self._lock:
             if window.bounded:
                 return self._bounds(window)
-            if window in self._windows:
-                self._edge(closing=window)
+            if late or self._is_open(window):
+                self._edge(closing=window, late=late)
             return window.peaks
 
-    def turn(self, window: Window) -> Window:
+    def turn(self, window: Window, *, late: bool = False) -> Window:
         """End a window and begin another of its kind at the same instant, for the price of one edge."""
         with self._lock:
-            if window.bounded or window not in self._windows:
+            if not late and (window.bounded or not self._is_open(window)):
                 window.peaks = self.close(window)
                 return self.open(bounded=window.bounded)
             following = Window(bounded=False)
-            self._edge(closing=window, opening=following)
+            self._edge(closing=window, opening=following, late=late)
         return following
+
+    def fold(self) -> None:
+        """Do what late edges have left."""
+        with self._lock:
+            unfolded, self._unfolded = self._unfolded, []
+            for edge in unfolded:
+                self._fold(edge)
 
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
@@ -212,6 +241,7 @@ class PeakLedger:
     def look(self) -> tuple[dict[Window, Peaks], Readings]:
         """Return `so_far`, and the readings that it rests on."""
         with self._lock:
+            self.fold()
             readings = {one: self._allocator.stats(one) for one in self._allocator.devices()}
             for device, stats in readings.items():
                 if _in_use(stats):
@@ -223,36 +253,53 @@ class PeakLedger:
         """Drop all windows and who holds the lock: for a forked child."""
         self._lock = threading.RLock()
         self._windows = Highs()
+        self._unfolded = []
 
-    def _edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
-        readings: dict[int, Stats] = {}
+    def _is_open(self, window: Window) -> bool:
+        self.fold()
+        return window in self._windows
+
+    def _edge(
+        self, *, closing: Window | None = None, opening: Window | None = None, late: bool = False
+    ) -> None:
+        before: dict[int, Stats] = {}
+        after: dict[int, Stats] = {}
+        for device in self._allocator.devices():
+            stats = before[device] = self._allocator.stats(device)
+            if _in_use(stats):
+                self._allocator.reset_peak(device)
+                after[device] = self._allocator.stats(device)
+        self.in_use = bool(after)
+        self._unfolded.append(_Edge(before, after, closing, opening))
+        if not late:
+            self.fold()
+
+    def _fold(self, edge: _Edge) -> None:
         current: list[float] = []
         certified = True
-        for device in self._allocator.devices():
-            before = readings[device] = self._allocator.stats(device)
-            if _in_use(before):
+        for device, before in edge.before.items():
+            if device in edge.after:
                 self._shadow.setdefault(device, Shadow()).remember(before)
-                certified &= self._begin_epoch(device, before, self._allocator.reset_peak)
+                certified &= self._fold_epoch(device, before, edge.after[device])
                 current += _values(before, "current")
             else:
                 current += _NONE
         if not certified:
             self._flaw()
-        if closing is not None:
+        closing, opening = edge.closing, edge.opening
+        if closing is not None and closing in self._windows:
             closing.peaks = self._named(closing, self._windows.close(closing))
-            closing.edge_at(readings)
+            closing.edge_at(edge.before)
         if opening is not None:
             opening.flawed = not certified
-            opening.edge_at(readings)
+            opening.edge_at(edge.before)
             self._windows.open(opening, current)
 
-    def _begin_epoch(self, device: int, before: Stats, reset: Callable[[int], None]) -> bool:
-        """Fold the counter as it was read into the open windows, reset it, and say whether all was seen."""
+    def _fold_epoch(self, device: int, before: Stats, after: Stats) -> bool:
+        """Fold the counter as it was read into the open windows, and say whether all was seen."""
         self._note(device, before)
-        reset(device)
         # Between the reading and the reset another thread may have allocated; the count of all
         # allocations ever made tells. It stays 0 under cudaMallocAsync, which then has no certificate.
-        after = self._allocator.stats(device)
         counted = _statistic(before, "allocation", "allocated")
         if not counted and _in_use(after):
             return False
@@ -294,6 +341,7 @@ class PeakLedger:
 
     def _user_reads(self, raw: Callable[[int], Stats], device: int) -> Stats:
         with self._lock:
+            self.fold()
             stats = raw(device)
             shadow = self._shadow.get(device)
             if shadow is not None:
@@ -302,8 +350,11 @@ class PeakLedger:
 
     def _user_resets(self, raw: Callable[[int], None], device: int) -> None:
         with self._lock:
+            self.fold()
             if self._windows and device in self._allocator.devices():
-                if not self._begin_epoch(device, self._allocator.stats(device), raw):
+                before = self._allocator.stats(device)
+                raw(device)
+                if not self._fold_epoch(device, before, self._allocator.stats(device)):
                     self._flaw()
             else:
                 raw(device)

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import WatchStateError
@@ -32,6 +33,8 @@ from hfmem_widget.session.timeline import Timeline
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+
+NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
 RECENT_SAMPLES = 64
 """Samples kept as they came, for who reads them tick by tick."""
@@ -89,6 +92,8 @@ class Session:
         self._latest = Sample(0.0, ())
         self._recent: deque[Sample] = deque(maxlen=RECENT_SAMPLES)
         self._subscribers: list[Callable[[Session], None]] = []
+        self._step_listeners: list[Callable[[Span], None]] = []
+        self._catch_up: Callable[[], None] = _nothing
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -106,12 +111,14 @@ class Session:
     @property
     def spans(self) -> tuple[Span, ...]:
         """All spans in order of opening; the oldest closed ones go once there are very many."""
+        self._catch_up()
         with self._lock:
             return tuple(self._spans.values())
 
     @property
     def open_spans(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
+        self._catch_up()
         with self._lock:
             return tuple(self._spans[span_id] for span_id in self._open)
 
@@ -168,6 +175,7 @@ class Session:
 
     def span(self, span_id: int) -> Span:
         """Return one span by its id."""
+        self._catch_up()
         with self._lock:
             if span_id not in self._spans:
                 message = f"this session has no span {span_id}"
@@ -211,11 +219,13 @@ class Session:
 
     def folded_steps(self, most: int, after: float = -math.inf) -> Table:
         """Return the steps that ended after some second as at most about `most` rows, as a copy."""
+        self._catch_up()
         with self._lock:
             return self.steps.folded(most, after)
 
     def phases(self, root: int) -> tuple[Phase, ...]:
         """Return what was told apart within an outermost span, by kind; its own kind comes last."""
+        self._catch_up()
         with self._lock:
             return self._phases.within(root)
 
@@ -226,19 +236,32 @@ class Session:
                 span = self._spans[span_id]
                 self._spans[span_id] = replace(span, counts={**span.counts, **counts})
 
-    def open_span(self, kind: SpanKind, label: str, before: Sample) -> Span:
-        """Begin a span at a sample that has been appended."""
+    def next_span_id(self) -> int:
+        """Take the id of a span that is about to be opened."""
         with self._lock:
             self._spans_opened += 1
+            return self._spans_opened
+
+    def open_span(
+        self, kind: SpanKind, label: str, before: Sample, span_id: int | None = None
+    ) -> Span:
+        """Begin a span at a sample that has been appended."""
+        with self._lock:
             parent = self._open.newest()
-            span = Span(self._spans_opened, kind, plain(label), before.time, before, parent=parent)
+            number = self.next_span_id() if span_id is None else span_id
+            span = Span(number, kind, plain(label), before.time, before, parent=parent)
             self._spans[span.id] = span
             self._open.open(span.id, before.values)
             self._forget_old_spans()
         return span
 
     def close_span(
-        self, span_id: int, after: Sample, peaks: Mapping[str, Peak], outcome: str = "done"
+        self,
+        span_id: int,
+        after: Sample,
+        peaks: Mapping[str, Peak],
+        outcome: str = "done",
+        counts: Mapping[str, float] = NO_COUNTS,
     ) -> Span:
         """End a span at a sample; where `peaks` has no entry for a series, the samples give one."""
         with self._lock:
@@ -250,8 +273,14 @@ class Session:
             for key, series, high in highs:
                 if key not in known and series.metric in ROLES and high != NOTHING:
                     known[key] = Peak(high, "sampled")
+            span = self._spans[span_id]
             span = replace(
-                self._spans[span_id], stop=after.time, after=after, peaks=known, outcome=outcome
+                span,
+                stop=after.time,
+                after=after,
+                peaks=known,
+                outcome=outcome,
+                counts={**span.counts, **counts} if counts else span.counts,
             )
             self._spans[span_id] = span
             self._account(span)
@@ -269,6 +298,19 @@ class Session:
         with self._lock:
             if span_id in self._open and self._spans[span_id].peaks != peaks:
                 self._spans[span_id] = replace(self._spans[span_id], peaks=dict(peaks))
+
+    def read_after(self, catch_up: Callable[[], None]) -> None:
+        """Have something done before spans are read, by whoever may be behind with them."""
+        self._catch_up = catch_up
+
+    def on_step(self, listener: Callable[[Span], None]) -> None:
+        """Call `listener(span)` for each step that has ended, on any thread; it must be quick."""
+        self._step_listeners.append(listener)
+
+    def off_step(self, listener: Callable[[Span], None]) -> None:
+        """Call it no longer; harmless if it was not called."""
+        if listener in self._step_listeners:
+            self._step_listeners.remove(listener)
 
     def subscribe(self, listener: Callable[[Session], None]) -> None:
         """Call `listener(session)` after each tick, on the poller's thread."""
@@ -324,16 +366,21 @@ class Session:
 
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""
-        root, step = span.id, None
+        root, step, within_its_like = span.id, None, False
         parent = span.parent
         while parent in self._spans:
-            root = parent
-            if self._spans[parent].kind == "step" and step is None:
+            root, around = parent, self._spans[parent]
+            if around.kind == "step" and step is None:
                 step = parent
-            parent = self._spans[parent].parent
-        self._phases.add(root, span)
+            if around.kind == span.kind and (span.kind != "block" or around.label == span.label):
+                within_its_like = True
+            parent = around.parent
+        if not within_its_like:  # else its seconds would count twice
+            self._phases.add(root, span)
         if span.kind == "step":
             self.steps.append(self._step(span, self._phase_peaks.pop(span.id, {})))
+            for listener in tuple(self._step_listeners):
+                listener(span)
         elif span.kind in PHASES and step is not None:
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
             for key, peak in span.peaks.items():
@@ -377,3 +424,7 @@ class Session:
         # An eighth at once: looking for them takes as long as there are spans.
         for span_id in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._spans[span_id]
+
+
+def _nothing() -> None:
+    """Nobody is behind."""

@@ -27,6 +27,8 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
         (without padding). Empty if nothing is recognised.
     """
     named = args[0] if args and isinstance(args[0], Mapping) else kwargs
+    if args and _is_ids(args[0]):
+        named = {"input_ids": args[0], **kwargs}
     for name in SEQUENCES:
         shape = _shape(named.get(name))
         if len(shape) >= 2:
@@ -61,6 +63,12 @@ def _content(mask: Any, shape: tuple[int, ...]) -> dict[str, float]:
     if _shape(mask) != shape[:2] or getattr(getattr(mask, "device", None), "type", "") != "cpu":
         return {}
     return {"content_tokens": float(mask.sum())}
+
+
+def _is_ids(value: Any) -> bool:
+    # Two dimensions of whole numbers; of others it may as well be features.
+    is_float = getattr(getattr(value, "dtype", None), "is_floating_point", True)
+    return len(_shape(value)) == 2 and not is_float
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ class Forwards:
         self._monitor = monitor
         self._session = session
         self._thread = threading.get_ident()
-        self._open: list[int] = []
+        self._open: list[tuple[int, Mapping[str, float]]] = []
         self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
 
     def end(self) -> None:
@@ -43,10 +43,10 @@ class Forwards:
     def _ended(self, error: Exception | None) -> None:
         if threading.get_ident() == self._thread and self._session.running and self._open:
             with interrupts_deferred():
-                ended = self._open.pop()
-                harmless(self._monitor.close_span, self._session, ended, outcome_of(error))
+                span_id, counts = self._open.pop()
+                outcome = outcome_of(error)
+                harmless(self._monitor.close_span, self._session, span_id, outcome, counts)
 
     def _open_one(self, counts: Mapping[str, float]) -> None:
         span = self._monitor.open_span(self._session, "forward", "forward")
-        self._open.append(span.id)
-        self._session.count(span.id, counts)
+        self._open.append((span.id, counts))

@@ -19,8 +19,6 @@ TRIED_AGAIN = "tried again"
 """How an attempt of ``auto_find_batch_size`` ended, which nobody is told of but by the next one's begin."""
 
 _PHASES: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
-_ASIDE: tuple[SpanKind, ...] = ("evaluate", "predict", "save")
-"""What interrupts the steps, and has forward passes that are no part of them."""
 
 _LOGGED = {"allocated": "peak_allocated", "reserved": "peak_reserved"}
 
@@ -63,16 +61,23 @@ class TrainingRun:
         self.accumulates = accumulates
         self._monitor = monitor
         self._open: dict[SpanKind, int] = {}
+        self._asides: dict[int, SpanKind] = {}
         self._counts: dict[str, float] = {}
         self._substeps = 0
         self._since_log: dict[str, float] = {}
         self._thread = threading.get_ident()
         self._gave_up = False
+        session.on_step(self._remember)
 
     @property
     def alive(self) -> bool:
         """False once its session has ended, on another thread, or after a fault of ours."""
         return not self._gave_up and self.session.running and threading.get_ident() == self._thread
+
+    @property
+    def evaluating(self) -> bool:
+        """True within an evaluation."""
+        return "evaluate" in self._asides.values()
 
     def give_up(self, error: Exception) -> None:
         """Watch no further, and say so once."""
@@ -103,7 +108,7 @@ class TrainingRun:
     @_harmless
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
-        if "step" not in self._open or self._is_aside() or not _wants_gradients():
+        if "step" not in self._open or self._asides or not _wants_gradients():
             return
         self._counts = joined(self._counts, shape)
         if self.accumulates and "substep" not in self._open:
@@ -112,9 +117,11 @@ class TrainingRun:
         self._turn("forward")
 
     @_harmless
-    def forward_ended(self) -> None:
-        """Turn to what follows a forward pass: the loss and the backward pass."""
-        if "forward" in self._open:
+    def forward_ended(self, error: Exception | None = None) -> None:
+        """Turn to what follows a forward pass: the loss and the backward pass, unless it has failed."""
+        if error is not None:
+            self._close("forward", outcome_of(error))
+        elif "forward" in self._open:
             self._turn("backward")
 
     @_harmless
@@ -140,13 +147,7 @@ class TrainingRun:
     @_harmless
     def step_ended(self) -> None:
         """End the step."""
-        step = self._open.get("step")
-        if step is None:
-            return
-        self.session.count(step, self._counts)
-        span = self._close("step")
-        if span is not None:
-            self._remember(span)
+        self._close("step")
 
     @_harmless
     def epoch_ended(self) -> None:
@@ -156,20 +157,24 @@ class TrainingRun:
     @_harmless
     def ended(self, outcome: str = "done") -> None:
         """End everything, however it ended; ending again does nothing."""
-        for kind in list(self._open):
-            self._close(kind, outcome)
+        self._close(next(iter(self._open), "train"), outcome)
+        self.session.off_step(self._remember)
 
     @contextmanager
     def aside(self, kind: SpanKind, label: str) -> Iterator[None]:
-        """Keep an evaluation, a prediction or a save open for a ``with`` block."""
-        self._begin_aside(kind, label)
+        """Keep an evaluation, a prediction or a save open for a ``with`` block.
+
+        It interrupts the steps, and its forward passes are no part of them. One may lie in another: an
+        evaluation on several data sets is made of one for each.
+        """
         try:
+            self._begin_aside(kind, label)
             yield
         except BaseException as error:
-            self._end_aside(kind, outcome_of(error))
+            self._end_aside(outcome_of(error))
             raise
         else:
-            self._end_aside(kind, "done")
+            self._end_aside("done")
 
     def take_figures(self, kind: SpanKind = "step") -> dict[str, float]:
         """Return what the steps since the last call came to, or an open span so far, for a log.
@@ -182,12 +187,16 @@ class TrainingRun:
         """
         if not self.alive:
             return {}
+        self._monitor.catch_up()
         if kind == "step":
             figures, self._since_log = self._since_log, {}
         else:
             figures = {}
-            if kind in self._open:
-                self._raise(figures, self._monitor.peaks_so_far(self.session, self._open[kind]))
+            innermost = next(
+                (one for one in reversed(self._asides) if self._asides[one] == kind), None
+            )
+            if innermost is not None:
+                self._raise(figures, self._monitor.peaks_so_far(self.session, innermost))
         if figures:
             figures["allocated"] = max(
                 self.session.latest(f"{device}/allocated") for device in self._trained_on()
@@ -215,28 +224,25 @@ class TrainingRun:
 
     @_harmless
     def _begin_aside(self, kind: SpanKind, label: str) -> None:
-        if kind not in self._open:
-            self._begin(kind, label)
+        self._asides[self._monitor.open_span(self.session, kind, label).id] = kind
 
     @_harmless
-    def _end_aside(self, kind: SpanKind, outcome: str) -> None:
-        self._close(kind, outcome)
-
-    def _is_aside(self) -> bool:
-        return any(kind in self._open for kind in _ASIDE)
+    def _end_aside(self, outcome: str) -> None:
+        if self._asides:
+            self._monitor.close_span(self.session, self._asides.popitem()[0], outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
 
-    def _close(self, kind: SpanKind, outcome: str = "done") -> Span | None:
-        span_id = self._open.pop(kind, None)
-        if span_id is None:
-            return None
-        span = self._monitor.close_span(self.session, span_id, outcome)
-        # Whatever was open in it has been closed with it.
-        still = {one.id for one in self.session.open_spans}
-        self._open = {one: at for one, at in self._open.items() if at in still}
-        return span
+    def _close(self, kind: SpanKind, outcome: str = "done") -> None:
+        if kind not in self._open:
+            return
+        for inner in reversed(list(self._open)):
+            # A step that fails is the one whose tokens matter, so they come with however it ends.
+            counts = self._counts if inner == "step" else {}
+            self._monitor.close_span(self.session, self._open.pop(inner), outcome, counts)
+            if inner == kind:
+                return
 
     def _turn(self, kind: SpanKind) -> None:
         """Begin a phase at the instant at which the one before ends."""

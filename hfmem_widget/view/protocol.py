@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,32 @@ PROTOCOL = 1
 METRICS = ("allocated", "reserved", "device_used")
 """What is charted, of every device."""
 
-SNAPSHOT_ROWS = 1000
-SNAPSHOT_BYTES = 32_768
-SPANS_IN_SNAPSHOT = 20
-SPANS_IN_ROWS = 20
 
-STEPS_IN_SNAPSHOT, STEPS_IN_SNAPSHOT_BYTES = 200, 28_800
-STEPS_IN_ROWS, STEPS_IN_ROWS_BYTES = 20, 6_480
-"""Whichever is less: a step of one device takes 144 bytes, of nine 720."""
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much one message may hold, of samples, steps and closed spans; of bytes or rows whichever is less.
+
+    A row of one device takes 20 bytes, of eight 104; a step of one 144, of eight 648.
+    """
+
+    rows: float
+    row_bytes: float
+    steps: int
+    step_bytes: int
+    spans: int
+
+
+FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=20)
+COARSE = Detail(rows=80, row_bytes=2_500, steps=5, step_bytes=1_300, spans=2)
+NEWS = Detail(rows=math.inf, row_bytes=math.inf, steps=20, step_bytes=6_480, spans=20)
+BRIEF_NEWS = Detail(rows=8, row_bytes=1_000, steps=3, step_bytes=1_300, spans=3)
+FEWEST_ROWS, FEWEST_STEPS = 8, 2
+"""So much there is room for, whatever the number of devices."""
 
 MOST_IN_PATH = 6
 
-StepRows = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+StepRows = Floats
 Message = dict[str, Any]
 Buffers = list[bytes]
 
@@ -120,14 +135,10 @@ def describe_status(session: Session) -> Message:
     return status
 
 
-def new_steps(session: Session, after: float) -> StepRows:
+def new_steps(session: Session, after: float, detail: Detail = NEWS) -> StepRows:
     """Return the steps that ended after some second, as they go into a `rows` message."""
-    return _steps(session, STEPS_IN_ROWS, STEPS_IN_ROWS_BYTES, after)
-
-
-def _steps(session: Session, most: int, most_bytes: int, after: float = -math.inf) -> StepRows:
-    fits = most_bytes // (8 * len(session.steps.columns))
-    return session.folded_steps(max(2, min(most, fits)), after)
+    fits = detail.step_bytes // (8 * len(session.steps.columns))
+    return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
 
 
 def _path(session: Session) -> list[str]:
@@ -150,8 +161,12 @@ def rows(
     spans: Iterable[Span],
     *,
     steps: StepRows | None = None,
+    detail: Detail = NEWS,
 ) -> tuple[Message, Buffers]:
-    """Return what is new: samples as (seconds, all values), spans that changed, and `new_steps`."""
+    """Return what is new: samples as (seconds, all values), spans that changed, and `new_steps`.
+
+    A sample without values marks a gap. More samples than `detail` has room for fold as in a snapshot.
+    """
     columns = charted(session)
     time = np.array([sample[0] for sample in samples], "<f8")
     values = np.full((len(samples), len(columns)), np.nan, "<f4")
@@ -159,30 +174,32 @@ def rows(
         for place, column in enumerate(columns):
             if column < len(sample):
                 values[row, place] = sample[column]
+    most = _most_rows(len(columns), detail)
+    if len(time) > most:
+        time, values = fold(time, values, int(most))
     message = {
         "kind": "rows",
         "run": run,
         "seq": seq,
-        "rows": len(samples),
+        "rows": len(time),
         "spans": [describe_span(session, span) for span in spans],
         "status": describe_status(session),
     }
-    return _with_steps(message, [time.tobytes(), values.tobytes()], steps)
+    return _with_steps(message, _packed(time, values), steps)
 
 
 def snapshot(
-    session: Session, run: str, seq: int, *, panel: bool = True
+    session: Session, run: str, seq: int, *, panel: bool = True, detail: Detail = FULL
 ) -> tuple[Message, Buffers]:
-    """Return the whole session, decimated to at most `SNAPSHOT_ROWS` rows and `SNAPSHOT_BYTES`."""
+    """Return the whole session, decimated to what `detail` has room for."""
     columns = charted(session)
-    fits = SNAPSHOT_BYTES // (8 + 4 * max(1, len(columns)))
     timeline = session.between(0.0, math.inf, columns)
-    time, values = decimate(timeline, min(SNAPSHOT_ROWS, fits))
+    time, values = decimate(timeline, int(_most_rows(len(columns), detail)))
     spans = told_as_spans(session.spans)
     open_spans = {span.id for span in session.open_spans}
-    recent = [span for span in spans if span.id not in open_spans][-SPANS_IN_SNAPSHOT:]
+    recent = [span for span in spans if span.id not in open_spans][-detail.spans :]
     sent = sorted([*recent, *told_as_spans(session.open_spans)], key=lambda span: span.id)
-    message = {
+    message: Message = {
         "kind": "snapshot",
         "protocol": PROTOCOL,
         "run": run,
@@ -192,9 +209,17 @@ def snapshot(
         "spans": [describe_span(session, span) for span in sent],
         "status": describe_status(session),
     }
-    buffers = [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
-    steps = _steps(session, STEPS_IN_SNAPSHOT, STEPS_IN_SNAPSHOT_BYTES)
-    return _with_steps(message, buffers, steps)
+    if detail is not FULL:
+        message["coarse"] = True
+    return _with_steps(message, _packed(time, values), new_steps(session, -math.inf, detail))
+
+
+def _most_rows(columns: int, detail: Detail) -> float:
+    return max(FEWEST_ROWS, min(detail.rows, detail.row_bytes // (8 + 4 * max(1, columns))))
+
+
+def _packed(time: Floats, values: Floats) -> Buffers:
+    return [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
 
 
 def _with_steps(
@@ -205,9 +230,18 @@ def _with_steps(
     return {**message, "steps": len(steps)}, [*buffers, steps.astype("<f8").tobytes()]
 
 
-def decimate(
-    timeline: Timeline, most: int
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
+def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
+    """Return rows, those of NaN alone marking gaps, as at most `most`; see `decimate`."""
+    is_gap = np.isnan(values).all(axis=1)
+    timeline = Timeline(values.shape[1])
+    for at, row in zip(time[~is_gap].tolist(), values[~is_gap].tolist(), strict=True):
+        timeline.append(at, row)
+    for at in time[is_gap].tolist():
+        timeline.add_gap(at, at)
+    return decimate(timeline, most)
+
+
+def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
     """Return a timeline as at most `most` rows that keep every lowest and highest value.
 
     Parameters

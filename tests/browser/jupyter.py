@@ -96,6 +96,11 @@ class JupyterLab:
         self.stop()
 
     @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         """What the server wrote to its terminal."""
         return self._log.read_text(encoding="utf-8", errors="replace")

@@ -178,8 +178,8 @@ def test_an_edge_reads_a_gpu_no_more_than_the_ledger_must() -> None:
         made = counted.call_count - reads
 
     assert made == 2
-    assert session.value(second.before, "cuda:0/allocated") == 1 << 20
-    assert session.value(second.before, "cuda:0/peak") == 9 << 20
+    assert session.value(session.span(second.id).before, "cuda:0/allocated") == 1 << 20
+    assert session.value(session.span(second.id).before, "cuda:0/peak") == 9 << 20
     assert session.span(first.id).peaks["cuda:0/peak"] == Peak(9 << 20, "exact")
 
 

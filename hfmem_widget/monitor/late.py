@@ -1,0 +1,148 @@
+"""Edges of the spans that come by the thousand: read when they are made, entered in the session later.
+
+A step has half a dozen edges, each on the user's thread. What must happen at that instant is reading and
+resetting the allocator's counters; making samples, spans and peaks of that takes several times
+as long, and is done by whoever comes next: the poller, a longer span, or somebody who looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.watched import Watched
+from hfmem_widget.session import Sample, Span, SpanKind
+
+MOST_WAITING = 256
+"""Edges that wait at most, where the poller hangs or ticks rarely."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateEdge:
+    """An instant at which a span ended, another began, or both.
+
+    Attributes
+    ----------
+    watched : Watched
+    window : Window
+        The ledger's, which has what was read.
+    time : float
+        Seconds since the session began.
+    ended, begun : Span or None
+        As far as they were known at that instant: without readings and peaks.
+    ending : Window or None
+        The window of the one that ended.
+    """
+
+    watched: Watched
+    window: Window
+    time: float
+    ended: Span | None = None
+    ending: Window | None = None
+    begun: Span | None = None
+
+
+class LateEdges:
+    """The edges that wait, in the order in which they were made.
+
+    Parameters
+    ----------
+    ledger : PeakLedger
+    enter : callable
+        Enters an edge in its session.
+    clock : callable
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        ledger: PeakLedger,
+        enter: Callable[[LateEdge], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._enter = enter
+        self._clock = clock
+        self._waiting: deque[LateEdge] = deque()
+        self._making = threading.Lock()
+        self._entering = threading.RLock()
+
+    def begin(self, watched: Watched, kind: SpanKind, label: str) -> Span:
+        """Begin a span now; the one returned lacks its readings."""
+        with self._making:
+            window = self._ledger.open(late=True)
+            begun = self._begun(watched, window, kind, label)
+            self._waiting.append(LateEdge(watched, window, begun.start, begun=begun))
+        return begun
+
+    def end(
+        self, watched: Watched, span_id: int, outcome: str, counts: Mapping[str, float]
+    ) -> Span:
+        """End a span that was begun here; the one returned lacks its readings and peaks."""
+        with self._making:
+            window = watched.windows.pop(span_id)
+            self._ledger.close(window, late=True)
+            time, ended = self._ended(watched, span_id, outcome, counts)
+            self._waiting.append(LateEdge(watched, window, time, ended, window))
+        return ended
+
+    def turn(
+        self, watched: Watched, span_id: int, kind: SpanKind, label: str, outcome: str
+    ) -> Span:
+        """End a span and begin its neighbour at the same instant."""
+        with self._making:
+            ending = watched.windows.pop(span_id)
+            window = self._ledger.turn(ending, late=True)
+            time, ended = self._ended(watched, span_id, outcome, {})
+            begun = self._begun(watched, window, kind, label)
+            self._waiting.append(LateEdge(watched, window, time, ended, ending, begun))
+        return begun
+
+    def forget(self) -> None:
+        """Drop what waits and who holds the locks: for a forked child."""
+        self._waiting.clear()
+        self._making = threading.Lock()
+        self._entering = threading.RLock()
+
+    def _begun(self, watched: Watched, window: Window, kind: SpanKind, label: str) -> Span:
+        time = self._clock() - watched.origin
+        span = Span(watched.session.next_span_id(), kind, label, time, Sample(time, ()))
+        watched.windows[span.id] = window
+        watched.late[span.id] = span
+        return span
+
+    def _ended(
+        self, watched: Watched, span_id: int, outcome: str, counts: Mapping[str, float]
+    ) -> tuple[float, Span]:
+        begun, time = watched.late.pop(span_id), self._clock() - watched.origin
+        ended = Span(
+            span_id,
+            begun.kind,
+            begun.label,
+            begun.start,
+            begun.before,
+            stop=time,
+            outcome=outcome,
+            counts=counts,
+        )
+        return time, ended
+
+    def enter_if_many(self) -> None:
+        """Enter what waits, if that is more than it should be."""
+        if len(self._waiting) >= MOST_WAITING:
+            self.enter_all()
+
+    def enter_all(self) -> None:
+        """Enter what waits."""
+        if not self._waiting:
+            return
+        # Half an edge would leave a span that never ends.
+        with interrupts_deferred(), self._entering:
+            due = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._ledger.fold()
+            for edge in due:
+                self._enter(edge)

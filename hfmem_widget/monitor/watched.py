@@ -1,0 +1,110 @@
+"""A session, and what only its monitor knows of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hfmem_widget.monitor.peaks import Window
+from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.sources.host import ResidentPeak
+
+GAP = 3.0
+"""Intervals without a sample that make a gap."""
+
+
+@dataclass(eq=False, slots=True)
+class Watched:
+    """What a monitor keeps of one session.
+
+    Attributes
+    ----------
+    session : Session
+    options : WatchOptions
+    origin : float
+        The monitor's clock at the session's time zero.
+    windows : dict of int to Window
+        The ledger's window of each open span.
+    late : dict of int to Span
+        The open spans that the session may not know yet, in order of opening.
+    """
+
+    session: Session
+    options: WatchOptions
+    origin: float
+    windows: dict[int, Window] = field(default_factory=dict)
+    late: dict[int, Span] = field(default_factory=dict)
+    _columns: list[int] | None = None
+    _resident: dict[int, ResidentPeak] = field(default_factory=dict)
+
+    @property
+    def can_wait(self) -> bool:
+        """True where a span of a step may be entered in the session later than it was made."""
+        return bool(self.windows) and self.options.ledger and not self.options.resident_peak
+
+    def adopt(self, sampler: Sampler) -> None:
+        """Take over the devices and series that have appeared, as far as they are wanted."""
+        devices, series = sampler.devices, sampler.series
+        wanted = self.options.devices
+        if wanted:
+            self._columns = [i for i, one in enumerate(series) if one.device in wanted]
+            series = tuple(series[column] for column in self._columns)
+            devices = tuple(device for device in devices if device.key in wanted)
+        if devices != self.session.devices or len(series) != len(self.session.series):
+            self.session.adopt(devices, series)
+
+    def append(self, row: Sequence[float], time: float) -> Sample:
+        """Add what was read at some second of the session."""
+        session, values = self.session, row
+        if self._columns is not None:
+            values = [row[column] for column in self._columns if column < len(row)]
+        last = session.last_sample.time
+        if session.timeline.samples and time - last > GAP * session.polling.current_interval:
+            session.timeline.add_gap(last, time)
+        return session.append(Sample(time, tuple(values)))
+
+    def open(
+        self,
+        kind: SpanKind,
+        label: str,
+        before: Sample,
+        window: Window,
+    ) -> Span:
+        """Open a span at a sample."""
+        span = self.session.open_span(kind, label, before)
+        self.windows[span.id] = window
+        if self.options.resident_peak and not self._resident:
+            self._resident[span.id] = ResidentPeak()
+        return span
+
+    def close(
+        self,
+        span_id: int,
+        after: Sample,
+        peaks: Mapping[str, Peak],
+        outcome: str,
+        counts: Mapping[str, float],
+    ) -> Span:
+        """Close a span at a sample, with the peaks of its window."""
+        if any(peak.certainty != "exact" for peak in peaks.values()):
+            peaks = {key: self._at_least_sampled(span_id, key, peak) for key, peak in peaks.items()}
+        resident = self._resident.pop(span_id, None)
+        if resident is not None and not math.isnan(highest := resident.read()):
+            peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
+        return self.session.close_span(span_id, after, self.wanted(peaks), outcome, counts)
+
+    def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
+        """Return the peaks of the devices that are watched."""
+        wanted = self.options.devices
+        if not wanted:
+            return peaks
+        return {key: peak for key, peak in peaks.items() if key.partition("/")[0] in wanted}
+
+    def _at_least_sampled(self, span_id: int, key: str, peak: Peak) -> Peak:
+        if peak.certainty == "exact":
+            return peak
+        sampled = self.session.highest_in(span_id, key)
+        return Peak(max(peak.value, sampled), peak.certainty) if sampled > peak.value else peak

@@ -1,0 +1,248 @@
+"""Edges of a step's spans are read at once and entered later, and nobody can tell."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.monitor.late import MOST_WAITING
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Peak, Session
+from tests.unit.monitor.conftest import Bench
+
+KEY = "cuda:0/allocated"
+PAGE = 512
+
+
+class Step:
+    """A watched cell on a fake GPU that is in use, and what is true of it."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.monitor = self.bench.monitor
+        self.gpu = self.bench.allocator
+        self.gpu.alloc(PAGE)
+        self.session: Session = self.monitor.begin(WatchOptions(interval=60.0))
+        self.cell = self.monitor.open_span(self.session, "cell").id
+        self.blocks: list[int] = []
+        self.open: list[int] = []
+        self.highest: dict[int, int] = {}
+        self.users = self.gpu.allocated
+
+    def begin(self) -> None:
+        """Open a span within those that are open."""
+        self.bench.clock.advance(0.001)
+        self._opened(self.monitor.open_span(self.session, "forward", "forward").id)
+
+    def end(self) -> None:
+        """Close the innermost."""
+        if self.open:
+            self.bench.clock.advance(0.001)
+            self.monitor.close_span(self.session, self.open.pop())
+
+    def turn(self) -> None:
+        """Go from the innermost to its neighbour."""
+        if self.open:
+            self.bench.clock.advance(0.001)
+            closing = self.open.pop()
+            self._opened(self.monitor.turn(self.session, closing, "backward").id)
+
+    def alloc(self) -> None:
+        """Allocate some blocks, of a size that differs from time to time."""
+        self.blocks.append(self.gpu.alloc(PAGE * (1 + len(self.highest) + len(self.blocks))))
+        for span_id in self.open:
+            self.highest[span_id] = max(self.highest[span_id], self.gpu.allocated)
+        self.users = max(self.users, self.gpu.allocated)
+
+    def free(self) -> None:
+        """Free a block."""
+        if self.blocks:
+            self.gpu.free(self.blocks.pop(0))
+
+    def reset(self) -> None:
+        """Reset the peak, as a user does."""
+        self.gpu.user_reset(0)
+        self.users = self.gpu.allocated
+
+    def ask(self) -> None:
+        """Read the peak, as a user does."""
+        assert self.gpu.user_stats(0)["allocated_bytes"]["all"]["peak"] == self.users
+
+    def look(self) -> None:
+        """Read the spans."""
+        assert {span.id for span in self.session.open_spans} == {self.cell, *self.open}
+
+    def tick(self) -> None:
+        """Let the poller come by."""
+        self.bench.tickers[0].step()
+
+    def _opened(self, span_id: int) -> None:
+        self.open.append(span_id)
+        self.highest[span_id] = self.gpu.allocated
+
+
+ACTIONS = [*["begin", "end"] * 2, *["turn", "alloc", "free"] * 4, "reset", "ask", "look", "tick"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(ACTIONS), max_size=60))
+def test_any_order_of_events_gives_exact_peaks(actions: list[str]) -> None:
+    """Spans, allocations, the user's own resets and readings, and the poller, however they interleave."""
+    step = Step()
+    for action in actions:
+        getattr(step, action)()
+    while step.open:
+        step.end()
+    step.ask()
+    known = {span.id: span.peaks[KEY] for span in step.session.spans[1:]}
+
+    assert known == {one: Peak(high, "exact") for one, high in step.highest.items()}
+
+
+def test_an_edge_is_read_when_it_is_made() -> None:
+    """What is allocated before anybody enters it belongs to the next span."""
+    step = Step()
+    step.begin()
+    step.alloc()
+    step.turn()
+    step.alloc()
+    step.alloc()
+    step.end()
+    first, second = step.session.spans[1:]
+
+    assert first.peaks[KEY].value == step.highest[first.id] < second.peaks[KEY].value
+    assert first.after is second.before
+
+
+def test_a_reset_of_the_users_loses_nothing_of_what_waits() -> None:
+    """It resets the one counter while the span that is open has not been entered."""
+    step = Step()
+    step.begin()
+    step.alloc()
+    step.alloc()
+    step.free()
+    step.free()
+    step.reset()
+    step.end()
+    span = step.session.spans[1]
+
+    assert span.peaks[KEY] == Peak(step.highest[span.id], "exact")
+    step.ask()
+
+
+def test_whoever_reads_the_spans_sees_them_all() -> None:
+    """With times, parents, order and outcome as they were."""
+    step = Step()
+    outer = step.monitor.open_span(step.session, "step", "step 1").id
+    step.bench.clock.advance(1.0)
+    inner = step.monitor.open_span(step.session, "forward", "forward").id
+    step.bench.clock.advance(1.0)
+    step.monitor.close_span(step.session, inner, "raised ValueError", {"tokens": 8.0})
+    step.monitor.close_span(step.session, outer)
+    spans = step.session.spans
+
+    assert [(span.id, span.parent, span.start, span.stop) for span in spans[1:]] == [
+        (outer, step.cell, 0.0, 2.0),
+        (inner, outer, 1.0, 2.0),
+    ]
+    assert (spans[2].outcome, spans[2].counts) == ("raised ValueError", {"tokens": 8.0})
+    assert [group.first for group in step.session.steps] == [1]
+
+
+def test_the_poller_enters_what_waits() -> None:
+    """So that a chart is at most a tick behind."""
+    step = Step()
+    step.begin()
+    entered = len(step.session._spans)
+    step.tick()
+
+    assert (entered, len(step.session._spans)) == (1, 2)
+
+
+def test_what_waits_is_bounded() -> None:
+    """Where the poller hangs or ticks once an hour, the user's thread enters it now and then."""
+    step = Step()
+    for _ in range(10 * MOST_WAITING):
+        step.begin()
+        step.end()
+
+    assert len(step.monitor._late._waiting) <= MOST_WAITING + 1
+
+
+def test_the_end_of_the_cell_ends_what_is_open() -> None:
+    """Nothing of a step outlives its cell, also where nobody had entered it."""
+    step = Step()
+    step.begin()
+    step.begin()
+    step.monitor.close_span(step.session, step.cell, "interrupted")
+
+    assert [span.outcome for span in step.session.spans] == ["interrupted"] * 3
+    assert not step.monitor.polling
+
+
+def test_closing_an_outer_span_closes_the_inner_ones() -> None:
+    """As it does where nothing is late."""
+    step = Step()
+    step.begin()
+    outer = step.open[0]
+    step.begin()
+    step.monitor.close_span(step.session, outer)
+
+    assert [span.id for span in step.session.open_spans] == [step.cell]
+
+
+def test_many_threads_lose_nothing() -> None:
+    """Four threads make edges while a fifth reads: every span is entered, once."""
+    step = Step()
+    stop = threading.Event()
+
+    def make() -> None:
+        for _ in range(200):
+            span = step.monitor.open_span(step.session, "forward", "")
+            step.monitor.close_span(step.session, span.id)
+
+    def read() -> None:
+        while not stop.is_set():
+            _ = step.session.spans
+
+    reader = threading.Thread(target=read)
+    makers = [threading.Thread(target=make) for _ in range(4)]
+    for thread in (reader, *makers):
+        thread.start()
+    for thread in makers:
+        thread.join()
+    stop.set()
+    reader.join()
+    spans = step.session.spans
+
+    assert len({span.id for span in spans}) == len(spans) == 801
+    assert all(span.stop is not None for span in spans[1:])
+
+
+def test_a_session_that_has_ended_takes_no_more() -> None:
+    """It is an error that says so, as for any span."""
+    step = Step()
+    step.monitor.end(step.session)
+    with pytest.raises(WatchStateError):
+        step.begin()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_enters_nothing() -> None:
+    """What waits belongs to the parent."""
+    step = Step()
+    step.begin()
+    step.monitor.before_fork()
+    pid = os.fork()
+    if pid == 0:
+        step.monitor.after_fork_in_child()
+        os._exit(0 if len(step.session.spans) == 1 else 1)
+    step.monitor.after_fork_in_parent()
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(step.session.spans) == 2
