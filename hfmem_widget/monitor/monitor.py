@@ -13,7 +13,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.late import LateEdge, LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
-from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import GAP, Watched
 from hfmem_widget.options import WatchOptions
@@ -294,11 +294,12 @@ class Monitor:
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
         """Read everything at a window's newest edge, but not again what its ledger has just read."""
         known = readings_of_all(window.take_readings())
-        return self.sampler.edge(known, fine=kind in FINE_KINDS)
+        share = FINE_SHARE if kind in FINE_KINDS else None
+        return self.sampler.edge(known, share=FULLEST_SHARE if kind == "backward" else share)
 
     def _enter(self, edge: LateEdge) -> None:
         """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
-        row = self.sampler.edge(readings_of_all(edge.window.take_readings()), fine=True)
+        row = self.sampler.edge(readings_of_all(edge.window.take_readings()), share=FINE_SHARE)
         sample = self._append(edge.watched, row, edge.time)
         ended, begun = edge.ended, edge.begun
         if ended is not None and edge.ending is not None:

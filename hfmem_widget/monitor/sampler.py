@@ -22,6 +22,9 @@ FINE_SHARE = 0.005
 """Of the time: what reading may take at these edges where there is no GPU. In a process that trains,
 walking the heap takes 0.15 ms (1,300 free pieces that are in no cache), and a step has six edges."""
 
+FULLEST_SHARE = 0.02
+"""The same where a step holds most, which is where its backward pass begins."""
+
 STALE_AFTER = 1.0
 """Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
 
@@ -41,7 +44,7 @@ class _Reader:
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()
     latest_at: float = -1e300
-    fine_age: float = 0.0
+    cost: float = 0.0
     failed: bool = False
     notes_taken: int = 0
     name: str = field(init=False)
@@ -77,17 +80,20 @@ class Sampler:
         """Read every source once; for the poller's thread. `known` is as in `edge`."""
         return self._read_all(known)
 
-    def edge(self, known: Known = NOTHING_KNOWN, *, fine: bool = False) -> tuple[float, ...]:
+    def edge(
+        self, known: Known = NOTHING_KNOWN, *, share: float | None = None
+    ) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
         Parameters
         ----------
         known : mapping of str to sequence of float, optional
             What need not be read again, by a source's name: the values of its series.
-        fine : bool, optional
-            Whether this is one of very many edges: what was read a moment ago is then not read again.
+        share : float, optional
+            Of the time, what reading may take at edges that are very many: what was read a moment ago is
+            then not read again.
         """
-        return self._read_all(known, at_edge=True, fine=fine)
+        return self._read_all(known, at_edge=True, share=share)
 
     def replace_locks(self) -> None:
         """Forget who holds which lock: for a forked child, where those threads do not exist."""
@@ -101,7 +107,7 @@ class Sampler:
             reader.source.close()
 
     def _read_all(
-        self, known: Known, *, at_edge: bool = False, fine: bool = False
+        self, known: Known, *, at_edge: bool = False, share: float | None = None
     ) -> tuple[float, ...]:
         now = self._clock()
         read: list[Sequence[float]] = []
@@ -109,7 +115,9 @@ class Sampler:
             values = known.get(reader.name)
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(reader.columns):
-                young = fine and now - reader.latest_at < (FINE_AGE if known else reader.fine_age)
+                young = share is not None and now - reader.latest_at < (
+                    FINE_AGE if known else min(FINE_AGE, reader.cost / share)
+                )
                 if not young and not (reader.blocks and at_edge):
                     self._read(reader)
                 fresh = reader.latest_at >= now - STALE_AFTER
@@ -133,7 +141,7 @@ class Sampler:
             started = self._clock()
             reader.latest = reader.source.read(started)
             reader.latest_at = self._clock()
-            reader.fine_age = min(FINE_AGE, (reader.latest_at - started) / FINE_SHARE)
+            reader.cost = reader.latest_at - started
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             reader.failed = True
             reader.latest = ()

@@ -85,10 +85,10 @@ def test_a_fine_edge_takes_the_hosts_figures_from_the_last_tick(
     known = {"torch": [1.0, 2.0]}
     host.values = [4.0]
     clock.advance(0.9 * FINE_AGE)
-    soon = sampler.edge(known, fine=True)[-1]
+    soon = sampler.edge(known, share=0.005)[-1]
     clock.advance(0.2 * FINE_AGE)
 
-    assert (soon, sampler.edge(known, fine=True)[-1]) == (3.0, 4.0)
+    assert (soon, sampler.edge(known, share=0.005)[-1]) == (3.0, 4.0)
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
@@ -105,7 +105,7 @@ def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
     reads = [host.reads]
     for passed in (1.0, 0.9 * seconds / FINE_SHARE, 0.2 * seconds / FINE_SHARE):
         clock.advance(passed)
-        sampler.edge(fine=True)
+        sampler.edge(share=0.005)
         reads.append(host.reads - reads[0])
 
     assert reads[1:] == [1, 1, 2]
@@ -117,7 +117,7 @@ def test_without_a_gpu_fine_edges_are_fresh_where_reading_costs_nothing(
     """A step's parts may follow each other as closely as they like."""
     host.values = [4.0]
 
-    assert sampler.edge(fine=True)[-1] == 4.0
+    assert sampler.edge(share=0.005)[-1] == 4.0
 
 
 def test_fewer_values_than_series_are_filled_up(sampler: Sampler, torch: FakeSource) -> None:

@@ -1,0 +1,67 @@
+"""Tests beside a real Trainer on the CPU: tiny models with random weights, nothing fetched."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+# Before anything of Hugging Face is imported, which reads them then.
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+from accelerate.state import AcceleratorState
+
+from hfmem_widget import attaching
+from hfmem_widget.monitor import release_monitor
+from tests.trainer.tiny import make_trainer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let torch, transformers, PEFT and TRL warn one another: of what is old in one release or the next."""
+    for item in items:
+        if "tests/trainer" in item.path.as_posix():
+            for kind in ("FutureWarning", "DeprecationWarning", "UserWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def in_little_time() -> Iterator[None]:
+    """Keep accelerate's collections short, one at each training's begin, and torch to one core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def settings_of_its_own() -> Iterator[None]:
+    """Undo what a Trainer leaves in the environment and in accelerate's state, such as `torch_compile`."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(autouse=True)
+def attached() -> Iterator[None]:
+    """Follow every Trainer, as after ``%load_ext``, and leave nothing behind."""
+    attaching.attach()
+    yield
+    attaching.detach()
+    release_monitor()
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Any:
+    """Return a Trainer of two steps."""
+    return make_trainer(tmp_path)

@@ -1,0 +1,268 @@
+"""Trainers are followed by themselves, and nothing of ours stays when that ends."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import Trainer
+
+import hfmem_widget
+from hfmem_widget import MemoryCallback, attaching
+from hfmem_widget.monitor import running_monitor, shared_monitor
+from tests.trainer.tiny import InOrder, make_trainer, of_kind, outline
+
+METHODS = ("train", "evaluate", "predict", "save_model")
+
+
+def callbacks_of(trainer: Any) -> list[str]:
+    return [type(one).__name__ for one in trainer.callback_handler.callbacks]
+
+
+def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
+    """It is the class that is followed, so what was built earlier is too."""
+    attaching.detach()
+    trainer = make_trainer(tmp_path)
+    attaching.attach()
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert session.steps.count == 2
+
+
+ORDERS = {
+    "before": "import transformers.trainer\nattaching.attach()",
+    "after": "attaching.attach()\nfrom transformers import Trainer",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_transformers_may_be_imported_before_or_after(order: str) -> None:
+    """Attaching takes effect as soon as the Trainer is imported."""
+    code = f"""
+from hfmem_widget import attaching
+{ORDERS[order]}
+from transformers.generation.utils import GenerationMixin
+from transformers.trainer import Trainer
+print(Trainer.train.__wrapped__.__module__, GenerationMixin.generate.__wrapped__.__name__)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert run.stdout.split() == ["transformers.trainer", "generate"]
+
+
+def test_attaching_imports_nothing() -> None:
+    """Loading the extension stays quick where transformers is never used."""
+    code = (
+        "import sys\nfrom hfmem_widget import attaching\nattaching.attach()\n"
+        "print('transformers' in sys.modules, 'torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert run.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_with_callbacks_of_its_own_a_training_is_followed_once(tmp_path: Path, number: int) -> None:
+    """One that the user gave stands in for ours; a second one of them does nothing."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback() for _ in range(number)])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert len(of_kind(session, "train")) == 1
+    assert session.steps.count == 2
+
+
+def test_a_callback_may_be_given_as_a_class(tmp_path: Path) -> None:
+    """As callbacks of transformers may."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert session.steps.count == 2
+
+
+def test_the_trainers_callbacks_are_as_before(tmp_path: Path) -> None:
+    """Ours is gone after the training, and the user's own stands where it stood."""
+    trainer = make_trainer(tmp_path)
+    own = make_trainer(tmp_path, callbacks=[MemoryCallback])
+    before = callbacks_of(trainer), callbacks_of(own)
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+        own.train()
+
+    assert (callbacks_of(trainer), callbacks_of(own)) == before
+
+
+def test_the_models_hooks_are_gone_after_a_training(trainer: Any) -> None:
+    """The model is as it was."""
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    assert not trainer.model._forward_pre_hooks
+    assert not trainer.model._forward_hooks
+
+
+def test_detaching_puts_the_original_methods_back() -> None:
+    """The very same functions."""
+    attaching.detach()
+    originals = [vars(Trainer)[name] for name in METHODS]
+    generate = vars(transformers.GenerationMixin)["generate"]
+    attaching.attach()
+    followed = [vars(Trainer)[name] for name in METHODS]
+    attaching.detach()
+
+    assert not set(followed) & set(originals)
+    assert [vars(Trainer)[name] for name in METHODS] == originals
+    assert vars(transformers.GenerationMixin)["generate"] is generate
+
+
+def test_attaching_a_hundred_times_leaves_nothing() -> None:
+    """No layer upon layer, and no finder upon finder."""
+    attaching.detach()
+    original, finders = Trainer.train, list(sys.meta_path)
+    for _ in range(100):
+        attaching.attach()
+        attaching.attach()
+        attaching.detach()
+
+    assert Trainer.train is original
+    assert sys.meta_path == finders
+
+
+def test_a_wrapper_of_somebody_elses_survives(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    """It stays when we leave, ours beneath it does nothing then, and follows once when we are back."""
+    ours = Trainer.train
+
+    @functools.wraps(ours)
+    def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return ours(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "train", theirs)
+    attaching.detach()
+    assert Trainer.train is theirs
+    with hfmem_widget.watch(quiet=True) as left:
+        trainer.train()
+    attaching.attach()
+    assert Trainer.train is theirs
+    with hfmem_widget.watch(quiet=True) as back:
+        trainer.train()
+
+    assert outline(left) == ""
+    assert [span.label for span in of_kind(back, "train")] == ["train"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_signatures_stay(name: str) -> None:
+    """Whoever inspects a method, such as an editor, sees the original."""
+    followed = getattr(Trainer, name)
+    attaching.detach()
+
+    assert inspect.signature(followed) == inspect.signature(getattr(Trainer, name))
+
+
+def test_where_nothing_is_watched_nothing_is_followed(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no callback, no hook and no poller in that training."""
+    seen: list[object] = []
+
+    def look(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.extend([callbacks_of(self), dict(self.model._forward_hooks), running_monitor()])
+        return original(self, *args, **kwargs)
+
+    original = InOrder.training_step
+    monkeypatch.setattr(InOrder, "training_step", look)
+    trainer.train()
+
+    assert seen[:3] == [callbacks_of(trainer), {}, None]
+    assert "MemoryCallback" not in callbacks_of(trainer)
+
+
+def test_a_callback_of_the_users_watches_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing is being watched: with its label, and with the usual line at the end."""
+    make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")]).train()
+
+    assert 'memwatch "fine-tune"' in capsys.readouterr().out
+    assert running_monitor() is None
+
+
+def test_a_fault_of_ours_is_said_once_and_the_training_goes_on(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All its steps are made."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("no more spans")
+
+    with hfmem_widget.watch(quiet=True) as session:
+        monkeypatch.setattr(shared_monitor(), "open_span", broken)
+        trainer.train()
+        monkeypatch.undo()
+
+    assert trainer.state.global_step == 2
+    assert capsys.readouterr().err.count("no more spans") == 1
+    assert outline(session) == ""
+
+
+def test_the_training_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    """Losses and weights do not depend on whether it was watched."""
+
+    def result() -> tuple[list[Any], Any]:
+        trainer = make_trainer(
+            tmp_path,
+            gradient_accumulation_steps=2,
+            num_train_epochs=3,
+            logging_strategy="steps",
+            logging_steps=1,
+        )
+        trainer.train()
+        losses = [
+            (entry.get("loss"), entry.get("grad_norm")) for entry in trainer.state.log_history
+        ]
+        return losses, torch.nn.utils.parameters_to_vector(trainer.model.parameters())
+
+    bare_losses, bare_weights = result()
+    with hfmem_widget.watch(quiet=True):
+        losses, weights = result()
+
+    assert len(losses) == 4
+    assert losses == bare_losses
+    assert torch.equal(weights, bare_weights)
+
+
+class TrainsByItself(InOrder):
+    """Has a loop of its own, which sends the usual events."""
+
+    def train(self, *_: Any, **__: Any) -> None:
+        """Train without a call of `Trainer.train`."""
+        handler, model = self.callback_handler, self.model
+        handler.on_train_begin(self.args, self.state, self.control)
+        for step, batch in enumerate(self.get_train_dataloader()):
+            handler.on_step_begin(self.args, self.state, self.control)
+            model(**batch).loss.backward()
+            self.state.global_step = step + 1
+            handler.on_step_end(self.args, self.state, self.control)
+        handler.on_train_end(self.args, self.state, self.control)
+
+
+def test_a_train_method_of_its_own_is_followed_with_a_callback(tmp_path: Path) -> None:
+    """Nothing surrounds it, so what the callback is told must do."""
+    trainer = make_trainer(tmp_path, kind=TrainsByItself, callbacks=[MemoryCallback])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session) == (
+        "train\n  step 1\n    forward\n    backward\n  step 2\n    forward\n    backward"
+    )

@@ -1,0 +1,259 @@
+"""However a training ends, its phases are closed, its error is its own, and nothing is held."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import traceback
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.monitor import running_monitor, shared_monitor
+from hfmem_widget.session import Session, Span, SpanKind
+from tests.trainer.tiny import InOrder, Row, make_trainer, of_kind, outline, padded
+
+PACKAGE = str(Path(hfmem_widget.__file__).parent)
+
+
+class FailsAtThree(InOrder):
+    """Raises its error in step 3, before the model is called."""
+
+    error: BaseException
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 2:
+            raise self.error
+        return super().compute_loss(*args, **kwargs)
+
+
+def failing(folder: Path, **options: Any) -> Any:
+    trainer = make_trainer(folder, kind=FailsAtThree, num_train_epochs=2, **options)
+    trainer.error = RuntimeError("step 3 is broken")
+    return trainer
+
+
+def outcomes(session: Session) -> dict[str, str]:
+    """Return how what did not go well ended, by label."""
+    return {span.label: span.outcome for span in session.spans if span.outcome not in {"done", ""}}
+
+
+def test_an_error_ends_what_is_open_and_says_so(tmp_path: Path) -> None:
+    """Training, epoch and step name the error; nothing is open after it but the block itself."""
+    trainer = failing(tmp_path)
+    with hfmem_widget.watch(quiet=True) as session:
+        with pytest.raises(RuntimeError, match="step 3") as raised:
+            trainer.train()
+        still_open = [span.kind for span in session.open_spans]
+
+    assert raised.value is trainer.error
+    assert outcomes(session) == dict.fromkeys(
+        ("train", "epoch 2 of 2", "step 3"), "raised RuntimeError"
+    )
+    assert still_open == ["block"]
+
+
+def test_an_error_in_a_forward_pass_is_the_forward_phases(tmp_path: Path) -> None:
+    """The phase in which it happened says so, and none begins after it."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("broken layer")
+
+    trainer = make_trainer(tmp_path)
+    trainer.model.lm_head.register_forward_hook(fails)
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(RuntimeError, match="layer"):
+        trainer.train()
+
+    assert outline(session).endswith("\n      forward")
+    assert outcomes(session)["forward"] == "raised RuntimeError"
+
+
+def test_the_step_that_failed_keeps_its_number_and_its_tokens(tmp_path: Path) -> None:
+    """They are what one wants to know of a step that ran out of memory."""
+    trainer = make_trainer(tmp_path, num_train_epochs=2)
+
+    def fails(module: Any, *_: object) -> None:
+        if trainer.state.global_step == 2:
+            raise RuntimeError("out of memory")
+
+    trainer.model.lm_head.register_forward_hook(fails)
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(RuntimeError):
+        trainer.train()
+
+    assert [(group.first, group.tokens) for group in session.steps][-1] == (3, 36)
+
+
+def test_a_forward_pass_that_is_tried_again_is_another_one(tmp_path: Path) -> None:
+    """Where the user's own loss catches the error, the step goes on."""
+    failed: list[object] = []
+
+    def fails_once(*_: object) -> None:
+        if not failed:
+            failed.append(1)
+            raise RuntimeError("out of memory")
+
+    class TriesAgain(InOrder):
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+            try:
+                return model(**inputs).loss
+            except RuntimeError:
+                return model(**inputs).loss
+
+    trainer = make_trainer(tmp_path, kind=TriesAgain, max_steps=1)
+    trainer.model.lm_head.register_forward_hook(fails_once)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert [(span.kind, span.outcome) for span in session.spans[4:]] == [
+        ("forward", "raised RuntimeError"),
+        ("forward", "done"),
+        ("backward", "done"),
+        ("optimizer", "done"),
+    ]
+
+
+def test_an_error_in_the_data_ends_the_epoch(tmp_path: Path) -> None:
+    """Batches are fetched before their step begins."""
+
+    def breaks(batch: Sequence[Row]) -> Row:
+        if any(len(row["input_ids"]) == 6 for row in batch):
+            raise ValueError("bad row")
+        return padded(batch)
+
+    trainer = make_trainer(tmp_path, collate=breaks)
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(ValueError, match="bad row"):
+        trainer.train()
+
+    assert outcomes(session) == dict.fromkeys(("train", "epoch 1 of 1"), "raised ValueError")
+
+
+def test_the_traceback_is_the_same_but_for_one_hidden_frame(tmp_path: Path) -> None:
+    """What a notebook shows of the error is what it would have shown."""
+
+    def frames() -> list[traceback.FrameSummary]:
+        with pytest.raises(RuntimeError) as raised:
+            failing(tmp_path).train()
+        return list(traceback.extract_tb(raised.value.__traceback__))
+
+    def visible(of: list[traceback.FrameSummary]) -> list[tuple[str, int | None, str]]:
+        return [
+            (one.filename, one.lineno, one.name)
+            for one in of
+            if not one.filename.startswith(PACKAGE)
+        ]
+
+    bare = frames()
+    with hfmem_widget.watch(quiet=True):
+        watched = frames()
+
+    assert visible(watched) == visible(bare)
+    assert [one.name for one in watched if one.filename.startswith(PACKAGE)] == ["surrounded"]
+
+
+def test_nothing_of_a_failed_training_is_held(tmp_path: Path) -> None:
+    """The model is gone once the user has let go of it, while the watch still runs."""
+    trainer = failing(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
+    model = weakref.ref(trainer.model)
+    with hfmem_widget.watch(quiet=True):
+        with pytest.raises(RuntimeError):
+            trainer.train()
+        del trainer
+        gc.collect()
+        assert model() is None
+
+
+def test_after_an_error_one_may_train_again(tmp_path: Path) -> None:
+    """In the same cell, with the same Trainer: a training of its own."""
+    trainer = failing(tmp_path)
+    with hfmem_widget.watch(quiet=True) as session:
+        with pytest.raises(RuntimeError):
+            trainer.train()
+        trainer.compute_loss = super(FailsAtThree, trainer).compute_loss
+        trainer.train()
+
+    trains = of_kind(session, "train")
+    assert [span.outcome for span in trains] == ["raised RuntimeError", "done"]
+    assert [span.parent for span in trains] == [1, 1]
+    assert [group.first for group in session.steps] == [1, 2, 3, 1, 2, 3, 4]
+
+
+def test_an_interrupt_is_one(tmp_path: Path) -> None:
+    """Training, epoch and step were interrupted, and so was the caller."""
+    trainer = failing(tmp_path)
+    trainer.error = KeyboardInterrupt()
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(KeyboardInterrupt):
+        trainer.train()
+
+    assert outcomes(session) == dict.fromkeys(("train", "epoch 2 of 2", "step 3"), "interrupted")
+
+
+@pytest.mark.parametrize("kind", ["block", "train", "epoch", "step", "forward"])
+def test_an_interrupt_in_our_own_bookkeeping_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is delivered as soon as a span is open, and whatever is open then ends."""
+    monitor = shared_monitor()
+    original = monitor.open_span
+
+    def interrupted(session: Session, opened: SpanKind, *args: Any) -> Span:
+        if opened == kind:
+            signal.raise_signal(signal.SIGINT)
+        return original(session, opened, *args)
+
+    monkeypatch.setattr(monitor, "open_span", interrupted)
+    trainer = make_trainer(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
+    # A process in the background of a shell may have been started with the signal ignored.
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+    assert running_monitor() is None
+    assert not trainer.model._forward_hooks
+
+
+def test_a_training_that_watches_itself_ends_its_watch_with_an_error(tmp_path: Path) -> None:
+    """Nothing is polled once it has failed."""
+    trainer = failing(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
+    with pytest.raises(RuntimeError):
+        trainer.train()
+
+    assert running_monitor() is None
+
+
+class Greedy(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    """Runs out of memory, as torch would say it, with more than two rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, input_ids: Any, **_: Any) -> dict[str, Any]:
+        if len(input_ids) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return {"loss": (self.weight * input_ids.float().mean()).sum()}
+
+
+def test_attempts_to_find_a_batch_size_are_told_apart(tmp_path: Path) -> None:
+    """Each is a training of its own; the later ones say which attempt they are, with what batch size."""
+    trainer = make_trainer(
+        tmp_path, model=Greedy(), auto_find_batch_size=True, remove_unused_columns=False
+    )
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    trains = [(span.label, span.outcome) for span in of_kind(session, "train")]
+    assert trains == [
+        ("train", "tried again"),
+        ("train, attempt 2, batch size 3", "tried again"),
+        ("train, attempt 3, batch size 2", "done"),
+    ]
+    assert {span.parent for span in of_kind(session, "train")} == {1}
+    assert [group.first for group in session.steps] == [1, 1, 1, 2, 3, 4]

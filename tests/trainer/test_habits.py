@@ -1,0 +1,250 @@
+"""The settings that people train with change nothing about what is followed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+import hfmem_widget
+from hfmem_widget import MemoryCallback
+from hfmem_widget.trainer import TRACKER_NOTE
+from hfmem_widget.training import ModelHooks
+from tests.trainer.tiny import Plain, make_trainer, of_kind, outline, rows
+
+ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")
+
+
+def first_step(trainer: Any) -> str:
+    """Return the outline of a training of one step, without training and epoch."""
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+    assert trainer.state.global_step == 1
+    return outline(session).partition("epoch 1 of 1\n")[2].strip()
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "torch_empty_cache_steps": {"torch_empty_cache_steps": 1},
+    "gradient_checkpointing": {"gradient_checkpointing": True},
+    "bf16": {"bf16": True},
+    "include_num_input_tokens_seen": {"include_num_input_tokens_seen": True},
+    "neftune": {"neftune_noise_alpha": 5.0},
+    "no clipping": {"max_grad_norm": 0.0},
+    "adafactor": {"optim": "adafactor"},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_leaves_the_phases_as_they_are(tmp_path: Path, setting: str) -> None:
+    """One forward, one backward, one optimizer; fp16 needs a GPU."""
+    trainer = make_trainer(tmp_path, max_steps=1, **SETTINGS[setting])
+
+    assert first_step(trainer) == ONE_STEP
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_workers_that_load_data_are_left_alone(tmp_path: Path, workers: int) -> None:
+    """They are forked in the middle of a watch, and the training gets all its batches."""
+    trainer = make_trainer(tmp_path, dataloader_num_workers=workers)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert [group.tokens for group in session.steps] == [36, 32]
+    assert session.polling.stopped == ""
+
+
+def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
+    """It is said once, however many trainings there are, and both count what they count."""
+    trainer = make_trainer(tmp_path, skip_memory_metrics=False, logging_strategy="epoch")
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+        trainer.train()
+
+    assert session.notes.count(TRACKER_NOTE) == 1
+    assert "train_mem_cpu_peaked_delta" in trainer.state.log_history[-1]
+    assert [group.first for group in session.steps] == [1, 2, 1, 2]
+    assert all(span.peaks["cpu/allocated"].value > 0 for span in of_kind(session, "step"))
+
+
+def test_without_its_memory_metrics_nothing_is_noted(trainer: Any) -> None:
+    """They are off unless somebody asks for them."""
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert TRACKER_NOTE not in session.notes
+
+
+def test_a_compiled_model_is_followed_from_outside(tmp_path: Path) -> None:
+    """`torch.compile` wraps the model; the hooks are on the wrapper, and trace into nothing."""
+    compiled = torch.compile(Plain(), backend="eager", fullgraph=True, dynamic=False)
+    trainer = make_trainer(tmp_path, model=compiled, max_steps=1, remove_unused_columns=False)
+
+    assert first_step(trainer) == ONE_STEP
+
+
+def test_torch_compile_of_the_trainer_is_followed(tmp_path: Path) -> None:
+    """Its setting wraps the model in the same way."""
+    trainer = make_trainer(
+        tmp_path, model=Plain(), max_steps=1, torch_compile=True, torch_compile_backend="eager"
+    )
+
+    assert first_step(trainer) == ONE_STEP
+
+
+def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
+    """They would be compiled with it, and anew; its step is followed as a whole."""
+    hooks: list[int] = []
+
+    class Looks(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+        def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
+            hooks.append(len(model._forward_hooks) + len(model._forward_pre_hooks))
+
+    model = Plain()
+    model.compile(backend="eager", fullgraph=True, dynamic=False)
+    trainer = make_trainer(tmp_path, model=model, max_steps=1, callbacks=[Looks])
+
+    assert first_step(trainer) == "step 1\n      optimizer"
+    assert hooks == [0]
+
+
+def test_hooks_that_are_traced_say_nothing_and_break_no_graph() -> None:
+    """A module may be compiled as part of another one while it has them."""
+    calls: list[str] = []
+    layer = torch.nn.Linear(2, 2)
+    ModelHooks(
+        layer,
+        before=lambda _shape: calls.append("before"),
+        after=lambda _error: calls.append("after"),
+    )
+    whole = torch.compile(torch.nn.Sequential(layer), backend="eager", fullgraph=True)
+    whole(torch.ones(1, 2))
+    traced = list(calls)
+    layer(torch.ones(1, 2))
+
+    assert traced == []
+    assert calls == ["before", "after"]
+
+
+class Copies(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Copies the model and writes it to a file in every step, as one that averages weights would."""
+
+    def __init__(self) -> None:
+        self.copies: list[Any] = []
+
+    def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        self.copies += [
+            copy.deepcopy(model),
+            pickle.loads(pickle.dumps(model)),
+            torch.load(file, weights_only=False),
+        ]
+
+
+def test_copies_of_the_model_tell_us_nothing(tmp_path: Path) -> None:
+    """They work, and calling them in a step is no forward pass of the training."""
+    copies = Copies()
+
+    class Calls(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            for one in copies.copies:
+                one(input_ids=torch.ones(1, 2, dtype=torch.long))
+
+    trainer = make_trainer(tmp_path, callbacks=[copies, Calls])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert len(copies.copies) == 6
+    assert len(of_kind(session, "forward")) == 2
+
+
+def test_a_model_written_in_a_training_needs_nothing_of_ours(tmp_path: Path) -> None:
+    """Whoever loads the file may never have heard of this package."""
+    hooked = torch.nn.Linear(2, 2)
+    ModelHooks(hooked, before=lambda _shape: None, after=lambda _error: None)
+    path = tmp_path / "model.pt"
+    torch.save(hooked, path)
+    code = (
+        "import sys, torch\nsys.modules['hfmem_widget'] = None\n"
+        f"print(*torch.load({str(path)!r}, weights_only=False)(torch.ones(1, 2)).shape)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert run.stdout.split() == ["1", "2"]
+
+
+def test_a_callback_can_be_pickled_after_a_training(tmp_path: Path) -> None:
+    """Searches for hyperparameters send Trainers to other processes."""
+    memory = MemoryCallback(log=True)
+    trainer = make_trainer(tmp_path, callbacks=[memory])
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    assert pickle.loads(pickle.dumps(memory)).log is True
+
+
+def test_a_training_on_another_thread_is_followed(trainer: Any) -> None:
+    """All of it, and only from that thread."""
+    with hfmem_widget.watch(quiet=True) as session:
+        thread = threading.Thread(target=trainer.train)
+        thread.start()
+        thread.join()
+
+    assert session.steps.count == 2
+    assert len(of_kind(session, "forward")) == 2
+
+
+def test_hooks_called_from_other_threads_do_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As from the replicas of `nn.DataParallel`."""
+
+    class CallsElsewhere(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+        def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+            batch = torch.ones(1, 2, dtype=torch.long)
+            thread = threading.Thread(target=model, kwargs={"input_ids": batch})
+            thread.start()
+            thread.join()
+
+    trainer = make_trainer(tmp_path, max_steps=1, callbacks=[CallsElsewhere])
+
+    assert first_step(trainer) == ONE_STEP
+    assert capsys.readouterr().err == ""
+
+
+def test_a_fork_in_the_middle_of_a_training_is_harmless(tmp_path: Path) -> None:
+    """The child goes its way; the parent's training is followed to its end."""
+
+    class Forks(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+        def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+            child = os.fork()
+            if child == 0:
+                with hfmem_widget.span("in the child"):
+                    os._exit(7)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    forks = Forks()
+    trainer = make_trainer(tmp_path, max_steps=1, callbacks=[forks])
+
+    assert first_step(trainer) == ONE_STEP
+    assert forks.status == 7
+
+
+def test_many_rows_of_one_length_need_no_collator(tmp_path: Path) -> None:
+    """The Trainer's own default batches them."""
+    trainer = make_trainer(tmp_path, data=rows((6,) * 8), collate=None)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert [group.tokens for group in session.steps] == [24, 24]

@@ -1,0 +1,166 @@
+"""`MemoryCallback(log=True)` adds its figures to what the Trainer logs, for everybody who reads that."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainerCallback
+
+import hfmem_widget
+from hfmem_widget import MemoryCallback
+from hfmem_widget.training import logged
+from hfmem_widget.units import GIB
+from tests.trainer.tiny import make_trainer, of_kind, rows
+
+STEP_KEYS = {
+    "hfmem/peak_allocated_gib",
+    "hfmem/peak_reserved_gib",
+    "hfmem/allocated_gib",
+    "hfmem/tokens",
+}
+EVALUATION_KEYS = {
+    "hfmem/eval_peak_allocated_gib",
+    "hfmem/eval_peak_reserved_gib",
+    "hfmem/eval_allocated_gib",
+}
+EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
+
+
+def ours(entry: dict[str, Any]) -> set[str]:
+    return {key for key in entry if key.startswith("hfmem/")}
+
+
+class Reads(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Keeps what it is told to log, as TensorBoard's callback would write it."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
+        self.entries.append(dict(logs))
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_every_callback_reads_them(tmp_path: Path, *, ours_first: bool) -> None:
+    """Also one that stands before ours in the list."""
+    reads, memory = Reads(), MemoryCallback(log=True)
+    callbacks = [memory, reads] if ours_first else [reads, memory]
+    trainer = make_trainer(tmp_path, callbacks=callbacks, **EVERY_STEP)
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    steps = [entry for entry in reads.entries if "loss" in entry]
+    assert [ours(entry) for entry in steps] == [STEP_KEYS, STEP_KEYS]
+    assert all(isinstance(entry[key], float) for entry in steps for key in STEP_KEYS)
+
+
+def test_the_history_has_them(tmp_path: Path) -> None:
+    """`trainer.state.log_history`, which is saved with each checkpoint."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [ours(entry) for entry in history] == [STEP_KEYS, STEP_KEYS]
+
+
+def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
+    """The highest of their peaks in GiB, and the sum of their tokens, padding included."""
+    options: dict[str, Any] = {
+        "num_train_epochs": 2,
+        "logging_strategy": "steps",
+        "logging_steps": 2,
+    }
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **options)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    peaks = [span.peaks["cpu/allocated"].value for span in of_kind(session, "step")]
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["hfmem/peak_allocated_gib"] * GIB for entry in logs] == [
+        pytest.approx(max(peaks[:2])),
+        pytest.approx(max(peaks[2:])),
+    ]
+    assert [entry["hfmem/tokens"] for entry in logs] == [36 + 32, 36 + 32]
+
+
+def test_the_figures_are_in_gib(tmp_path: Path) -> None:
+    """Allocated is what is allocated at the log, and no more than the peak; reserved is another thing."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    entry = trainer.state.log_history[0]
+    after = of_kind(session, "step")[0].after
+    assert after is not None
+    assert entry["hfmem/allocated_gib"] * GIB == pytest.approx(
+        session.value(after, "cpu/allocated"), rel=0.2
+    )
+    assert 0 < entry["hfmem/allocated_gib"] <= entry["hfmem/peak_allocated_gib"]
+    assert entry["hfmem/peak_reserved_gib"] * GIB >= session.value(after, "cpu/reserved") * 0.9
+
+
+def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
+    """Under names of its own, also where the metrics have another prefix or several data sets."""
+    trainer = make_trainer(
+        tmp_path, callbacks=[MemoryCallback(log=True)], eval_strategy="steps", eval_steps=1
+    )
+    trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    logs = [entry for entry in trainer.state.log_history if any("eval_" in key for key in entry)]
+    assert [ours(entry) for entry in logs] == [EVALUATION_KEYS] * 4
+    inner = [
+        span
+        for span in of_kind(session, "evaluate")
+        if session.span(span.parent or 0).kind == "evaluate"
+    ]
+    assert [entry["hfmem/eval_peak_allocated_gib"] * GIB for entry in logs] == [
+        pytest.approx(span.peaks["cpu/allocated"].value, rel=0.05) for span in inner
+    ]
+
+
+def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
+    """Whatever its metrics are called."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)])
+    with hfmem_widget.watch(quiet=True):
+        trainer.evaluate(metric_key_prefix="test")
+
+    assert ours(trainer.state.log_history[-1]) == EVALUATION_KEYS
+
+
+@pytest.mark.parametrize("callbacks", [[], [MemoryCallback]])
+def test_unless_it_is_wanted_nothing_is_added(tmp_path: Path, callbacks: list[Any]) -> None:
+    """The logs are the user's own."""
+    reads = Reads()
+    trainer = make_trainer(
+        tmp_path, callbacks=[*callbacks, reads], eval_strategy="epoch", **EVERY_STEP
+    )
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    assert len(reads.entries) == 4
+    assert not any(ours(entry) for entry in [*reads.entries, *trainer.state.log_history])
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """A log has no NaN, which some of its readers refuse."""
+    figures = {"peak_allocated": 1.5 * GIB, "peak_reserved": math.nan}
+
+    assert logged(figures, evaluating=False) == {"hfmem/peak_allocated_gib": 1.5}
+    assert logged(figures, evaluating=True) == {"hfmem/eval_peak_allocated_gib": 1.5}
+
+
+def test_a_callback_with_logs_watches_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script without any of the magics gets its figures into its logs."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
+    trainer.train()
+
+    assert ours(trainer.state.log_history[0]) == STEP_KEYS
+    assert "memwatch" in capsys.readouterr().out

@@ -1,0 +1,273 @@
+"""A training is told apart into phases, in their order and one in the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import torch
+from transformers import (
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
+    TrainerCallback,
+)
+
+import hfmem_widget
+from tests.trainer.tiny import VOCABULARY, arguments, make_trainer, of_kind, outline, padded, rows
+
+
+def text(block: str) -> str:
+    return dedent(block).strip("\n")
+
+
+def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
+    """They lie side by side in the step, the step in its epoch, the epoch in the training."""
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session) == text("""
+        train
+          epoch 1 of 1
+            step 1
+              forward
+              backward
+              optimizer
+            step 2
+              forward
+              backward
+              optimizer
+    """)
+    assert {span.outcome for span in session.spans} == {"done"}
+
+
+def test_each_phase_begins_where_the_one_before_ends(trainer: Any) -> None:
+    """Nothing lies between forward, backward and optimizer."""
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    phases = [of_kind(session, kind) for kind in ("forward", "backward", "optimizer")]
+    for forward, backward, optimizer in zip(*phases, strict=True):
+        assert forward.after is backward.before
+        assert backward.after is optimizer.before
+
+
+def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:
+    """Each has its own forward and backward; the optimizer is the step's."""
+    trainer = make_trainer(
+        tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=1
+    )
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session) == text("""
+        train
+          epoch 1 of 1
+            step 1
+              batch 1
+                forward
+                backward
+              batch 2
+                forward
+                backward
+              optimizer
+    """)
+    assert [span.kind for span in session.spans[4:5]] == ["substep"]
+
+
+def test_evaluations_and_saves_lie_between_the_steps(tmp_path: Path) -> None:
+    """They say at which step they came, and the forward passes in them are no phases of a step."""
+    trainer = make_trainer(
+        tmp_path, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2
+    )
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session, depth=2) == text("""
+        train
+          epoch 1 of 1
+            step 1
+            evaluate at step 1
+            step 2
+            evaluate at step 2
+            save at step 2
+    """)
+    assert len(of_kind(session, "forward")) == 2
+
+
+def test_an_evaluation_on_several_data_sets_has_one_for_each(tmp_path: Path) -> None:
+    """They lie in the evaluation as a whole."""
+    trainer = make_trainer(tmp_path, eval_strategy="epoch")
+    trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session, depth=2).endswith(
+        "  evaluate at step 2\n    evaluate at step 2\n    evaluate at step 2"
+    )
+    whole = of_kind(session, "evaluate")[0]
+    phase = next(phase for phase in session.phases(1) if phase.kind == "evaluate")
+    assert (phase.count, phase.seconds) == (1, whole.duration)
+
+
+def test_an_evaluation_inside_a_step_is_the_steps(tmp_path: Path) -> None:
+    """A callback may evaluate whenever it likes; the phase around it goes on."""
+
+    class Evaluates(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            trainer.evaluate()
+
+    trainer = make_trainer(tmp_path, max_steps=1, callbacks=[Evaluates])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session).endswith(
+        text("""
+            step 1
+              forward
+              backward
+              optimizer
+                evaluate at step 0
+        """).replace("\n", "\n    ")
+    )
+
+
+def test_what_is_called_by_hand_is_watched(trainer: Any, tmp_path: Path) -> None:
+    """`evaluate`, `predict` and `save_model` outside a training are spans of the cell."""
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.evaluate()
+        trainer.predict(rows((4, 4)))
+        trainer.save_model(str(tmp_path / "model"))
+
+    assert outline(session) == "evaluate\npredict\nsave"
+
+
+def test_epochs_are_counted(tmp_path: Path) -> None:
+    """Each says which of how many it is; so do the training's counts."""
+    trainer = make_trainer(tmp_path, num_train_epochs=3)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    labels = [span.label for span in of_kind(session, "epoch")]
+    assert labels == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+    assert of_kind(session, "train")[0].counts == {"steps": 6, "done_before": 0, "epochs": 3}
+
+
+class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is not checked here
+    """Has no length, and ends after eight rows each time."""
+
+    def __iter__(self) -> Any:
+        return iter(rows())
+
+
+def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None:
+    """How many there will be is not known, so that is not said."""
+    trainer = make_trainer(tmp_path, data=Endless(), max_steps=5)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session, depth=2) == text("""
+        train
+          epoch 1
+            step 1
+            step 2
+          epoch 2
+            step 3
+            step 4
+          epoch 3
+            step 5
+    """)
+    assert of_kind(session, "train")[0].counts == {"steps": 5, "done_before": 0}
+
+
+def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
+    """Steps and epochs go on where the checkpoint was, and the training says how many were done."""
+    options: dict[str, Any] = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
+    make_trainer(tmp_path, **options).train()
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(tmp_path, **options).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-3")
+        )
+
+    assert outline(session, depth=2) == text("""
+        train
+          epoch 2 of 2
+            step 4
+            save at step 4
+    """)
+    assert of_kind(session, "train")[0].counts == {"steps": 4, "done_before": 3, "epochs": 2}
+    assert [group.first for group in session.steps] == [4]
+
+
+def test_trainings_in_one_watch_lie_side_by_side(tmp_path: Path) -> None:
+    """As a search for hyperparameters makes them; each counts its own steps."""
+    trainer = make_trainer(tmp_path)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+        trainer.train()
+        make_trainer(tmp_path, max_steps=1).train()
+
+    assert outline(session, depth=0) == "train\ntrain\ntrain"
+    assert [group.first for group in session.steps] == [1, 2, 1, 2, 1]
+
+
+def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
+    """A callback that trains another model, as in distillation, does not mix the two up."""
+
+    class Trains(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+        def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+            inner.train()
+
+    inner = make_trainer(tmp_path / "inner", max_steps=1)
+    outer = make_trainer(tmp_path / "outer", max_steps=1, callbacks=[Trains])
+    with hfmem_widget.watch(quiet=True) as session:
+        outer.train()
+
+    steps = of_kind(session, "step")
+    inner_train = of_kind(session, "train")[1]
+    assert inner_train.parent == steps[0].id
+    assert {span.outcome for span in session.spans} == {"done"}
+    assert len(of_kind(session, "optimizer")) == 2
+
+
+def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
+    """Its generation during an evaluation lies in the evaluation."""
+    config = T5Config(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        d_kv=8,
+        d_ff=16,
+        num_layers=1,
+        num_heads=2,
+        decoder_start_token_id=0,
+    )
+    trainer = Seq2SeqTrainer(
+        T5ForConditionalGeneration(config),
+        arguments(
+            tmp_path,
+            Seq2SeqTrainingArguments,
+            max_steps=1,
+            predict_with_generate=True,
+            generation_max_length=4,
+            eval_strategy="epoch",
+        ),
+        data_collator=padded,
+        train_dataset=rows(),
+        eval_dataset=rows((5, 6)),
+        compute_metrics=lambda _predictions: {},
+    )
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session, depth=3) == text("""
+        train
+          epoch 1 of 1
+            step 1
+              forward
+              backward
+              optimizer
+          evaluate at step 1
+            generate
+    """)
