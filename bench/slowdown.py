@@ -13,7 +13,7 @@ Garbage is collected between blocks only. Against it: the memory tracker that tr
 with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, and what
 Lightning's DeviceStatsMonitor reads at both ends of a step.
 
-bert-large's shape in bfloat16 on a GPU, a small BERT on the CPU, with random weights and tokens, and AdamW.
+bert-large's shape on a GPU, a small BERT on the CPU, with random weights and tokens, and AdamW.
 With the default batch a GPU waits for Python, which is where we could be felt; with --batch 64 Python waits
 for the GPU. On the CPU one core is left free. ipyexperiments is left out: its measuring is bound to the
 cells of an IPython shell.
@@ -43,7 +43,6 @@ ALLOWED = 1.0
 GPU_CORES = 4
 """For the process, where there are more than twice as many: a thread that moves about loses its caches."""
 
-TOKENS = 128
 LARGE = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,
@@ -68,9 +67,9 @@ class Block:
 
 
 class Training:
-    """A model, its optimizer and a batch of so many sequences."""
+    """A model, its optimizer and a batch of so many sequences of so many tokens."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, tokens: int, dtype: torch.dtype) -> None:
         self.on_gpu = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.on_gpu else "cpu")
         cores = sorted(os.sched_getaffinity(0))
@@ -82,12 +81,12 @@ class Training:
         torch.manual_seed(0)
         self.model = BertForSequenceClassification(BertConfig(**(LARGE if self.on_gpu else SMALL)))
         if self.on_gpu:
-            self.model.to(torch.bfloat16)
+            self.model.to(dtype)
         self.model.to(self.device)
         # At a rate of 0 every step does the same arithmetic: once a batch is learnt, gradients become
         # denormal, which CPUs compute many times slower.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
-        ids = torch.randint(1000, 30000, (batch, TOKENS), device=self.device)
+        ids = torch.randint(1000, 30000, (batch, tokens), device=self.device)
         self.batch = {
             "input_ids": ids,
             "labels": torch.zeros(batch, dtype=torch.long, device=self.device),
@@ -178,12 +177,15 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=400, help="of each way, at most")
     parser.add_argument("--seconds", type=float, default=180.0, help="after which no round begins")
     parser.add_argument("--batch", type=int, default=4, help="sequences in a batch")
+    parser.add_argument("--tokens", type=int, default=128, help="in a sequence, at most 512")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="ways with one of these, between commas"
     )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    training = Training(arguments.batch)
+    dtype = getattr(torch, arguments.dtype)
+    training = Training(arguments.batch, arguments.tokens, dtype)
     ways = {
         name: way
         for name, way in ways_for(training.model).items()
@@ -199,7 +201,7 @@ def main() -> None:
     if not wanted(TRACKER, arguments.only):
         notes.append(f"Only what has {arguments.only!r} in its name.")
     elif find_spec("psutil"):
-        found |= training.compare(SLOW_WAYS, arguments.pairs // 6, 0.1 * arguments.seconds)
+        found |= training.compare(SLOW_WAYS, max(3, arguments.pairs // 6), 0.1 * arguments.seconds)
     else:
         notes.append(f"{TRACKER}: does nothing without psutil, not measured.")
     step = 1e3 * float(np.median([before.wall for before, _, _ in found[CONTROL]])) / training.steps
@@ -207,6 +209,7 @@ def main() -> None:
     measure.report(
         "Slowdown of training at the default rate (mean of the middle 60 % and 95 % interval)",
         f"{measure.machine('torch', 'transformers')}, {where}; "
+        f"batch {arguments.batch} of {arguments.tokens} tokens; "
         f"blocks of {training.steps} steps of {step:.1f} ms",
         [
             "way",

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor.peaks import PeakLedger, Window
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.session import Sample, Span, SpanKind
+
+Row = Sequence[float] | None
 
 MOST_WAITING = 256
 """Edges that wait at most, where the poller hangs or ticks rarely."""
@@ -32,6 +34,8 @@ class LateEdge:
         The ledger's, which has what was read.
     time : float
         Seconds since the session began.
+    row : sequence of float or None
+        What was read then; None where the window has all that had to be read at that instant.
     ended, begun : Span or None
         As far as they were known at that instant: without readings and peaks.
     ending : Window or None
@@ -41,6 +45,7 @@ class LateEdge:
     watched: Watched
     window: Window
     time: float
+    row: Row
     ended: Span | None = None
     ending: Window | None = None
     begun: Span | None = None
@@ -71,27 +76,40 @@ class LateEdges:
         self._making = threading.Lock()
         self._entering = threading.RLock()
 
-    def begin(self, watched: Watched, kind: SpanKind, label: str) -> Span:
+    def begin(self, watched: Watched, kind: SpanKind, label: str, row: Row) -> Span:
         """Begin a span now; the one returned lacks its readings."""
         with self._making:
             window = self._ledger.open(late=True)
             begun = self._begun(watched, window, kind, label)
-            self._waiting.append(LateEdge(watched, window, begun.start, begun=begun))
+            self._waiting.append(LateEdge(watched, window, begun.start, row, begun=begun))
         return begun
 
     def end(
-        self, watched: Watched, span_id: int, outcome: str, counts: Mapping[str, float]
+        self,
+        watched: Watched,
+        span_id: int,
+        *,
+        outcome: str,
+        counts: Mapping[str, float],
+        row: Row,
     ) -> Span:
         """End a span that was begun here; the one returned lacks its readings and peaks."""
         with self._making:
             window = watched.windows.pop(span_id)
             self._ledger.close(window, late=True)
             time, ended = self._ended(watched, span_id, outcome, counts)
-            self._waiting.append(LateEdge(watched, window, time, ended, window))
+            self._waiting.append(LateEdge(watched, window, time, row, ended, window))
         return ended
 
     def turn(
-        self, watched: Watched, span_id: int, kind: SpanKind, label: str, outcome: str
+        self,
+        watched: Watched,
+        span_id: int,
+        kind: SpanKind,
+        label: str,
+        *,
+        outcome: str,
+        row: Row,
     ) -> Span:
         """End a span and begin its neighbour at the same instant."""
         with self._making:
@@ -99,7 +117,7 @@ class LateEdges:
             window = self._ledger.turn(ending, late=True)
             time, ended = self._ended(watched, span_id, outcome, {})
             begun = self._begun(watched, window, kind, label)
-            self._waiting.append(LateEdge(watched, window, time, ended, ending, begun))
+            self._waiting.append(LateEdge(watched, window, time, row, ended, ending, begun))
         return begun
 
     def forget(self) -> None:

@@ -131,15 +131,15 @@ class Monitor:
         """Open a span with readings of this instant.
 
         The outermost span of all starts the poller and waits for its first tick, at most 0.1 s, so that
-        also what is only read on the poller's thread is known at its start. A span of a step, where a
-        GPU is in use, is entered in the session a little later, and returned without its readings.
+        also what is only read on the poller's thread is known at its start. A span of a step is entered in
+        the session a little later, and returned without its readings.
         """
         watched = self._find(session)
         if not self.in_this_process:
             return session.open_span(kind, label, session.last_sample)
-        if kind in FINE_KINDS and self.ledger.in_use and watched.can_wait:
+        if kind in FINE_KINDS and watched.can_wait:
             self._late.enter_if_many()
-            return self._late.begin(watched, kind, label)
+            return self._late.begin(watched, kind, label, self._row_now(kind))
         self._late.enter_all()
         if not watched.windows:
             self._poller.claim(watched.options.interval)
@@ -170,7 +170,8 @@ class Monitor:
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome, counts)
         if next(reversed(watched.late), None) == span_id:
-            return self._late.end(watched, span_id, outcome, counts)
+            row = self._row_now(watched.late[span_id].kind)
+            return self._late.end(watched, span_id, outcome=outcome, counts=counts, row=row)
         span = session.span(span_id)
         if span.stop is not None:
             return span
@@ -209,7 +210,8 @@ class Monitor:
             return session.open_span(kind, label, session.last_sample)
         if next(reversed(watched.late), None) == closing and kind in FINE_KINDS:
             self._late.enter_if_many()
-            return self._late.turn(watched, closing, kind, label, outcome)
+            row = self._row_now(kind)
+            return self._late.turn(watched, closing, kind, label, outcome=outcome, row=row)
         if session.span(closing).stop is not None:
             return self.open_span(session, kind, label)
         for inner in session.open_within(closing):
@@ -294,12 +296,17 @@ class Monitor:
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
         """Read everything at a window's newest edge, but not again what its ledger has just read."""
         known = readings_of_all(window.take_readings())
-        share = FINE_SHARE if kind in FINE_KINDS else None
-        return self.sampler.edge(known, share=FULLEST_SHARE if kind == "backward" else share)
+        return self.sampler.edge(known, share=_share_of(kind))
+
+    def _row_now(self, kind: SpanKind) -> Sequence[float] | None:
+        """Read at an edge that is entered later what is not in the ledger: all there is without a GPU."""
+        return None if self.ledger.in_use else self.sampler.edge(share=_share_of(kind))
 
     def _enter(self, edge: LateEdge) -> None:
         """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
-        row = self.sampler.edge(readings_of_all(edge.window.take_readings()), share=FINE_SHARE)
+        row = edge.row
+        if row is None:
+            row = self.sampler.edge(readings_of_all(edge.window.take_readings()), share=FINE_SHARE)
         sample = self._append(edge.watched, row, edge.time)
         ended, begun = edge.ended, edge.begun
         if ended is not None and edge.ending is not None:
@@ -418,6 +425,13 @@ class Monitor:
             message = "this session has ended; begin a new one with hfmem_widget.watch()"
             raise WatchStateError(message)
         return watched
+
+
+def _share_of(kind: SpanKind) -> float | None:
+    """Return how much of the time reading may take at the edges of such spans."""
+    if kind == "backward":
+        return FULLEST_SHARE
+    return FINE_SHARE if kind in FINE_KINDS else None
 
 
 def outcome_of(error: BaseException | None) -> str:
