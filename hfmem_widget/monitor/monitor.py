@@ -31,6 +31,9 @@ PROGRESS_PERIOD = 0.5
 
 CLOCK_STEP = 2.0
 
+_FRESH: frozenset[SpanKind | None] = frozenset({"step", "substep", "backward", "optimizer"})
+"""What must not begin with a reading of the span before it, whose high it is not."""
+
 
 class Monitor:
     """Polls while a span is open, and reads exactly at every span's edges.
@@ -170,7 +173,7 @@ class Monitor:
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome, counts)
         if next(reversed(watched.late), None) == span_id:
-            row = self._row_now(watched.late[span_id].kind)
+            row = self._row_now(None)
             return self._late.end(watched, span_id, outcome=outcome, counts=counts, row=row)
         span = session.span(span_id)
         if span.stop is not None:
@@ -298,7 +301,7 @@ class Monitor:
         known = readings_of_all(window.take_readings())
         return self.sampler.edge(known, share=_share_of(kind))
 
-    def _row_now(self, kind: SpanKind) -> Sequence[float] | None:
+    def _row_now(self, kind: SpanKind | None) -> Sequence[float] | None:
         """Read at an edge that is entered later what is not in the ledger: all there is without a GPU."""
         return None if self.ledger.in_use else self.sampler.edge(share=_share_of(kind))
 
@@ -427,11 +430,11 @@ class Monitor:
         return watched
 
 
-def _share_of(kind: SpanKind) -> float | None:
-    """Return how much of the time reading may take at the edges of such spans."""
-    if kind == "backward":
+def _share_of(kind: SpanKind | None) -> float | None:
+    """Return how much of the time reading may take where a span begins, or where one of a step ends."""
+    if kind in _FRESH:
         return FULLEST_SHARE
-    return FINE_SHARE if kind in FINE_KINDS else None
+    return FINE_SHARE if kind is None or kind in FINE_KINDS else None
 
 
 def outcome_of(error: BaseException | None) -> str:

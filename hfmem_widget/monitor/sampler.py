@@ -22,8 +22,8 @@ FINE_SHARE = 0.005
 """Of the time: what reading may take at these edges where there is no GPU. In a process that trains,
 walking the heap takes 0.15 ms (1,300 free pieces that are in no cache), and a step has six edges."""
 
-FULLEST_SHARE = 0.02
-"""The same where a step holds most, which is where its backward pass begins."""
+FULLEST_SHARE = 0.05
+"""The same where a step or one of its parts begins: a high of the part before it is not its own."""
 
 STALE_AFTER = 1.0
 """Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
