@@ -32,9 +32,9 @@ class Detail:
 
 
 FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=20)
-COARSE = Detail(rows=80, row_bytes=2_500, steps=5, step_bytes=1_300, spans=2)
+COARSE = Detail(rows=60, row_bytes=2_000, steps=4, step_bytes=1_300, spans=1)
 NEWS = Detail(rows=math.inf, row_bytes=math.inf, steps=20, step_bytes=6_480, spans=20)
-BRIEF_NEWS = Detail(rows=8, row_bytes=1_000, steps=3, step_bytes=1_300, spans=3)
+BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
 FEWEST_ROWS, FEWEST_STEPS = 8, 2
 """So much there is room for, whatever the number of devices."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view import protocol
-from hfmem_widget.view.protocol import BRIEF_NEWS, COARSE, FULL, NEWS, Detail
+from hfmem_widget.view.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
 
@@ -22,35 +22,40 @@ class Pace:
 
     Attributes
     ----------
-    news, coarse, full : float
-        Seconds between messages of what is new, between coarse snapshots, and between full ones.
+    news, full : float
+        Seconds between messages, and between full snapshots.
+    outline : int
+        Of so many messages one is a coarse snapshot in the place of news.
     detail : Detail
         How much of what is new goes into one message.
     rate : float
-        Bytes a second that each of the three may take; larger messages come less often.
+        Bytes a second of all but the full snapshots. Where more would come together, as with many devices,
+        messages come less often.
     """
 
     unseen: float
     news: float
-    coarse: float
+    outline: int
     full: float
     detail: Detail = NEWS
     rate: float = math.inf
 
 
 PACES = (
-    Pace(60.0, 0.25, 5.0, 30.0),
-    Pace(300.0, 1.0, 9.0, 60.0, BRIEF_NEWS, rate=1200.0),
-    Pace(math.inf, 3.0, 9.0, 300.0, BRIEF_NEWS, rate=400.0),
+    Pace(unseen=30.0, news=0.25, outline=20, full=30.0),
+    Pace(unseen=150.0, news=0.5, outline=15, full=60.0, detail=BRIEF_NEWS, rate=3500.0),
+    Pace(unseen=300.0, news=1.5, outline=5, full=90.0, detail=BRIEF_NEWS, rate=1750.0),
+    Pace(unseen=math.inf, news=2.6, outline=3, full=600.0, detail=BRIEF_NEWS, rate=1000.0),
 )
 """A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
 slows down while nobody is seen watching. It stays quick enough that a page which is reloaded, or opened
 anew, in the middle of a long run soon shows it."""
 
-NEVER = (-math.inf, 0)
+ENVELOPE = 1300
+"""Bytes that a message takes in the server beside its content: headers, and the objects that hold it."""
 
-ENVELOPE = 1000
-"""Bytes that a message takes beside its content: headers, and the server's own objects."""
+BURST = 6000
+"""Bytes that may be sent ahead of the rate: a coarse snapshot of one device."""
 
 
 class Publisher:
@@ -82,7 +87,9 @@ class Publisher:
         self._clock = clock
         self._seq = 0
         self._seen_at = clock()
-        self._news = self._coarse = self._full = NEVER
+        self._sent_at = self._full_at = -math.inf
+        self._since_snapshot = 0
+        self._debt = 0.0
         self._columns: tuple[int, int] | None = None
         self._outbox: list[tuple[float, tuple[float, ...]]] = []
         self._sent_until = -math.inf
@@ -96,28 +103,24 @@ class Publisher:
 
     def resync(self) -> None:
         """Send a full snapshot with the next tick."""
-        self._full = NEVER
+        self._full_at = -math.inf
 
     def __call__(self, session: Session) -> None:
         """Take in the newest sample, and send what has come together if it is time to."""
         self._collect(session)
         now = self._clock()
-        pace = next(pace for pace in PACES if now - self._seen_at <= pace.unseen)
-
-        def is_due(last: tuple[float, int], every: float) -> bool:
-            at, size = last
-            return now - at >= max(every, size / pace.rate)
-
-        if self._columns != _columns(session) or is_due(self._full, pace.full):
-            self._send_everything(now, FULL, pace.detail)
-        elif is_due(self._coarse, pace.coarse):
-            self._send_everything(now, COARSE, pace.detail)
-        elif is_due(self._news, pace.news):
-            self._send_rows(now, pace.detail)
+        pace = self._pace(now)
+        if self._columns != _columns(session) or now - self._full_at >= pace.full:
+            self._send_everything(now, pace.detail)
+        elif now - self._sent_at >= pace.news and self._owed(now, pace) <= BURST:
+            if self._since_snapshot >= pace.outline - 1:
+                self._send_outline(now)
+            else:
+                self._send_news(now, pace.detail)
 
     def finish(self) -> None:
         """Send what is new, and a last snapshot."""
-        self._send_everything(self._clock(), FULL, NEWS)
+        self._send_everything(self._clock(), NEWS)
 
     def _collect(self, session: Session) -> None:
         # More than one: the edges of spans are read between ticks.
@@ -132,46 +135,64 @@ class Publisher:
         self._outbox.sort(key=_time)
         self._sent_until = new[-1].time
 
-    def _send_rows(self, now: float, detail: Detail) -> None:
+    def _send_news(self, now: float, detail: Detail) -> None:
         spans = protocol.told_as_spans(self._session.spans)[-200:]
         changed = [span for span in spans if self._spans.get(span.id) is not span][-detail.spans :]
-        self._seq += 1
         samples, self._outbox = self._outbox, []
         until = self._session.steps.ended_at
         steps = protocol.new_steps(self._session, self._steps_until, detail)
         self._steps_until = until
-        size = self._pass_on(
+        self._seq += 1
+        self._since_snapshot += 1
+        self._pass_on(
+            now,
             *protocol.rows(
                 self._session, self.run, self._seq, samples, changed, steps=steps, detail=detail
-            )
+            ),
         )
-        self._news = (now, size)
         self._remember(changed)
 
-    def _send_everything(self, now: float, detail: Detail, news: Detail) -> None:
+    def _send_outline(self, now: float) -> None:
+        # For pages that miss something. What is new is still to come as rows, for those that do not.
+        self._since_snapshot = 0
+        self._seq += 1
+        self._pass_on(
+            now,
+            *protocol.snapshot(
+                self._session, self.run, self._seq, panel=self._panel, detail=COARSE
+            ),
+        )
+
+    def _send_everything(self, now: float, news: Detail) -> None:
         # A page that missed nothing keeps its own finer rows, so these must come to it as rows.
         columns = _columns(self._session)
         has_steps = self._session.steps.ended_at > self._steps_until
         if (self._outbox or has_steps) and self._columns == columns:
-            self._send_rows(now, news)
+            self._send_news(now, news)
+        self._sent_at = self._full_at = now
+        self._since_snapshot = 0
         self._columns = columns
         self._seq += 1
         self._outbox.clear()
         # What ends from here on may come twice, which a page takes once.
         self._steps_until = self._session.steps.ended_at
         spans = protocol.told_as_spans(self._session.spans)
-        size = self._pass_on(
-            *protocol.snapshot(self._session, self.run, self._seq, panel=self._panel, detail=detail)
-        )
-        self._coarse = (now, size)
-        if detail is FULL:
-            self._full, self._coarse = self._coarse, (now, 0)
-            self._spans.clear()
-            self._remember(spans[-200:])
+        self._send(*protocol.snapshot(self._session, self.run, self._seq, panel=self._panel))
+        self._spans.clear()
+        self._remember(spans[-200:])
 
-    def _pass_on(self, message: protocol.Message, buffers: protocol.Buffers) -> int:
+    def _owed(self, now: float, pace: Pace) -> float:
+        """Return the bytes that were sent ahead of the rate."""
+        return max(0.0, self._debt - (now - self._sent_at) * pace.rate)
+
+    def _pass_on(self, now: float, message: protocol.Message, buffers: protocol.Buffers) -> None:
+        size = ENVELOPE + len(json.dumps(message)) + sum(map(len, buffers))
+        self._debt = self._owed(now, self._pace(now)) + size
+        self._sent_at = now
         self._send(message, buffers)
-        return ENVELOPE + len(json.dumps(message)) + sum(map(len, buffers))
+
+    def _pace(self, now: float) -> Pace:
+        return next(pace for pace in PACES if now - self._seen_at <= pace.unseen)
 
     def _remember(self, spans: list[Span] | tuple[Span, ...]) -> None:
         self._spans.update((span.id, span) for span in spans)

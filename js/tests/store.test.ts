@@ -45,6 +45,56 @@ describe("Store", () => {
     expect(times(store)).toEqual([0, 3, 5, 9]);
   });
 
+  test("a snapshot after a loss leaves the finer rows from before it", () => {
+    const store = new Store(Date.now);
+    store.apply(
+      message(
+        "snapshot",
+        0,
+        [0, 1, 2, 3, 4].map((second) => level(second, 1)),
+      ),
+    );
+    store.apply(message("rows", 2, [level(9, 1)]));
+    store.apply(message("snapshot", 3, [level(0, 1), level(3.5, 1), level(7, 1), level(9, 1)]));
+    expect(times(store)).toEqual([0, 1, 2, 3, 3.5, 7, 9]);
+  });
+
+  test("a coarse snapshot changes no row of a page that missed nothing", () => {
+    const store = new Store(Date.now);
+    store.apply(message("snapshot", 0, [level(0, 1), level(1, 1)]));
+    store.apply(message("snapshot", 1, [level(0, 1), level(4, 1)], { coarse: true }));
+    store.apply(message("rows", 2, [level(2, 1), level(3, 1), level(4, 1)]));
+    expect(times(store)).toEqual([0, 1, 2, 3, 4]);
+  });
+
+  test("a coarse snapshot is a beginning, and the next full one makes it fine, once", () => {
+    const store = new Store(Date.now);
+    store.apply(message("snapshot", 7, [level(0, 1), level(4, 1)], { coarse: true }));
+    store.apply(message("rows", 8, [level(5, 1), level(6, 1)]));
+    store.apply(message("snapshot", 9, [level(0, 1), level(6, 1)], { coarse: true }));
+    expect(times(store)).toEqual([0, 4, 5, 6]);
+    store.apply(
+      message(
+        "snapshot",
+        10,
+        [0, 1, 2, 3, 4, 5, 6].map((second) => level(second, 1)),
+      ),
+    );
+    expect(times(store)).toEqual([0, 1, 2, 3, 4, 5, 6]);
+    store.apply(message("snapshot", 11, [level(0, 1), level(6, 1)]));
+    expect(store.timeline.length).toBe(7);
+  });
+
+  test("a coarse snapshot fills what was missed, and touches nothing before it", () => {
+    const store = new Store(Date.now);
+    store.apply(message("snapshot", 0, [level(0, 1), level(1, 1), level(2, 1)]));
+    store.apply(message("rows", 5, [level(8, 1)]));
+    store.apply(
+      message("snapshot", 6, [level(0, 1), level(2, 1), level(5, 1), level(8, 1)], { coarse: true }),
+    );
+    expect(times(store)).toEqual([0, 1, 2, 5, 8]);
+  });
+
   test("a gap in seq is told once until it is healed", () => {
     const onGap = vi.fn();
     const store = new Store(Date.now, onGap);

@@ -66,6 +66,12 @@ class Lab:
         self.page.goto(f"{self.server.url}lab/workspaces/{self._workspace}/tree/{path}")
         self._wait_until_ready(kernel=kernel)
 
+    def another_page(self) -> Lab:
+        """Open the notebook in a second page, as another tab of the same browser."""
+        other = Lab(self.page.context.new_page(), self.server, self._shots)
+        other.open_path(self.path, kernel=False)
+        return other
+
     def reload(self, *, wait: bool = True) -> None:
         """Reload the page; without waiting for the kernel where it is busy."""
         self.page.reload()

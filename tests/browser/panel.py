@@ -33,6 +33,11 @@ class Panel:
         return self.element.locator(".hfmem-path").get_attribute("title") or ""
 
     @property
+    def progress(self) -> str:
+        """Where a training is, how long it takes and how fast it goes."""
+        return " · ".join(self.element.locator(".hfmem-progress-part:visible").all_inner_texts())
+
+    @property
     def cells(self) -> list[str]:
         """The labels of the last cells, newest first."""
         return self.element.locator(".hfmem-cell-label:visible").all_inner_texts()
@@ -41,6 +46,11 @@ class Panel:
     def rows(self) -> int:
         """How many rows its chart holds."""
         return self._number("hfmemRows")
+
+    @property
+    def draws(self) -> int:
+        """How often its chart was drawn."""
+        return self._number("hfmemDraws")
 
     @property
     def seq(self) -> int:
@@ -58,6 +68,13 @@ class Panel:
     def wait_for_seq(self, seq: int) -> None:
         """Wait until the chart shows that message or a later one."""
         self._wait_for("hfmemSeq", seq)
+
+    def wait_for_path(self, text: str) -> None:
+        """Wait until the open spans read so."""
+        self._page.wait_for_function(
+            "text => document.querySelector('#hfmem-panel .hfmem-path')?.title.includes(text)",
+            arg=text,
+        )
 
     def wait_for_cell(self, label: str) -> None:
         """Wait until a cell is among the last ones."""

@@ -83,6 +83,59 @@ def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, tmp_path: Path, same_ta
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
+def test_a_reload_in_a_run_that_nobody_was_seen_at(
+    lab: Lab, tmp_path: Path, same_tab: bool
+) -> None:
+    """At the slowest pace, too, new points and a history come while the kernel is still busy."""
+    mark = tmp_path / "ended"
+    slowest = "from hfmem_widget.view import publisher\npublisher.PACES = publisher.PACES[-1:]"
+    lab.open(f"{LOAD}\n{slowest}", busy("--label long", 900, mark))
+    lab.run_cell(0)
+    lab.save()
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    panel.wait_for_rows(40)
+    seq = panel.seq
+    if not same_tab:
+        lab.page.add_init_script("sessionStorage.clear()")
+    lab.reload(wait=False)
+    panel.wait_for_seq(seq + 1)
+    panel.wait_for_rows(40)
+
+    assert not mark.exists()
+    assert panel.path.startswith("long")
+    lab.interrupt()
+    lab.wait_until_idle()
+    assert not mark.exists()
+    assert errors_but_lost_widgets(lab) == []
+
+
+def test_two_tabs_draw_the_same_run_each_in_its_own_way(lab: Lab) -> None:
+    """Two pages of one notebook both draw; what is paused in one goes on in the other."""
+    lab.open(LOAD, busy("--label both", 500))
+    lab.run_cell(0)
+    lab.save()
+    lab.run_cell(1, wait=False)
+    first = wait_for_panel(lab)
+    other = lab.another_page()
+    second = wait_for_panel(other)
+    second.element.locator(".hfmem-pause").click()
+    paused = second.draws
+    first.wait_for_draws(first.draws + 4)
+
+    assert second.draws - paused <= 1
+    assert first.element.locator(".hfmem-pause").get_attribute("aria-pressed") == "false"
+    assert second.element.locator(".hfmem-pause").get_attribute("aria-pressed") == "true"
+    second.element.locator(".hfmem-pause").click()
+    second.wait_for_draws(paused + 3)
+    other.page.close()
+    lab.interrupt()
+    lab.wait_until_idle()
+    assert errors_but_lost_widgets(lab) == []
+    assert errors_but_lost_widgets(other) == []
+
+
 def errors_but_lost_widgets(lab: Lab) -> list[str]:
     """Return the page's errors without what JupyterLab logs of messages to a widget the page has lost."""
     return [error for error in lab.errors if not error.startswith("Comm not found")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.gpu.conftest import Run
 
 TRAINER = """
@@ -36,7 +38,8 @@ def make_trainer(lengths, *, layers=6, size=4, callbacks=(), **options):
                         intermediate_size=4096)
     arguments = TrainingArguments(
         tempfile.mkdtemp(), per_device_train_batch_size=size, num_train_epochs=1, report_to="none",
-        disable_tqdm=True, save_strategy="no", logging_strategy="no", dataloader_pin_memory=False, **options)
+        disable_tqdm=True, save_strategy="no", logging_strategy="no",
+        **{"dataloader_pin_memory": False, **options})
     return InOrder(BertForSequenceClassification(config), arguments, data_collator=collate,
                    train_dataset=Rows(lengths, size), callbacks=list(callbacks))
 """
@@ -223,3 +226,57 @@ report([span.kind, peak.certainty, peak.value, bare])
 
     assert (kind, certainty) == ("block", "exact")
     assert peak == bare
+
+
+HABITS = {
+    "defaults": "",
+    "bf16": "bf16=True",
+    "fp16": "fp16=True",
+    "accumulation": "gradient_accumulation_steps=2",
+    "checkpointing": "gradient_checkpointing=True",
+    "empty cache": "torch_empty_cache_steps=2",
+    "workers": "dataloader_num_workers=8, dataloader_pin_memory=True",
+    "tracker": "skip_memory_metrics=False",
+}
+
+PEAKS = """
+torch.ones(1, device="cuda")
+trainer = make_trainer([96, 200, 64, 384, 128, 511, 96, 64], OPTIONS)
+torch.cuda.reset_peak_memory_stats()
+"""
+
+MEASURED = """
+metrics = {name: value for name, value in result.metrics.items() if "gpu" in name}
+report([torch.cuda.max_memory_allocated(), metrics, result.training_loss, ours])
+"""
+
+
+@pytest.mark.parametrize("options", HABITS.values(), ids=HABITS.keys())
+def test_a_habit_trains_the_same_and_its_peak_is_the_bare_ones(
+    run_python: Run, options: str
+) -> None:
+    """Peak, the Trainer's own memory metrics and the loss are those of a run without us, to the last bit."""
+    setup = TRAINER + PEAKS.replace("OPTIONS", options)
+    bare = run_python(setup + "ours = None\nresult = trainer.train()\n" + MEASURED)
+    watched = run_python(
+        setup
+        + """
+with hfmem_widget.watch("train", quiet=True) as session:
+    result = trainer.train()
+train = next(span for span in session.spans if span.kind == "train")
+block = session.spans[0]
+steps = [group.devices["cuda:0"] for group in session.steps]
+ours = [block.peaks["cuda:0/allocated"].value, block.peaks["cuda:0/allocated"].certainty,
+        train.outcome, len(steps), max(step.peak for step in steps),
+        sorted({step.certainty for step in steps})]
+"""
+        + MEASURED
+    )
+    peak, certainty, outcome, steps, highest_step, certainties = watched[3]
+
+    assert watched[:3] == bare[:3]
+    assert (certainty, outcome, certainties) == ("exact", "done", ["exact"])
+    assert steps == (4 if "accumulation" in options else 8)
+    assert highest_step <= peak
+    if "skip_memory_metrics" not in options:  # the tracker resets the peak as the training begins
+        assert peak == bare[0]

@@ -90,6 +90,8 @@ export interface RowsMessage extends Envelope {
 export interface SnapshotMessage extends Envelope {
   kind: "snapshot";
   schema: Schema;
+  /** Only for pages that miss something, until a full one comes. */
+  coarse: boolean;
 }
 
 export interface UnsupportedMessage {
@@ -122,7 +124,9 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
     status: isStatus(content.status) ? content.status : null,
   };
   if (kind === "rows") return { kind, ...envelope };
-  return isSchema(content.schema) ? { kind, ...envelope, schema: content.schema } : null;
+  return isSchema(content.schema)
+    ? { kind, ...envelope, schema: content.schema, coarse: content.coarse === true }
+    : null;
 }
 
 /** Reads the `_history` trait: a snapshot with its buffers inside. */

@@ -118,10 +118,12 @@ export class StepTable {
     }
   }
 
-  /** Takes `rows` for all that is held, except for what is later than their last. */
-  replace(rows: StepRows): void {
+  /** Takes `rows` for what ended after the second `from`, except for what is later than their last. */
+  replace(rows: StepRows, from: number): void {
     const held = this.rows();
+    const earlier = this.firstAfter(from) * held.columns;
     this.clear();
+    this.append({ ...held, values: held.values.subarray(0, earlier) });
     this.append(rows);
     this.append(held);
   }
@@ -194,6 +196,12 @@ export class StepTable {
       }
     }
     return best;
+  }
+
+  private firstAfter(second: number): number {
+    let row = 0;
+    while (row < this.length && this.at(row, "stop") <= second) row++;
+    return row;
   }
 
   private rows(): StepRows {

@@ -1,6 +1,6 @@
 /** All a view may draw: the run's schema, rows, spans and status, whatever was lost on the way. */
 
-import type { Message, Rows, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
+import type { Message, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
 import { StepTable } from "./steps.ts";
 import { Timeline } from "./timeline.ts";
 
@@ -23,7 +23,10 @@ export class Store {
   unsupported: number | null = null;
   disconnected = false;
 
-  private missed = false;
+  /** After this second something may be missing that only a snapshot brings; null where nothing is. */
+  private hole: number | null = null;
+  /** A coarse snapshot has filled the hole for the time being. */
+  private isBridged = false;
   private held: RowsMessage[] = [];
   private readonly finished = new Set<string>();
   private readonly listeners = new Set<() => void>();
@@ -66,26 +69,33 @@ export class Store {
     const isNew = message.run !== this.run;
     if (isNew) this.begin(message.run);
     else if (message.seq <= this.seq) return;
-    const heals = this.missed || isNew || message.seq !== this.seq + 1;
+    if (isNew) this.hole = Number.NEGATIVE_INFINITY;
+    else if (message.seq !== this.seq + 1) this.noteLoss();
+    const from = message.coarse && this.isBridged ? null : this.hole;
     this.schema = message.schema;
     this.steps.adopt(message.schema.step_columns ?? []);
     this.take(message);
-    if (heals) {
-      this.replace(message.rows);
-      this.steps.replace(message.steps);
-    } else this.append(message);
-    this.missed = false;
+    if (from !== null) {
+      this.timeline.replace(message.rows, from);
+      this.steps.replace(message.steps, from);
+    } else if (!message.coarse) this.append(message);
+    this.isBridged = message.coarse;
+    if (!message.coarse) this.hole = null;
     if (isNew) this.release();
   }
 
   private acceptRows(message: RowsMessage): void {
     if (message.seq <= this.seq) return;
-    if (message.seq !== this.seq + 1 && !this.missed) {
-      this.missed = true;
-      this.onGap();
-    }
+    if (message.seq !== this.seq + 1) this.noteLoss();
     this.take(message);
     this.append(message);
+  }
+
+  private noteLoss(): void {
+    this.isBridged = false;
+    if (this.hole !== null) return;
+    this.hole = this.timeline.last;
+    this.onGap();
   }
 
   private append({ rows, steps }: RowsMessage | SnapshotMessage): void {
@@ -107,19 +117,12 @@ export class Store {
     }
   }
 
-  private replace(rows: Rows): void {
-    const lastHealed = rows.time.at(-1) ?? Number.NEGATIVE_INFINITY;
-    const later = this.timeline.after(lastHealed);
-    this.timeline.clear();
-    this.timeline.append(rows);
-    this.timeline.append(later);
-  }
-
   private begin(run: string): void {
     if (this.run !== "") this.finished.add(this.run);
     this.run = run;
     this.seq = -1;
-    this.missed = false;
+    this.hole = null;
+    this.isBridged = false;
     this.status = null;
     this.spans.clear();
     this.timeline.clear();

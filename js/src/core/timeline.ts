@@ -41,17 +41,25 @@ export class Timeline {
     }
   }
 
-  /** The rows later than `time`, as they came. */
-  after(time: number): Rows {
-    const from = this.firstAfter(time);
+  /** Takes `rows` for what is held after the second `from`, except for what is later than their last. */
+  replace(rows: Rows, from: number): void {
+    // A folded row stands for what follows its time: the one that begins last before `from` may reach beyond it.
+    const begin = rows.time.findLast((time) => time <= from);
+    const earlier = this.part(0, begin === undefined ? this.firstAfter(from) : this.firstFrom(begin));
+    const later = this.part(this.firstAfter(rows.time.at(-1) ?? Number.NEGATIVE_INFINITY), this.length);
+    this.clear();
+    for (const each of [earlier, rows, later]) this.append(each);
+  }
+
+  private part(from: number, to: number): Rows {
     const columns = this.columns.length;
-    const values = new Float32Array((this.length - from) * columns);
-    for (let row = from; row < this.length; row++) {
+    const values = new Float32Array((to - from) * columns);
+    for (let row = from; row < to; row++) {
       for (let column = 0; column < columns; column++) {
         values[(row - from) * columns + column] = this.columns[column]!.values[row]!;
       }
     }
-    return { time: this.time.slice(from, this.length), values, columns };
+    return { time: this.time.slice(from, to), values, columns };
   }
 
   clear(): void {

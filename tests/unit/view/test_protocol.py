@@ -81,8 +81,42 @@ def test_a_snapshot_is_bounded(gpus: int) -> None:
     session = make_session(gpus, samples=20_000)
     message, (time, values) = protocol.snapshot(session, "run", 1)
 
-    assert len(time) + len(values) <= protocol.SNAPSHOT_BYTES
+    assert len(time) + len(values) <= protocol.FULL.row_bytes
     assert message["rows"] * 8 == len(time)
+
+
+@pytest.mark.parametrize(("gpus", "most"), [(1, 3_500), (8, 11_000)])
+def test_an_outline_is_small_and_says_that_it_is_coarse(gpus: int, most: int) -> None:
+    """Schema, spans, samples and steps together, however long the run."""
+    session = make_session(gpus, samples=20_000)
+    add_steps(session, 2500)
+    for number in range(30):
+        span = session.open_span("epoch", f"epoch {number}", session.last_sample)
+        session.close_span(span.id, session.last_sample, {})
+    message, buffers = protocol.snapshot(session, "run", 1, detail=protocol.COARSE)
+
+    assert message["coarse"]
+    assert "coarse" not in protocol.snapshot(session, "run", 1)[0]
+    assert len(json.dumps(message)) + sum(map(len, buffers)) < most
+
+
+def test_news_that_fold_keep_extremes_and_gaps() -> None:
+    """Where little may be sent, many samples become few rows, the highest and the lowest among them."""
+    session = make_session(samples=0)
+    samples: list[tuple[float, tuple[float, ...]]] = [(at / 10, (5.0,) * 4) for at in range(90)]
+    samples[7], samples[20] = (0.7, (1.0,) * 4), (2.0, (9.0,) * 4)
+    samples.insert(15, (1.45, ()))
+    message, (time, values) = protocol.rows(
+        session, "run", 1, samples, [], detail=protocol.BRIEF_NEWS
+    )
+    decoded = np.frombuffer(values, "<f4").reshape(-1, 3)
+    seconds = np.frombuffer(time, "<f8")
+
+    assert message["rows"] == len(seconds) <= 40
+    assert (np.diff(seconds) >= 0).all()
+    assert (np.nanmin(decoded), np.nanmax(decoded)) == (1.0, 9.0)
+    assert np.isnan(decoded[seconds == 1.45]).all()
+    assert (seconds == 1.45).sum() == 1
 
 
 def test_a_live_message_does_not_grow_with_the_run() -> None:

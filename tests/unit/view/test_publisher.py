@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from hfmem_widget.session import Sample, Session
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.protocol import Buffers, Message, StepRows
-from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.view.publisher import ENVELOPE, Publisher
 from tests.unit.view.test_protocol import add_steps, decoded_steps, make_session
 
 
@@ -90,12 +93,24 @@ def test_the_wire_is_never_flooded(interval: float, gpus: int) -> None:
 
 
 def test_the_pace_slows_while_nobody_is_seen() -> None:
-    """After ten minutes without a sign of a reader, a message goes out every ten seconds."""
+    """After five minutes without a sign of a reader, a message goes out every 2.6 seconds."""
     line = Line(make_session(samples=0))
-    line.run(700.0, interval=0.5)
-    last = [at for at, _, _ in line.sent if at > 640]
+    line.run(390.0)
+    last = [at for at, _, _ in line.sent if at > 330]
 
-    assert len(last) <= 7
+    assert 20 <= len(last) <= 24
+    assert max(later - one for one, later in pairwise(last)) <= 3.0
+
+
+def test_a_page_that_knows_nothing_soon_gets_an_outline() -> None:
+    """However long the run, every third message is a snapshot: one comes every eight seconds."""
+    line = Line(make_session(samples=0))
+    line.run(1300.0)
+    snapshots = [
+        at for at, message, _ in line.sent if message["kind"] == "snapshot" and 300 < at < 600
+    ]
+
+    assert max(later - one for one, later in pairwise(snapshots)) <= 8.2
 
 
 def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
@@ -109,12 +124,37 @@ def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
     assert len(last) >= 30
 
 
-def test_a_closed_tab_costs_the_server_little() -> None:
-    """An hour without a reader is below 3 MB on the wire (jupyter_server keeps it all)."""
-    line = Line(make_session(gpus=1, samples=0))
-    line.run(3600.0, interval=0.5)
+@pytest.mark.parametrize(("gpus", "most"), [(1, 4_500_000), (8, 4_800_000)])
+def test_a_closed_tab_costs_the_server_little(gpus: int, most: int) -> None:
+    """Two steps a second for an hour stay below 5 MB in jupyter_server, which keeps it all."""
+    line = Line(make_session(gpus, samples=0))
+    size = 0
 
-    assert sum(size + 900 for _, _, size in line.sent) < 3_000_000
+    def keep(message: Message, buffers: Buffers) -> None:
+        nonlocal size
+        size += ENVELOPE + len(json.dumps(message)) + sum(map(len, buffers))
+
+    line.publisher._send = keep
+    for number in range(1, 7200):
+        add_steps(line.session, 1, first=number, duration=0.5)
+        line.clock.now = line.session.last_sample.time
+        for tick in range(5):
+            line.session.append(
+                Sample(line.clock.now + tick / 1000, (1.2345e10,) * len(line.session.series))
+            )
+        line.publisher(line.session)
+
+    assert 1_000_000 < size < most
+
+
+def test_nothing_new_is_lost_by_an_outline() -> None:
+    """What a coarse snapshot stands in the place of comes with the next rows."""
+    line = Line(make_session(samples=0))
+    line.run(29.0)
+    kinds = {message.get("coarse", False) for _, message, _ in line.sent}
+
+    assert kinds == {True, False}
+    assert len(line.times) == pytest.approx(290, abs=3)
 
 
 def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick() -> None:

@@ -1,0 +1,123 @@
+"""A kernel of a Jupyter server and the websocket to it, as a page has them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+from typing import Any, Self
+from uuid import uuid4
+
+from jupyter_server.services.kernels.connection.base import deserialize_binary_message
+from websocket import WebSocket, WebSocketTimeoutException, create_connection
+
+from tests.browser.jupyter import JupyterLab
+
+TIMEOUT = 60.0
+
+
+class Channel:
+    """A kernel and one client of it, that may hang up, come back, or not read.
+
+    Parameters
+    ----------
+    server : JupyterLab
+    """
+
+    def __init__(self, server: JupyterLab) -> None:
+        request = urllib.request.Request(
+            f"{server.url}api/kernels",
+            data=b'{"name": "python3"}',
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            self.kernel = json.load(answer)["id"]
+        # The server keeps what was missed for the client that comes back under the same name.
+        self._client = uuid4().hex
+        place = f"api/kernels/{self.kernel}/channels?session_id={self._client}"
+        self._url = f"ws{server.url.removeprefix('http')}{place}"
+        self._socket: WebSocket | None = None
+        self.connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+
+    def connect(self, receive_buffer: int | None = None) -> None:
+        """Open the websocket, where wanted with so few bytes of room for what is not yet read."""
+        options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)] if receive_buffer else []
+        self._socket = create_connection(self._url, timeout=TIMEOUT, sockopt=options)
+
+    def hang_up(self) -> None:
+        """Close the websocket; the kernel lives on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, code: str) -> str:
+        """Send a cell, wait for nothing, and return the request's id."""
+        request = uuid4().hex
+        header = {
+            "msg_id": request,
+            "msg_type": "execute_request",
+            "session": self._client,
+            "username": "",
+            "version": "5.3",
+        }
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        message = {"channel": "shell", "header": header, "content": content}
+        assert self._socket is not None
+        self._socket.send(json.dumps({**message, "parent_header": {}, "metadata": {}}))
+        return request
+
+    def run(self, code: str) -> list[dict[str, Any]]:
+        """Run a cell and return what came until the kernel was idle."""
+        request = self.send(code)
+        came: list[dict[str, Any]] = []
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            came.append(self.read())
+            last = came[-1]
+            if last["header"]["msg_type"] == "error":
+                raise RuntimeError("\n".join(last["content"]["traceback"]))
+            is_ours = last["parent_header"].get("msg_id") == request
+            if is_ours and last["content"].get("execution_state") == "idle":
+                return came
+        message = "the cell did not end in time"
+        raise TimeoutError(message)
+
+    def read(self) -> dict[str, Any]:
+        """Return the next message."""
+        assert self._socket is not None
+        data = self._socket.recv()
+        if isinstance(data, bytes):
+            message: dict[str, Any] = deserialize_binary_message(data)  # type: ignore[no-untyped-call]  # jupyter_server's
+            return message
+        parsed: dict[str, Any] = json.loads(data)
+        return parsed
+
+    def read_until_still(self, seconds: float = 2.0) -> list[dict[str, Any]]:
+        """Return what comes until nothing has come for so long."""
+        assert self._socket is not None
+        self._socket.settimeout(seconds)
+        came = []
+        try:
+            while True:
+                came.append(self.read())
+        except WebSocketTimeoutException:
+            self._socket.settimeout(TIMEOUT)
+        return came
+
+
+def told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages of the wire among a kernel's messages."""
+    found = [
+        one["content"]["data"]["content"]
+        for one in messages
+        if one["header"]["msg_type"] == "comm_msg"
+        and one["content"]["data"].get("method") == "custom"
+    ]
+    return [one for one in found if "run" in one]

@@ -1,0 +1,140 @@
+"""What a page that is closed, or does not read, costs a real Jupyter server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.browser.channel import Channel, told
+from tests.browser.jupyter import JupyterLab
+
+MOST = 5_000_000
+PREPARE = """
+import time
+from hfmem_widget.session import Device, DeviceSteps, Sample, Series, Session, StepGroup
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.view.live import Broadcast
+from hfmem_widget.view.publisher import Publisher
+
+def watch(hours, gpus):
+    session, clock = Session("fine-tune"), FakeClock()
+    keys = [f"cuda:{gpu}" for gpu in range(gpus)]
+    metrics = ("allocated", "reserved", "device_used")
+    session.adopt(
+        [Device(key, "NVIDIA H200", total=150e9) for key in keys],
+        [Series(key, metric, metric) for key in keys for metric in metrics],
+    )
+    broadcast = Broadcast(session, panel=True)
+    broadcast._publisher = Publisher(session, broadcast._send, clock=clock)
+    for kind in ("cell", "train", "epoch"):
+        session.open_span(kind, kind, Sample(0.0, ()))
+    for number in range(round(hours * 3600)):
+        for tenth in range(10):
+            clock.advance(0.1)
+            session.append(Sample(clock.now, (1.2345678e10 + number,) * len(session.series)))
+            if tenth % 5 == 4:
+                made = DeviceSteps(2e10, "exact", 1e10, number, 4096.0, 1e10, {"forward": 1.5e10})
+                session.steps.append(StepGroup(
+                    3, 2 * number + tenth // 5, 2 * number + tenth // 5, clock.now - 0.45, clock.now,
+                    8.0, 512.0, 4096.0, 4000.0, dict.fromkeys(keys, made),
+                ))
+            broadcast(session)
+        # Neither the kernel's socket nor a limit of the server's is asked to take an hour in a second.
+        time.sleep(0.001)
+    print("seq", broadcast._publisher._seq)
+    return broadcast
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[JupyterLab]:
+    """Return a server of the test's own: what others left in its memory would be counted."""
+    with JupyterLab(tmp_path) as server:
+        yield server
+
+
+def memory(server: JupyterLab) -> int:
+    """Return the bytes that the server's process has resident."""
+    return int(psutil.Process(server.pid).memory_info().rss)
+
+
+def wait_for(path: Path) -> None:
+    """Wait until the kernel has made a file."""
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def hour(mark: Path, gpus: int) -> str:
+    """Return a cell that watches a simulated hour and then makes a file."""
+    return f"kept = watch(1.0, {gpus})\nopen({str(mark)!r}, 'w').close()"
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_tab_closed_for_an_hour(server: JupyterLab, tmp_path: Path, gpus: int) -> None:
+    """It costs the server less than 5 MB, and to the page that comes back the newest arrives."""
+    mark = tmp_path / "ended"
+    with Channel(server) as page:
+        page.run(f"{PREPARE}\nkept = watch(0.02, {gpus})")
+        before = memory(server)
+        page.send(hour(mark, gpus))
+        page.hang_up()
+        wait_for(mark)
+        # The newest messages are still on their way.
+        time.sleep(1.0)
+        cost = memory(server) - before
+        page.connect()
+        came = page.read_until_still()
+
+    printed = "".join(one["content"].get("text", "") for one in came)
+    assert cost < MOST
+    assert f"seq {told(came)[-1]['seq']}" in printed
+
+
+def test_a_page_that_never_reads(server: JupyterLab, tmp_path: Path) -> None:
+    """A laptop asleep with its socket open costs no more than a closed tab; awake, it gets the newest."""
+    mark = tmp_path / "ended"
+    with Channel(server) as page:
+        page.run(f"{PREPARE}\nkept = watch(0.02, 1)")
+        page.hang_up()
+        # Else the system's own buffers hold the whole hour, and the server has nothing to keep.
+        page.connect(receive_buffer=4096)
+        before = memory(server)
+        page.send(hour(mark, 1))
+        wait_for(mark)
+        time.sleep(1.0)
+        cost = memory(server) - before
+        came = page.read_until_still()
+
+    printed = "".join(one["content"].get("text", "") for one in came)
+    assert cost < MOST
+    assert f"seq {told(came)[-1]['seq']}" in printed
+
+
+FLOOD = """%%memwatch --label flood
+import time
+from IPython.display import display
+time.sleep(1.0)
+for number in range(6000):
+    display(number)
+time.sleep({pause})
+"""
+
+
+def test_a_display_flood_costs_messages_and_not_the_end(server: JupyterLab) -> None:
+    """The server drops ours with the user's own; a snapshot heals what is missing, and the end arrives."""
+    with Channel(server) as page:
+        page.run("%load_ext hfmem_widget")
+        messages = told(page.run(FLOOD.format(pause=9.0)))
+    seqs = [one["seq"] for one in messages]
+    lost = max(pairwise(seqs), key=lambda pair: pair[1] - pair[0])
+
+    assert lost[1] - lost[0] > 1
+    assert any(one["kind"] == "snapshot" and one["seq"] >= lost[1] for one in messages[:-1])
+    assert messages[-1]["status"]["state"] == "stopped"

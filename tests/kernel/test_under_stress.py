@@ -1,0 +1,104 @@
+"""A starved poller, a widget taken away, a copied object, a spawned child."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.testing import scripted_run
+from tests.kernel.drive import Kernel
+
+LOAD = "%load_ext hfmem_widget"
+STARVED = """%%memwatch --label starved --output session
+import time
+time.sleep(0.5)
+kept = bytearray(64_000_000)
+power = 7 ** 1_500_000  # one operation: nobody else has the interpreter's lock meanwhile
+time.sleep(0.5)
+"""
+CLOSED = """%%memwatch --label closed
+import time
+from ipywidgets.widgets.widget import _instances
+time.sleep(1.0)
+ours = [widget for widget in list(_instances.values()) if type(widget).__name__ == "MemoryWidget"]
+for widget in ours:
+    widget.close()
+time.sleep(1.0)
+"""
+SPAWN = """
+import multiprocessing, sys, threading
+
+def child(queue):
+    before = threading.active_count()
+    import hfmem_widget
+    heavy = [name for name in ("torch", "transformers", "plotly", "pynvml") if name in sys.modules]
+    queue.put((threading.active_count() - before, heavy))
+
+if __name__ == "__main__":
+    import hfmem_widget
+    with hfmem_widget.watch("parent", quiet=True):
+        context = multiprocessing.get_context("spawn")
+        queue = context.Queue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        print(queue.get(timeout=30))
+        process.join()
+"""
+
+
+def test_a_starved_poller_leaves_a_gap_and_right_figures(kernel: Kernel) -> None:
+    """What holds the interpreter's lock delays samples: a gap is kept and counted; the cell's Δ is right."""
+    kernel.run(LOAD)
+    kernel.run(STARVED)
+    told = kernel.run(
+        "gaps = session.timeline.gaps\n"
+        "cell = session.spans[0]\n"
+        "delta = session.value(cell.after, 'cpu/allocated') - session.value(cell.before, 'cpu/allocated')\n"
+        "print(len(gaps), max(stop - start for start, stop in gaps) > 0.3, session.polling.missed > 0,"
+        " delta >= 64_000_000)"
+    ).text()
+
+    count, *facts = told.split()
+    assert int(count) >= 1
+    assert facts == ["True", "True", "True"]
+
+
+def test_a_widget_closed_while_it_is_fed_harms_nothing(kernel: Kernel) -> None:
+    """The poller finds no comm and goes on without; the card comes, and nothing is printed."""
+    kernel.run(LOAD)
+    result = kernel.run(CLOSED)
+
+    assert result.status == "ok"
+    assert result.text("stderr") == ""
+    texts = [one.content["data"].get("text/plain", "") for one in result.displays]
+    assert any(text.startswith('memwatch "closed" · ') for text in texts)
+    assert kernel.run("print(len(ours), [widget.comm for widget in ours])").text() == "1 [None]\n"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: scripted_run("training"), lambda: hfmem_widget.watch("x")],
+    ids=["session", "watch"],
+)
+def test_what_is_tied_to_a_process_is_not_pickled(make: Callable[[], object]) -> None:
+    """A session or a watch that is sent to another process is an error here, not a dead copy there."""
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(make())
+
+
+def test_a_spawned_child_starts_nothing(tmp_path: Path) -> None:
+    """Importing the package where a watched parent spawns a process makes no thread and loads no stack."""
+    script = tmp_path / "parent.py"
+    script.write_text(SPAWN)
+    done = subprocess.run(
+        [sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.stdout == "(0, [])\n"
+    assert done.stderr == ""
