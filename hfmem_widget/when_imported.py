@@ -45,7 +45,9 @@ class WhenImported(MetaPathFinder):
         if action is None:
             return None
         for finder in sys.meta_path:
-            spec = finder.find_spec(fullname, path, target) if finder is not self else None
+            # One of before Python 3.4, as old copies of six have it, lacks the method: import passes it over.
+            find = getattr(finder, "find_spec", None) if finder is not self else None
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
             if spec is not None:
                 _act_after(spec, action)
                 return spec

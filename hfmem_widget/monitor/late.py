@@ -156,11 +156,10 @@ class LateEdges:
 
     def enter_all(self) -> None:
         """Enter what waits."""
-        if not self._waiting:
-            return
-        # Half an edge would leave a span that never ends.
+        # Half an edge would leave a span that never ends. The lock is taken where nothing waits, too: what
+        # waited a moment ago is perhaps being entered by another thread.
         with interrupts_deferred(), self._entering:
-            due = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            self._ledger.fold()
-            for edge in due:
+            while self._waiting:
+                edge = self._waiting.popleft()
+                self._ledger.fold()
                 self._enter(edge)

@@ -31,6 +31,8 @@ PROGRESS_PERIOD = 0.5
 
 CLOCK_STEP = 2.0
 
+HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
+
 _FRESH: frozenset[SpanKind | None] = frozenset({"step", "substep", "backward", "optimizer"})
 """What must not begin with a reading of the span before it, whose high it is not."""
 
@@ -124,11 +126,14 @@ class Monitor:
             watched = self._watched.get(id(session))
         if watched is None:
             return
-        for span in reversed(session.open_spans):
-            self.close_span(session, span.id, outcome)
-        with self._lock:
-            self._watched.pop(id(session), None)
-        session.stop(self._wall())
+        # Another thread may be training in it, and would go on opening spans while these are closed.
+        with watched.edges:
+            watched.ending = True
+            for span in reversed(session.open_spans):
+                self.close_span(session, span.id, outcome)
+            with self._lock:
+                self._watched.pop(id(session), None)
+            session.stop(self._wall())
 
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
@@ -140,20 +145,23 @@ class Monitor:
         watched = self._find(session)
         if not self.in_this_process:
             return session.open_span(kind, label, session.last_sample)
-        if kind in FINE_KINDS and watched.can_wait:
-            self._late.enter_if_many()
-            return self._late.begin(watched, kind, label, self._row_now(kind))
-        self._late.enter_all()
-        if not watched.windows:
-            self._poller.claim(watched.options.interval)
-        try:
-            window = self.ledger.open(bounded=not watched.options.ledger)
-            before = self._append(watched, self._row_at(window, kind))
-            return watched.open(kind, label, before, window)
-        except BaseException:
+        with watched.edges:
+            if watched.ending:
+                raise WatchStateError(HAS_ENDED)
+            if kind in FINE_KINDS and watched.can_wait:
+                self._late.enter_if_many()
+                return self._late.begin(watched, kind, label, self._row_now(kind))
+            self._late.enter_all()
             if not watched.windows:
-                self._poller.release()
-            raise
+                self._poller.claim(watched.options.interval)
+            try:
+                window = self.ledger.open(bounded=not watched.options.ledger)
+                before = self._append(watched, self._row_at(window, kind))
+                return watched.open(kind, label, before, window)
+            except BaseException:
+                if not watched.windows:
+                    self._poller.release()
+                raise
 
     def close_span(
         self,
@@ -172,26 +180,27 @@ class Monitor:
         watched = self._find(session)
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome, counts)
-        if next(reversed(watched.late), None) == span_id:
-            row = self._row_now(None)
-            return self._late.end(watched, span_id, outcome=outcome, counts=counts, row=row)
-        span = session.span(span_id)
-        if span.stop is not None:
+        with watched.edges:
+            if watched.ends_late(span_id):
+                row = self._row_now(None)
+                return self._late.end(watched, span_id, outcome=outcome, counts=counts, row=row)
+            span = session.span(span_id)
+            if span.stop is not None:
+                return span
+            for inner in session.open_within(span_id):
+                self.close_span(session, inner.id, outcome)
+            if len(watched.windows) == 1:
+                self._poller.poll_now()
+            self._late.enter_all()
+            watched.late.pop(span_id, None)
+            window = watched.windows[span_id]
+            peaks = self.ledger.close(window)
+            after = self._append(watched, self._row_at(window, span.kind))
+            del watched.windows[span_id]
+            span = watched.close(span_id, after, peaks, outcome, counts)
+            if not watched.windows:
+                self._poller.release()
             return span
-        for inner in session.open_within(span_id):
-            self.close_span(session, inner.id, outcome)
-        if len(watched.windows) == 1:
-            self._poller.poll_now()
-        self._late.enter_all()
-        watched.late.pop(span_id, None)
-        window = watched.windows[span_id]
-        peaks = self.ledger.close(window)
-        after = self._append(watched, self._row_at(window, span.kind))
-        del watched.windows[span_id]
-        span = watched.close(span_id, after, peaks, outcome, counts)
-        if not watched.windows:
-            self._poller.release()
-        return span
 
     def turn(
         self,
@@ -211,21 +220,29 @@ class Monitor:
         if not self.in_this_process:
             session.close_span(closing, session.last_sample, {}, outcome)
             return session.open_span(kind, label, session.last_sample)
-        if next(reversed(watched.late), None) == closing and kind in FINE_KINDS:
-            self._late.enter_if_many()
-            row = self._row_now(kind)
-            return self._late.turn(watched, closing, kind, label, outcome=outcome, row=row)
-        if session.span(closing).stop is not None:
-            return self.open_span(session, kind, label)
-        for inner in session.open_within(closing):
-            self.close_span(session, inner.id, outcome)
-        self._late.enter_all()
-        watched.late.pop(closing, None)
-        ending = watched.windows.pop(closing)
-        beginning = self.ledger.turn(ending)
-        edge = self._append(watched, self._row_at(beginning, kind))
-        watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
-        return watched.open(kind, label, edge, beginning)
+        with watched.edges:
+            if watched.ending:
+                raise WatchStateError(HAS_ENDED)
+            if watched.ends_late(closing) and kind in FINE_KINDS:
+                self._late.enter_if_many()
+                row = self._row_now(kind)
+                return self._late.turn(watched, closing, kind, label, outcome=outcome, row=row)
+            if session.span(closing).stop is not None:
+                return self.open_span(session, kind, label)
+            for inner in session.open_within(closing):
+                self.close_span(session, inner.id, outcome)
+            self._late.enter_all()
+            watched.late.pop(closing, None)
+            ending = watched.windows.pop(closing)
+            beginning = self.ledger.turn(ending)
+            edge = self._append(watched, self._row_at(beginning, kind))
+            watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
+            return watched.open(kind, label, edge, beginning)
+
+    def is_open(self, session: Session, span_id: int) -> bool:
+        """Return False once a span has ended, which whoever opened it need not have done."""
+        watched = self._watched.get(id(session))
+        return watched is not None and span_id in watched.windows
 
     def catch_up(self) -> None:
         """Enter in their sessions what was left for later; whoever reads spans has that done for them."""
@@ -294,6 +311,7 @@ class Monitor:
         self.ledger.forget_windows()
         self._late.forget()
         for watched in self._watched.values():
+            watched.edges = threading.RLock()
             watched.session.replace_lock()
 
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
@@ -425,8 +443,7 @@ class Monitor:
     def _find(self, session: Session) -> Watched:
         watched = self._watched.get(id(session))
         if watched is None:
-            message = "this session has ended; begin a new one with hfmem_widget.watch()"
-            raise WatchStateError(message)
+            raise WatchStateError(HAS_ENDED)
         return watched
 
 

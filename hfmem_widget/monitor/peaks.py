@@ -173,7 +173,7 @@ class PeakLedger:
                 f"{DEVICE_TYPE}:{device} {format_bytes(shadow)} (the counter says {format_bytes(raw)})"
                 for device in self._allocator.devices()
                 if (shadow := _statistic(self._seen_by_user(device), "allocated_bytes", "peak"))
-                > (raw := _statistic(self._allocator.stats(device), "allocated_bytes", "peak"))
+                > (raw := _statistic(self._stats(device), "allocated_bytes", "peak"))
             ]
             self._flaw()
             self._allocator.uninstall()
@@ -242,7 +242,7 @@ class PeakLedger:
         """Return `so_far`, and the readings that it rests on."""
         with self._lock:
             self.fold()
-            readings = {one: self._allocator.stats(one) for one in self._allocator.devices()}
+            readings = {one: self._stats(one) for one in self._allocator.devices()}
             for device, stats in readings.items():
                 if _in_use(stats):
                     self._note(device, stats)
@@ -265,10 +265,10 @@ class PeakLedger:
         before: dict[int, Stats] = {}
         after: dict[int, Stats] = {}
         for device in self._allocator.devices():
-            stats = before[device] = self._allocator.stats(device)
+            stats = before[device] = self._stats(device)
             if _in_use(stats):
                 self._allocator.reset_peak(device)
-                after[device] = self._allocator.stats(device)
+                after[device] = self._stats(device)
         self.in_use = bool(after)
         self._unfolded.append(_Edge(before, after, closing, opening))
         if not late:
@@ -336,15 +336,21 @@ class PeakLedger:
                 peaks[_key(device, metric)] = Peak(known, "at least")
         return peaks
 
+    def _stats(self, device: int) -> Stats:
+        try:
+            return self._allocator.stats(device)
+        except Exception:  # noqa: BLE001  (torch.cuda.CUDAPluggableAllocator keeps none and raises)
+            return {}
+
     def _seen_by_user(self, device: int) -> Stats:
-        return self._user_reads(self._allocator.stats, device)
+        return self._user_reads(self._stats, device)
 
     def _user_reads(self, raw: Callable[[int], Stats], device: int) -> Stats:
         with self._lock:
             self.fold()
             stats = raw(device)
             shadow = self._shadow.get(device)
-            if shadow is not None:
+            if shadow is not None and stats:
                 shadow.show(stats)
             return stats
 

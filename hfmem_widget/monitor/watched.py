@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,10 @@ class Watched:
         The ledger's window of each open span.
     late : dict of int to Span
         The open spans that the session may not know yet, in order of opening.
+    edges : threading.RLock
+        Held while a span is opened or closed: the one who ends a session need not be the one who trains.
+    ending : bool
+        True once no more spans are to be opened.
     """
 
     session: Session
@@ -37,6 +42,8 @@ class Watched:
     origin: float
     windows: dict[int, Window] = field(default_factory=dict)
     late: dict[int, Span] = field(default_factory=dict)
+    edges: threading.RLock = field(default_factory=threading.RLock)
+    ending: bool = False
     _columns: list[int] | None = None
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
@@ -44,6 +51,10 @@ class Watched:
     def can_wait(self) -> bool:
         """True where a span of a step may be entered in the session later than it was made."""
         return bool(self.windows) and self.options.ledger and not self.options.resident_peak
+
+    def ends_late(self, span_id: int) -> bool:
+        """Return True where a span that may not be entered yet is the newest that is open."""
+        return span_id in self.late and next(reversed(self.windows)) == span_id
 
     def adopt(self, sampler: Sampler) -> None:
         """Take over the devices and series that have appeared, as far as they are wanted."""

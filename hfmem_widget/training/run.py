@@ -38,7 +38,9 @@ def _harmless(
             with interrupts_deferred():
                 method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (a callback that raises would end the training)
-            self.give_up(error)
+            # Whoever ended the session on another thread, in the middle of this, ended the run with it.
+            if self.session.running:
+                self.give_up(error)
 
     return guarded
 
@@ -64,15 +66,18 @@ class TrainingRun:
         self._asides: dict[int, SpanKind] = {}
         self._counts: dict[str, float] = {}
         self._substeps = 0
+        self._own_steps: set[int] = set()
         self._since_log: dict[str, float] = {}
         self._thread = threading.get_ident()
         self._gave_up = False
-        session.on_step(self._remember)
 
     @property
     def alive(self) -> bool:
-        """False once its session has ended, on another thread, or after a fault of ours."""
-        return not self._gave_up and self.session.running and threading.get_ident() == self._thread
+        """False once its session or its cell has ended, on another thread, or after a fault of ours."""
+        if self._gave_up or not self.session.running or threading.get_ident() != self._thread:
+            return False
+        train = self._open.get("train")
+        return train is None or self._monitor.is_open(self.session, train)
 
     @property
     def evaluating(self) -> bool:
@@ -88,6 +93,8 @@ class TrainingRun:
     def train_begins(self, label: str, counts: Mapping[str, float]) -> None:
         """Begin a training, or a further attempt at it."""
         self._close("train", TRIED_AGAIN)
+        self.session.off_step(self._remember)
+        self.session.on_step(self._remember)
         self._begin("train", label)
         self.session.count(self._open["train"], counts)
 
@@ -104,6 +111,7 @@ class TrainingRun:
         self._counts = {"step": float(number)}
         self._substeps = 0
         self._begin("step", f"step {number}")
+        self._own_steps.add(self._open["step"])
 
     @_harmless
     def forward_begins(self, shape: Mapping[str, float]) -> None:
@@ -154,10 +162,10 @@ class TrainingRun:
         """End the epoch."""
         self._close("epoch")
 
-    @_harmless
     def ended(self, outcome: str = "done") -> None:
         """End everything, however it ended; ending again does nothing."""
-        self._close(next(iter(self._open), "train"), outcome)
+        self._close_all(outcome)
+        # A session outlives the run that it ended under.
         self.session.off_step(self._remember)
 
     @contextmanager
@@ -204,6 +212,10 @@ class TrainingRun:
         return figures
 
     def _remember(self, step: Span) -> None:
+        # Within one of them another Trainer may train.
+        if step.id not in self._own_steps:
+            return
+        self._own_steps.discard(step.id)
         self._raise(self._since_log, step.peaks)
         if "tokens" in step.counts:
             self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + step.counts["tokens"]
@@ -230,6 +242,10 @@ class TrainingRun:
     def _end_aside(self, outcome: str) -> None:
         if self._asides:
             self._monitor.close_span(self.session, self._asides.popitem()[0], outcome)
+
+    @_harmless
+    def _close_all(self, outcome: str) -> None:
+        self._close(next(iter(self._open), "train"), outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id

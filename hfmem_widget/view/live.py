@@ -131,6 +131,14 @@ class CellView:
         self._session.unsubscribe(self._on_tick)
         with self._lock:
             self._finished = True
+        try:
+            self._leave_still_forms(span)
+        finally:
+            self._screen.close()
+            if self._broadcast is not None:
+                self._broadcast.close()
+
+    def _leave_still_forms(self, span: Span) -> None:
         long_enough = bool(self._chart_id) and span.duration >= PATIENCE
         still = chart_bundle(self._session, span) if long_enough else None
         bundle = card_bundle(self._session, span, with_chart=still is not None)
@@ -140,9 +148,6 @@ class CellView:
             self._screen.show(bundle)
         if self._chart_id and (still is not None or self._broadcast is not None):
             self._screen.replace(self._chart_id, still or {})
-        self._screen.close()
-        if self._broadcast is not None:
-            self._broadcast.close()
 
     def _on_tick(self, session: Session) -> None:
         broadcast = self._broadcast

@@ -107,3 +107,15 @@ def test_a_module_that_is_not_there_is_still_not_found() -> None:
             importlib.import_module("hfmem_no_such_module")
     finally:
         waiting.end()
+
+
+def test_a_finder_of_the_old_kind_is_passed_over(seen: list[int]) -> None:
+    """Old copies of six put one there, and import itself leaves it out."""
+    old = object()
+    sys.meta_path.insert(1, old)  # type: ignore[arg-type]  # that it is no finder is the point
+    try:
+        importlib.import_module(NAME)
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not old]
+
+    assert seen == [1]

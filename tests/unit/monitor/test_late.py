@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.late import MOST_WAITING
+from hfmem_widget.monitor.sampler import Known
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Session
+from hfmem_widget.session import Peak, Session, Span
 from tests.unit.monitor.conftest import Bench
 
 KEY = "cuda:0/allocated"
@@ -222,6 +223,66 @@ def test_many_threads_lose_nothing() -> None:
 
     assert len({span.id for span in spans}) == len(spans) == 801
     assert all(span.stop is not None for span in spans[1:])
+
+
+def test_who_looks_waits_for_another_thread_to_finish_entering(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing waits any more by then, and yet the session does not know all."""
+    step = Step()
+    step.begin()
+    entering, go_on = threading.Event(), threading.Event()
+    read = step.bench.sampler.edge
+
+    def held(known: Known, *, share: float | None = None) -> tuple[float, ...]:
+        if threading.current_thread() is other:
+            entering.set()
+            go_on.wait()
+        return read(known, share=share)
+
+    monkeypatch.setattr(step.bench.sampler, "edge", held)
+    other = threading.Thread(target=step.monitor.catch_up)
+    other.start()
+    entering.wait()
+    seen: list[int] = []
+    reader = threading.Thread(target=lambda: seen.append(len(step.session.spans)))
+    reader.start()
+    reader.join(0.05)
+    go_on.set()
+    other.join()
+    reader.join()
+
+    assert seen == [2]
+
+
+def test_what_was_left_open_in_a_step_ends_with_it() -> None:
+    """It is no parent of the next step."""
+    step = Step()
+    step.begin()
+    left_open = step.monitor.open_span(step.session, "block")
+    step.end()
+
+    assert step.session.span(left_open.id).stop is not None
+
+
+def test_no_span_is_opened_while_its_session_is_ended() -> None:
+    """A training on another thread would leave it open, and the poller running, for good."""
+    step = Step()
+    refused: list[WatchStateError] = []
+
+    def next_step(_: Span) -> None:
+        try:
+            step.begin()
+        except WatchStateError as error:
+            refused.append(error)
+
+    step.session.on_step(next_step)
+    step.monitor.open_span(step.session, "step")
+    step.monitor.end(step.session)
+
+    assert len(refused) == 1
+    assert not step.monitor.polling
+    assert step.monitor.ledger.open_windows == 0
 
 
 def test_a_session_that_has_ended_takes_no_more() -> None:

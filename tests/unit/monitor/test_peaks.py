@@ -386,3 +386,26 @@ def test_installing_many_times_leaves_the_originals(rounds: int) -> None:
         ledger.uninstall()
 
     assert not allocator.installed
+
+
+def test_a_device_without_statistics_leaves_the_others_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pluggable allocator raises instead, also for the user, and what was read before is not lost."""
+    allocator = FakeAllocator(2)
+    read = allocator.stats
+
+    def stats(device: int) -> dict[str, Any]:
+        if device == 1:
+            raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+        return read(device)
+
+    monkeypatch.setattr(allocator, "stats", stats)
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(4096))
+    peaks = ledger.close(window)
+
+    assert peaks["cuda:0/allocated"] == Peak(4096, "exact")
+    assert not any(key.startswith("cuda:1/") for key in peaks)
+    assert allocator.user_stats(0)["allocated_bytes"]["all"]["peak"] == 4096

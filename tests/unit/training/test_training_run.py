@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 
@@ -193,10 +194,38 @@ def test_a_session_that_has_ended_is_left_alone(
     assert sum(span.kind == "step" for span in session.spans) == 1
 
 
+def test_an_evaluation_outside_a_training_leaves_nothing_in_the_session(
+    bench: Bench, session: Session
+) -> None:
+    """Each has a run of its own, and a session of every cell may see thousands."""
+    run = TrainingRun(bench.monitor, session)
+    with run.aside("evaluate", "evaluate"):
+        pass
+    left = weakref.ref(run)
+    del run
+
+    assert left() is None
+
+
+def test_a_run_that_outlives_its_session_leaves_nothing_in_it(
+    bench: Bench, session: Session
+) -> None:
+    """A session that the user keeps does not keep what followed its training."""
+    run = TrainingRun(bench.monitor, session)
+    run.train_begins("train", {})
+    bench.monitor.end(session)
+    run.ended()
+    left = weakref.ref(run)
+    del run
+
+    assert left() is None
+
+
 def test_figures_for_a_log_are_those_since_the_last(
     run: TrainingRun, bench: Bench, session: Session
 ) -> None:
     """The highest peak and the sum of tokens since they were last taken."""
+    run.train_begins("train", {})
     bench.host.values = [50.0, 70.0]
     one_step(run, 1)
     bench.host.values = [30.0, 60.0]
@@ -214,6 +243,22 @@ def test_figures_for_a_log_are_those_since_the_last(
     assert run.take_figures() == {}
 
 
+def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
+    run: TrainingRun, bench: Bench, session: Session
+) -> None:
+    """A callback may train another Trainer, whose tokens are its own."""
+    run.train_begins("train", {})
+    run.step_begins(1)
+    run.forward_begins(SHAPE)
+    within = TrainingRun(bench.monitor, session)
+    within.train_begins("train", {})
+    one_step(within)
+    within.ended()
+    run.step_ended()
+
+    assert run.take_figures()["tokens"] == 16.0
+
+
 def test_figures_of_an_open_evaluation_are_its_own(
     run: TrainingRun, bench: Bench, session: Session
 ) -> None:
@@ -225,3 +270,17 @@ def test_figures_of_an_open_evaluation_are_its_own(
         figures = run.take_figures("evaluate")
 
     assert figures == {"peak_allocated": 40.0, "peak_reserved": 45.0, "allocated": 40.0}
+
+
+def test_a_training_that_outlives_its_cell_is_followed_no_more(
+    run: TrainingRun, bench: Bench, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under `%memwatch on` the session goes on; a training in a background thread would fill it."""
+    run.train_begins("train", {})
+    one_step(run, 1)
+    bench.monitor.close_span(session, session.spans[0].id)
+    one_step(run, 2)
+
+    assert sum(span.kind == "step" for span in session.spans) == 1
+    assert not bench.monitor.polling
+    assert capsys.readouterr().err == ""
