@@ -120,6 +120,21 @@ class LateEdges:
             self._waiting.append(LateEdge(watched, window, time, row, ended, ending, begun))
         return begun
 
+    def enter_if_many(self) -> None:
+        """Enter what waits, if that is more than it should be."""
+        if len(self._waiting) >= MOST_WAITING:
+            self.enter_all()
+
+    def enter_all(self) -> None:
+        """Enter what waits."""
+        # Half an edge would leave a span that never ends. The lock is taken where nothing waits, too: what
+        # waited a moment ago is perhaps being entered by another thread.
+        with interrupts_deferred(), self._entering:
+            while self._waiting:
+                edge = self._waiting.popleft()
+                self._ledger.fold()
+                self._enter(edge)
+
     def forget(self) -> None:
         """Drop what waits and who holds the locks: for a forked child."""
         self._waiting.clear()
@@ -148,18 +163,3 @@ class LateEdges:
             counts=counts,
         )
         return time, ended
-
-    def enter_if_many(self) -> None:
-        """Enter what waits, if that is more than it should be."""
-        if len(self._waiting) >= MOST_WAITING:
-            self.enter_all()
-
-    def enter_all(self) -> None:
-        """Enter what waits."""
-        # Half an edge would leave a span that never ends. The lock is taken where nothing waits, too: what
-        # waited a moment ago is perhaps being entered by another thread.
-        with interrupts_deferred(), self._entering:
-            while self._waiting:
-                edge = self._waiting.popleft()
-                self._ledger.fold()
-                self._enter(edge)
