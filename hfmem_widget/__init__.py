@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
     from hfmem_widget.options import WatchOptions
-    from hfmem_widget.session import Device, Finding, Peak, Sample, Series, Session, Span, Timeline
+    from hfmem_widget.session import (
+        Anatomy,
+        Device,
+        Finding,
+        Part,
+        Peak,
+        Sample,
+        Series,
+        Session,
+        Span,
+        Timeline,
+    )
     from hfmem_widget.spans import span
     from hfmem_widget.trainer import MemoryCallback
     from hfmem_widget.watching import watch
@@ -22,11 +33,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Anatomy": "session",
     "Device": "session",
     "Finding": "session",
     "HFMemError": "errors",
     "MemoryCallback": "trainer",
     "OptionError": "errors",
+    "Part": "session",
     "Peak": "session",
     "Sample": "session",
     "Series": "session",
@@ -41,11 +54,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Anatomy",
     "Device",
     "Finding",
     "HFMemError",
     "MemoryCallback",
     "OptionError",
+    "Part",
     "Peak",
     "Sample",
     "Series",

@@ -2,10 +2,14 @@
 
 from hfmem_widget.session.model import (
     FINE_KINDS,
+    HELD,
     ROLES,
+    Anatomy,
     Certainty,
+    Contents,
     Device,
     Finding,
+    Part,
     Peak,
     Phase,
     Polling,
@@ -20,11 +24,15 @@ from hfmem_widget.session.timeline import Timeline
 
 __all__ = [
     "FINE_KINDS",
+    "HELD",
     "ROLES",
+    "Anatomy",
     "Certainty",
+    "Contents",
     "Device",
     "DeviceSteps",
     "Finding",
+    "Part",
     "Peak",
     "Phase",
     "Polling",

@@ -1,4 +1,4 @@
-"""The nouns: devices, series, samples, spans, peaks, findings. Fields and properties, no behaviour.
+"""The nouns: devices, series, samples, spans, peaks, parts, findings. Fields and properties, no behaviour.
 
 Readings are floats (bytes are exact to 2**53, and "not available" needs NaN); times are seconds since
 the session began.
@@ -21,6 +21,9 @@ SpanKind = Literal[
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
 """What every device has a series for, whichever source fills it; `Device.total` is the fifth."""
+
+HELD = ("weights", "buffers", "gradients", "optimizer")
+"""The metrics of what a device's tensors were found to be; see `monitor.attribution`."""
 
 FINE_KINDS: frozenset[SpanKind] = frozenset({"step", "substep", "forward", "backward", "optimizer"})
 """What a long run has too many of to keep them all."""
@@ -170,6 +173,92 @@ class Phase:
     count: int = 0
     seconds: float = 0.0
     highest: Mapping[str, Span] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a device's memory, by what it is for.
+
+    Attributes
+    ----------
+    name : str
+        One of `analysis.anatomy.LABELS`, such as ``weights``, ``activations``, ``unattributed``, ``cache``.
+    label : str
+        What people read.
+    bytes : float
+        Never negative, never NaN: a part that is not known is not told.
+    note : str
+        What must be known to read the figure right; usually empty.
+    """
+
+    name: str
+    label: str
+    bytes: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """A device's memory at one moment, part by part.
+
+    Attributes
+    ----------
+    device : Device
+    moment : str
+        "now", "at the peak", "at step 12".
+    time : float
+        Seconds since the session began.
+    allocated, reserved, process : float
+        Bytes; the sums that the parts stand for as far as each reaches. NaN if unknown.
+    parts : tuple of Part
+        From the bottom of a stack to its top: first what is allocated, then what else the process has, then
+        what else the device has, and what is free.
+    certainty : {"exact", "at least", "sampled"}
+        How `allocated` is known.
+    notes : tuple of str
+        Plain sentences.
+    """
+
+    device: Device
+    moment: str
+    time: float
+    allocated: float
+    reserved: float
+    process: float
+    parts: tuple[Part, ...]
+    certainty: Certainty = "sampled"
+    notes: tuple[str, ...] = ()
+
+    def bytes(self, name: str) -> float:
+        """Return the bytes of a part by its name; NaN if it is not told."""
+        return next((part.bytes for part in self.parts if part.name == name), NOT_AVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What kind of tensors a session's models and optimizers were found to have, over all devices.
+
+    Attributes
+    ----------
+    modules, optimizers : tuple of str
+        Names of their classes.
+    parameters, trainable : int
+        Elements, each storage once; quantised ones as they are packed.
+    dtypes : mapping of str to int
+        Bytes of the weights by type, such as ``{"float32": 1340575752}``.
+    tensors : int
+        How many storages the weights have.
+    optimizer_bytes : int
+        Of all states, on all devices.
+    """
+
+    modules: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    parameters: int = 0
+    trainable: int = 0
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    tensors: int = 0
+    optimizer_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from hfmem_widget.session.model import (
     FINE_KINDS,
     NOT_AVAILABLE,
     ROLES,
+    Anatomy,
+    Contents,
     Device,
     Peak,
     Phase,
@@ -65,6 +67,8 @@ class Session:
         Every step that has ended, folded where there are very many.
     polling : Polling
         How the poller did.
+    contents : Contents
+        What the models and optimizers that were found consist of.
     notes : list of str
         What a person must know to read the numbers right, one plain sentence each.
     stopped_at : float or None
@@ -82,6 +86,7 @@ class Session:
         self.timeline = timeline if timeline is not None else Timeline(0)
         self.steps = Steps()
         self.polling = Polling()
+        self.contents = Contents()
         self.notes: list[str] = []
         self._index: dict[str, int] = {}
         self._spans: dict[int, Span] = {}
@@ -359,10 +364,29 @@ class Session:
 
     def figure(self) -> go.Figure:
         """Return the session as a `plotly.graph_objects.Figure`."""
-        # The one reference against the arrow: a method where users look for it, like DataFrame.plot.
+        # Against the arrow, as in `anatomy`: a method where users look for it, like DataFrame.plot.
         from hfmem_widget.view.figure import figure
 
         return figure(self)
+
+    def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
+        """Return what a device's memory is, or was, made of; see `hfmem_widget.Anatomy`.
+
+        Parameters
+        ----------
+        at : "now", "peak" or int, optional
+            The newest reading, the highest allocated of the session, or the peak of a step by its number.
+        device : str, optional
+            Its key; by default the one on which most was allocated.
+
+        Raises
+        ------
+        OptionError
+            If there is no such moment or device.
+        """
+        from hfmem_widget.analysis.anatomy import anatomy
+
+        return anatomy(self, at, device)
 
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "sources": GROUND | {"session"},
     "monitor": GROUND | {"session", "sources", "options"},
     "analysis": GROUND | {"session"},
-    "view": GROUND | {"session", "analysis"},
+    "view": GROUND | {"session", "analysis", "forecast"},
     "options": GROUND,
     "testing": GROUND | {"session", "sources"},
     "training": GROUND | {"session", "monitor"},
@@ -34,8 +34,11 @@ MAY_IMPORT = {
     "stretch": GROUND | {"session", "monitor", "view", "options"},
     "watching": GROUND | {"monitor", "view", "options", "stretch", "training", "trainer"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
+    "history": GROUND | {"session", "analysis"},
+    "forecast": GROUND | {"session"},
     "magics": GROUND
-    | {"session", "monitor", "view", "options", "stretch", "every_cell", "attaching"},
+    | {"session", "monitor", "analysis", "forecast", "view", "options", "history"}
+    | {"stretch", "every_cell", "attaching"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
@@ -46,14 +49,14 @@ HOMES = {
     "psutil": {"sources/host.py"},
     "transformers": {"trainer.py", "watching.py"},
     "anywidget": {"view/widget.py"},
-    "IPython": {"magics.py", "__init__.py"},
+    "IPython": {"magics/__init__.py", "magics/memwatch.py", "magics/report.py", "__init__.py"},
     "plotly": {"view/figure.py", "session/session.py"},
     "threading.Thread": {"monitor/ticker.py"},
 }
 """The one file that may touch each of these (`__init__`, `session` and `watching` only for type checkers)."""
 
-METHOD_WHERE_USERS_LOOK = ("session/session.py", "view")
-"""`Session.figure()`: the one import against the arrow, inside a method."""
+METHODS_WHERE_USERS_LOOK = {("session/session.py", "view"), ("session/session.py", "analysis")}
+"""`Session.figure()` and `Session.anatomy()`: the imports against the arrow, inside methods."""
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -81,7 +84,7 @@ def test_imports_only_point_down(path: Path) -> None:
         if parts[0] != NAME or len(parts) == 1:
             continue
         target = parts[1]
-        if (relative, target) == METHOD_WHERE_USERS_LOOK or not (
+        if (relative, target) in METHODS_WHERE_USERS_LOOK or not (
             (PACKAGE / target).is_dir() or (PACKAGE / f"{target}.py").exists()
         ):
             continue

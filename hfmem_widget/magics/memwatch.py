@@ -12,7 +12,6 @@ import ast
 import keyword
 import re
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -20,9 +19,9 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, Intera
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.attaching import attach, detach
 from hfmem_widget.errors import OptionError
 from hfmem_widget.faults import harmless, warn
+from hfmem_widget.history import History
 from hfmem_widget.labels import plain
 from hfmem_widget.options import WatchOptions
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from hfmem_widget.every_cell import EveryCell
+    from hfmem_widget.session import Session
     from hfmem_widget.stretch import Watch
 
 NAME = "memwatch"
@@ -46,11 +46,19 @@ _CELL_MAGIC = re.compile(r"%%(?P<name>\w+)(?:[ \t]+(?P<line>.*?))?[ \t]*\r?\n?$"
 
 @magics_class
 class MemwatchMagics(Magics):
-    """The magics of one shell, and the watches its cells are in."""
+    """The magics of one shell, and the watches its cells are in.
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    Parameters
+    ----------
+    shell : InteractiveShell
+    history : History
+        Where the cells that were watched are kept.
+    """
+
+    def __init__(self, shell: InteractiveShell, history: History) -> None:
         super().__init__(shell)
         self._shell = shell
+        self._history = history
         self._running: list[ExecutionInfo] = []
         self._watches: list[tuple[ExecutionInfo, Watch]] = []
         self._every_cell: EveryCell | None = None
@@ -270,7 +278,8 @@ class MemwatchMagics(Magics):
         except Exception as error:  # noqa: BLE001  (a fault of ours must not keep the cell from running)
             warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
 
-    def _keep(self, arguments: Namespace, session: object) -> None:
+    def _keep(self, arguments: Namespace, session: Session) -> None:
+        self._history.begins(session)
         if arguments.output:
             self._shell.user_ns[arguments.output] = session
 
@@ -306,27 +315,24 @@ def arm_first_line(lines: list[str]) -> list[str]:
     return [f"{call}; {below}\n"]
 
 
-def register(shell: InteractiveShell) -> None:
+def register(shell: InteractiveShell, history: History) -> None:
     """Add the magics, their completion, and the events they live by."""
-    unregister(shell)
-    magics = MemwatchMagics(shell)
+    magics = MemwatchMagics(shell, history)
     shell.register_magics(magics)
     shell.events.register("pre_run_cell", magics.cell_begins)
     shell.events.register("post_run_cell", magics.cell_ends)
     shell.input_transformers_cleanup.append(arm_first_line)
     for command in (f"%{NAME}", f"%%{NAME}"):
         shell.set_hook("complete_command", _complete, str_key=command)
-    attach()
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take all of it back, the poller and the allocator's wrapped entry points included."""
+    """Take all of it back."""
     manager = shell.magics_manager
     magics = manager.registry.pop("MemwatchMagics", None)
     if magics is None:
         return
     magics.close()
-    detach()
     shell.events.unregister("pre_run_cell", magics.cell_begins)
     shell.events.unregister("post_run_cell", magics.cell_ends)
     shell.input_transformers_cleanup[:] = [
@@ -338,11 +344,6 @@ def unregister(shell: InteractiveShell) -> None:
     for command in (f"%{NAME}", f"%%{NAME}"):
         if completers is not None:
             completers.strs.pop(command, None)
-    monitor = sys.modules.get("hfmem_widget.monitor")
-    if monitor is not None:
-        said = monitor.release_monitor()
-        if said:
-            print(said)  # noqa: T201
 
 
 def _complete(_shell: InteractiveShell, event: Any) -> list[str]:

@@ -1,0 +1,109 @@
+"""What one reading of a device is made of, part by part, with what cannot be known as a part of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hfmem_widget.session import HELD, Part
+
+LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "weights": "weights",
+        "buffers": "buffers",
+        "optimizer": "optimizer states",
+        "gradients": "gradients",
+        "unattributed": "not attributed",
+        "activations": "activations and temporaries",
+        "rounding": "rounding to blocks",
+        "pending": "freed, but a stream still uses it",
+        "cache": "allocator cache",
+        "context": "CUDA context and libraries",
+        "driver": "driver's reserve",
+        "others": "other processes",
+        "unexplained": "context and other processes, not told apart",
+        "free": "free",
+    }
+)
+"""The parts of a GPU from the bottom of a stack to its top, and what people read."""
+
+ON_THE_HOST: Mapping[str, str] = MappingProxyType(
+    {
+        "cache": "resident, but not in the heap",
+        "others": "the rest of the machine",
+    }
+)
+"""What some of them are called where memory is the process' own heap."""
+
+OF_ALLOCATED = (*HELD, "unattributed", "activations", "rounding")
+"""What adds up to the allocated bytes."""
+
+Read = Callable[[str], float]
+"""Takes a metric and returns its value at the instant in question, NaN where it is not available."""
+
+
+def parts_of(read: Read, total: float, *, is_host: bool) -> tuple[Part, ...]:
+    """Return the parts of a device that are known at one instant, in the order of `LABELS`.
+
+    Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
+    two readings of different instants may, the remainder is nothing.
+
+    Parameters
+    ----------
+    read : callable
+        The metrics of the allocator, of what its tensors were found to be, and of the driver, in bytes.
+    total : float
+        The device's capacity in bytes; NaN if unknown.
+    is_host : bool
+        Whether its memory is the process' own heap, which has no allocator of PyTorch's.
+    """
+    known = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
+    labels = {**LABELS, **ON_THE_HOST} if is_host else LABELS
+    return tuple(Part(name, labels[name], known[name]) for name in LABELS if known.get(name, 0) > 0)
+
+
+def allocated_parts(read: Read) -> dict[str, float]:
+    """Return what the allocated bytes are made of; empty where nothing is allocated."""
+    allocated = read("allocated")
+    if not allocated > 0:
+        return {}
+    known = {name: value for name in HELD if (value := read(name)) > 0}
+    requested = read("requested")
+    if math.isnan(requested):
+        requested = allocated
+    remainder = max(0.0, requested - sum(known.values()))
+    # What nobody explained when the step began is not what the step made.
+    before = read("unattributed")
+    held = remainder if math.isnan(before) else min(remainder, before)
+    known["unattributed"] = held
+    known["activations"] = remainder - held
+    known["rounding"] = max(0.0, allocated - requested)
+    return known
+
+
+def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
+    allocated, reserved, used = read("allocated"), read("reserved"), read("device_used")
+    ours = reserved if reserved > 0 else 0.0
+    if is_host:
+        return {
+            "cache": max(0.0, reserved - allocated),
+            "others": max(0.0, used - reserved),
+            "free": max(0.0, total - used),
+        }
+    parts = {}
+    active = read("active")
+    if not math.isnan(active):
+        parts["pending"] = max(0.0, active - allocated)
+    if ours:
+        parts["cache"] = max(0.0, reserved - (allocated if math.isnan(active) else active))
+    driver = read("driver_reserved")
+    parts["driver"] = driver = 0.0 if math.isnan(driver) else driver
+    context, others = read("context"), read("others")
+    if math.isnan(context + others):
+        parts["unexplained"] = beside = max(0.0, used - ours)
+    else:
+        parts["context"], parts["others"] = context, others
+        beside = context + others
+    parts["free"] = max(0.0, total - driver - beside - ours)
+    return parts

@@ -1,0 +1,42 @@
+"""The magics of one shell: what a person types in a notebook. One file for each."""
+
+from __future__ import annotations
+
+import sys
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from hfmem_widget.attaching import attach, detach
+from hfmem_widget.history import History
+from hfmem_widget.magics import memwatch
+from hfmem_widget.magics.report import ReportMagics, add, remove
+
+__all__ = ["register", "unregister"]
+
+REPORTS: tuple[type[ReportMagics], ...] = ()
+"""The line magics that tell something on demand."""
+
+
+def register(shell: InteractiveShell) -> None:
+    """Add the magics, their completion, and what they live by."""
+    unregister(shell)
+    history = History()
+    memwatch.register(shell, history)
+    for report in REPORTS:
+        add(report(shell, history), shell)
+    attach()
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Take all of it back, the poller and the allocator's wrapped entry points included."""
+    if "MemwatchMagics" not in shell.magics_manager.registry:
+        return
+    memwatch.unregister(shell)
+    for report in REPORTS:
+        remove(report, shell)
+    detach()
+    monitor = sys.modules.get("hfmem_widget.monitor")
+    if monitor is not None:
+        said = monitor.release_monitor()
+        if said:
+            print(said)  # noqa: T201
