@@ -14,6 +14,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import Monitor, outcome_of
+from hfmem_widget.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
@@ -45,6 +46,8 @@ class Watch(ContextDecorator):
         What to call it if the options have no label.
     follow : callable, optional
         Takes the monitor and the session, and tells something within the watch apart until it ends.
+    subjects : tuple of object
+        Models and optimizers whose tensors are counted. Only their being there is watched: none is kept alive.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Watch(ContextDecorator):
         kind: SpanKind = "block",
         title: str = "",
         follow: Follow | None = None,
+        subjects: tuple[object, ...] = (),
     ) -> None:
         self._label = options.label or title or kind
         self._options = replace(options, label=self._label)
@@ -63,6 +67,7 @@ class Watch(ContextDecorator):
         self._screen = screen
         self._kind = kind
         self._follow = follow
+        self._monitor.attribution.follow(*subjects)
         self._follower: Follower | None = None
         self._session: Session | None = None
         self._span: Span | None = None
@@ -83,6 +88,7 @@ class Watch(ContextDecorator):
             raise WatchStateError(message)
         with interrupts_deferred():
             session = self._monitor.begin(self._options)
+            harmless(follow_optimizers)
             if not self._options.quiet:
                 self._view = CellView(
                     session,

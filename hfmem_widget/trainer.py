@@ -125,7 +125,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
         """Open the training's span, and hook its model."""
-        harmless(self._train_begins, args, state, kwargs.get("model"))
+        harmless(self._train_begins, args, state, kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Close the training's span."""
@@ -178,7 +178,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self.log and self._run is not None and logs is not None:
             harmless(self._add_figures, self._run, state, logs)
 
-    def _train_begins(self, args: Any, state: Any, model: Any) -> None:
+    def _train_begins(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
         if self._trainer is None and (self._run is None or not self._run.alive):
             if any(run.alive for run in _runs.values()):
                 return  # Another callback of this class follows it.
@@ -187,6 +187,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         run = self._run
         if run is None:
             return
+        run.follow(model, optimizer)
         self._attempts += 1
         # What a resumed training has behind it; from then on they are counted, since of data that has no
         # length the Trainer knows no epochs.

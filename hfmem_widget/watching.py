@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 def watch(
     subject: str | torch.nn.Module | Trainer = "",
+    optimizer: torch.optim.Optimizer | None = None,
     *,
     label: str = "",
     interval: float = 0.1,
@@ -43,6 +44,9 @@ def watch(
     subject : str, torch.nn.Module or transformers.Trainer, optional
         A label; or a model, of which every forward pass in the block is a span of its own; or a Trainer,
         which from now on watches its own trainings wherever nothing else does.
+    optimizer : torch.optim.Optimizer, optional
+        One whose states are counted from the start; otherwise an optimizer is found at its first step, or
+        among the notebook's variables.
     label : str, optional
         What to call it; shown as plain text.
     interval : float, optional
@@ -95,6 +99,7 @@ def watch(
         monitor=shared_monitor(),
         screen=Screen(running_shell()),
         follow=follow,
+        subjects=(subject, optimizer),
     )
 
 

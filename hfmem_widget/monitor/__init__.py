@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 
+from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 
 __all__ = [
+    "Attribution",
     "Monitor",
     "PeakLedger",
     "Sampler",
@@ -28,9 +30,14 @@ def shared_monitor() -> Monitor:
     global _shared  # noqa: PLW0603  (one poller per process is the point)
     if _shared is None or not _shared.in_this_process:
         from hfmem_widget.sources import open_sources
+        from hfmem_widget.sources.tensors import TensorSource
         from hfmem_widget.sources.torch_cuda import CudaAllocator
 
-        _shared = Monitor(Sampler(open_sources(os.environ)), PeakLedger(CudaAllocator()))
+        sources = open_sources(os.environ)
+        held = next(one for one in sources if isinstance(one, TensorSource))
+        _shared = Monitor(
+            Sampler(sources), PeakLedger(CudaAllocator()), attribution=Attribution(held)
+        )
         atexit.register(_shared.shutdown)
         _follow_forks()
     return _shared

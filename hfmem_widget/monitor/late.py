@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.interrupts import interrupts_deferred
-from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.session import Sample, Span, SpanKind
 
@@ -30,12 +30,14 @@ class LateEdge:
     Attributes
     ----------
     watched : Watched
-    window : Window
-        The ledger's, which has what was read.
+    readings : mapping of int to dict
+        What the ledger read of each device.
     time : float
         Seconds since the session began.
     row : sequence of float or None
-        What was read then; None where the window has all that had to be read at that instant.
+        What else was read then; None where the ledger has all that had to be read at that instant.
+    held : sequence of float
+        What the tensors were counted to be then.
     ended, begun : Span or None
         As far as they were known at that instant: without readings and peaks.
     ending : Window or None
@@ -43,9 +45,10 @@ class LateEdge:
     """
 
     watched: Watched
-    window: Window
+    readings: Readings
     time: float
     row: Row
+    held: Sequence[float]
     ended: Span | None = None
     ending: Window | None = None
     begun: Span | None = None
@@ -59,6 +62,8 @@ class LateEdges:
     ledger : PeakLedger
     enter : callable
         Enters an edge in its session.
+    held : callable
+        Returns what the tensors were counted to be.
     clock : callable
         Monotonic seconds.
     """
@@ -67,10 +72,12 @@ class LateEdges:
         self,
         ledger: PeakLedger,
         enter: Callable[[LateEdge], None],
+        held: Callable[[], Sequence[float]],
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._enter = enter
+        self._held = held
         self._clock = clock
         self._waiting: deque[LateEdge] = deque()
         self._making = threading.Lock()
@@ -81,7 +88,11 @@ class LateEdges:
         with self._making:
             window = self._ledger.open(late=True)
             begun = self._begun(watched, window, kind, label)
-            self._waiting.append(LateEdge(watched, window, begun.start, row, begun=begun))
+            self._waiting.append(
+                LateEdge(
+                    watched, window.take_readings(), begun.start, row, self._held(), begun=begun
+                )
+            )
         return begun
 
     def end(
@@ -98,7 +109,9 @@ class LateEdges:
             window = watched.windows.pop(span_id)
             self._ledger.close(window, late=True)
             time, ended = self._ended(watched, span_id, outcome, counts)
-            self._waiting.append(LateEdge(watched, window, time, row, ended, window))
+            self._waiting.append(
+                LateEdge(watched, window.take_readings(), time, row, self._held(), ended, window)
+            )
         return ended
 
     def turn(
@@ -117,7 +130,11 @@ class LateEdges:
             window = self._ledger.turn(ending, late=True)
             time, ended = self._ended(watched, span_id, outcome, {})
             begun = self._begun(watched, window, kind, label)
-            self._waiting.append(LateEdge(watched, window, time, row, ended, ending, begun))
+            self._waiting.append(
+                LateEdge(
+                    watched, window.take_readings(), time, row, self._held(), ended, ending, begun
+                )
+            )
         return begun
 
     def enter_if_many(self) -> None:

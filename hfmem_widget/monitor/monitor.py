@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hfmem_widget.errors import WatchStateError
+from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.late import LateEdge, LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
+from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import GAP, Watched
 from hfmem_widget.options import WatchOptions
@@ -29,11 +32,14 @@ BUSY_FRACTION = 0.2
 PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
 
+REBASE_PERIOD = 0.1
+"""Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
+
 CLOCK_STEP = 2.0
 
 HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
 
-_FRESH: frozenset[SpanKind | None] = frozenset({"step", "substep", "backward", "optimizer"})
+_FRESH: frozenset[SpanKind | None] = frozenset({"substep", "backward", "optimizer"})
 """What must not begin with a reading of the span before it, whose high it is not."""
 
 
@@ -48,6 +54,8 @@ class Monitor:
         Monotonic seconds.
     wall : callable, optional
         Seconds since the epoch.
+    attribution : Attribution, optional
+        Counts what the memory is for; its source is one of the sampler's.
     cpu : callable, optional
         CPU seconds of the calling thread.
     make_ticker : callable, optional
@@ -61,15 +69,20 @@ class Monitor:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        attribution: Attribution | None = None,
         cpu: Callable[[], float] = time.thread_time,
         make_ticker: MakeTicker = Ticker,
     ) -> None:
         self.sampler = sampler
         self.ledger = ledger
+        self.attribution = (
+            Attribution(subjects=Subjects(dict)) if attribution is None else attribution
+        )
         self._clock = clock
         self._wall = wall
         self._cpu = cpu
-        self._late = LateEdges(ledger, self._enter, clock)
+        self._held = self.attribution.source
+        self._late = LateEdges(ledger, self._enter, lambda: self._held.latest, clock)
         self._poller = Poller(self._tick, make_ticker)
         self._last_ticker: Ticker | None = None
         self._missed_before = 0
@@ -77,6 +90,7 @@ class Monitor:
         self._lock = threading.RLock()
         self._last_tick = -math.inf
         self._last_progress = -math.inf
+        self._rebase_due = -math.inf
         self._last_wall = math.nan
         self._pid = os.getpid()
 
@@ -148,6 +162,7 @@ class Monitor:
         with watched.edges:
             if watched.ending:
                 raise WatchStateError(HAS_ENDED)
+            self._attribute(kind, begins=True)
             if kind in FINE_KINDS and watched.can_wait:
                 self._late.enter_if_many()
                 return self._late.begin(watched, kind, label, self._row_now(kind))
@@ -156,12 +171,16 @@ class Monitor:
                 self._poller.claim(watched.options.interval)
             try:
                 window = self.ledger.open(bounded=not watched.options.ledger)
-                before = self._append(watched, self._row_at(window, kind))
-                return watched.open(kind, label, before, window)
+                row = self._row_at(window, kind)
+                before, based = self._begin_at(watched, kind, label, row)
+                span = watched.open(kind, label, before, window)
             except BaseException:
                 if not watched.windows:
                     self._poller.release()
                 raise
+            watched.based_on = span.id if based else watched.based_on
+            session.contents = self.attribution.contents
+            return span
 
     def close_span(
         self,
@@ -182,6 +201,7 @@ class Monitor:
             return session.close_span(span_id, session.last_sample, {}, outcome, counts)
         with watched.edges:
             if watched.ends_late(span_id):
+                self._attribute(watched.late[span_id].kind, begins=False)
                 row = self._row_now(None)
                 return self._late.end(watched, span_id, outcome=outcome, counts=counts, row=row)
             span = session.span(span_id)
@@ -193,6 +213,8 @@ class Monitor:
                 self._poller.poll_now()
             self._late.enter_all()
             watched.late.pop(span_id, None)
+            self._attribute(span.kind, begins=False)
+            session.contents = self.attribution.contents
             window = watched.windows[span_id]
             peaks = self.ledger.close(window)
             after = self._append(watched, self._row_at(window, span.kind))
@@ -223,6 +245,7 @@ class Monitor:
         with watched.edges:
             if watched.ending:
                 raise WatchStateError(HAS_ENDED)
+            self._attribute(kind, begins=True)
             if watched.ends_late(closing) and kind in FINE_KINDS:
                 self._late.enter_if_many()
                 row = self._row_now(kind)
@@ -235,14 +258,34 @@ class Monitor:
             watched.late.pop(closing, None)
             ending = watched.windows.pop(closing)
             beginning = self.ledger.turn(ending)
-            edge = self._append(watched, self._row_at(beginning, kind))
+            row = self._row_at(beginning, kind)
+            edge, based = self._begin_at(watched, kind, label, row)
             watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
-            return watched.open(kind, label, edge, beginning)
+            span = watched.open(kind, label, edge, beginning)
+            watched.based_on = span.id if based else watched.based_on
+            return span
 
     def is_open(self, session: Session, span_id: int) -> bool:
         """Return False once a span has ended, which whoever opened it need not have done."""
         watched = self._watched.get(id(session))
         return watched is not None and span_id in watched.windows
+
+    def optimizer_steps(self, optimizer: object) -> None:
+        """Count what an optimizer that is about to step has before it; on the user's thread."""
+        with interrupts_deferred():
+            self.attribution.optimizer_steps(optimizer)
+
+    def optimizer_stepped(self) -> None:
+        """Count what it has made; where no span tells steps apart, one ends and another begins here."""
+        with interrupts_deferred():
+            self.attribution.optimizer_stepped()
+            watched = next(reversed(self._listening()), None)
+            now = self._clock()
+            if watched is not None and watched.based_on is None and now >= self._rebase_due:
+                self._rebase_due = now + REBASE_PERIOD
+                with watched.edges:
+                    self._adopt(watched)
+                    watched.rebase(self.sampler.edge())
 
     def catch_up(self) -> None:
         """Enter in their sessions what was left for later; whoever reads spans has that done for them."""
@@ -310,26 +353,53 @@ class Monitor:
         self.sampler.replace_locks()
         self.ledger.forget_windows()
         self._late.forget()
+        self.attribution.replace_lock()
         for watched in self._watched.values():
             watched.edges = threading.RLock()
             watched.session.replace_lock()
 
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
         """Read everything at a window's newest edge, but not again what its ledger has just read."""
-        known = readings_of_all(window.take_readings())
+        known = self._known(window.take_readings(), self._held.latest)
         return self.sampler.edge(known, share=_share_of(kind))
 
     def _row_now(self, kind: SpanKind | None) -> Sequence[float] | None:
         """Read at an edge that is entered later what is not in the ledger: all there is without a GPU."""
-        return None if self.ledger.in_use else self.sampler.edge(share=_share_of(kind))
+        if self.ledger.in_use:
+            return None
+        return self.sampler.edge({self._held.name: self._held.latest}, share=_share_of(kind))
+
+    def _known(self, readings: Readings, held: Sequence[float]) -> dict[str, Sequence[float]]:
+        return readings_of_all(readings) | {self._held.name: held}
+
+    def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
+        """Count what the memory is for; a fault in it costs the counting, not the watch."""
+        try:
+            self.attribution.at_edge(kind, begins=begins)
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
+            self._note(
+                f"What the memory is for cannot be told ({type(error).__name__}: {error}). The other figures "
+                "are unaffected. Please report this."
+            )
+
+    def _begin_at(
+        self, watched: Watched, kind: SpanKind, label: str, row: Sequence[float]
+    ) -> tuple[Sample, bool]:
+        """Append a row at which a span begins, and tell whether it knows what nothing explained there."""
+        self._adopt(watched)
+        based = watched.base(kind, label, row)
+        return self._append(watched, row), based
 
     def _enter(self, edge: LateEdge) -> None:
         """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
         row = edge.row
         if row is None:
-            row = self.sampler.edge(readings_of_all(edge.window.take_readings()), share=FINE_SHARE)
-        sample = self._append(edge.watched, row, edge.time)
+            row = self.sampler.edge(self._known(edge.readings, edge.held), share=FINE_SHARE)
         ended, begun = edge.ended, edge.begun
+        self._adopt(edge.watched)
+        if begun is not None and edge.watched.base(begun.kind, begun.label, row):
+            edge.watched.based_on = begun.id
+        sample = self._append(edge.watched, row, edge.time)
         if ended is not None and edge.ending is not None:
             peaks = edge.ending.peaks
             edge.watched.close(ended.id, sample, peaks, ended.outcome, ended.counts)
@@ -449,6 +519,8 @@ class Monitor:
 
 def _share_of(kind: SpanKind | None) -> float | None:
     """Return how much of the time reading may take where a span begins, or where one of a step ends."""
+    if kind == "step":  # what nothing explains there is measured once, for all of the step
+        return None
     if kind in _FRESH:
         return FULLEST_SHARE
     return FINE_SHARE if kind is None or kind in FINE_KINDS else None

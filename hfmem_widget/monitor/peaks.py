@@ -270,6 +270,10 @@ class PeakLedger:
                 self._allocator.reset_peak(device)
                 after[device] = self._stats(device)
         self.in_use = bool(after)
+        # Now, not when it is folded: by then the window may have met its other edge.
+        for window in (closing, opening):
+            if window is not None:
+                window.edge_at(before)
         self._unfolded.append(_Edge(before, after, closing, opening))
         if not late:
             self.fold()
@@ -289,10 +293,8 @@ class PeakLedger:
         closing, opening = edge.closing, edge.opening
         if closing is not None and closing in self._windows:
             closing.peaks = self._named(closing, self._windows.close(closing))
-            closing.edge_at(edge.before)
         if opening is not None:
             opening.flawed = not certified
-            opening.edge_at(edge.before)
             self._windows.open(opening, current)
 
     def _fold_epoch(self, device: int, before: Stats, after: Stats) -> bool:

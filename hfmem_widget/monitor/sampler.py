@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import Source
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.torch_cuda import TorchCudaSource
 
 READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
@@ -24,6 +26,9 @@ walking the heap takes 0.15 ms (1,300 free pieces that are in no cache), and a s
 
 FULLEST_SHARE = 0.05
 """The same where a step or one of its parts begins: a high of the part before it is not its own."""
+
+BESIDE_PERIOD = 0.15
+"""Seconds between looks at the host while CUDA is up: it is then the lesser of two, and a third of a tick."""
 
 STALE_AFTER = 1.0
 """Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
@@ -75,6 +80,7 @@ class Sampler:
         self._order: tuple[int, ...] = ()
         """For each column of a row, where it stands among the values of one source after the other."""
         self._layout = threading.Lock()
+        self._cuda_is_up = False
 
     def poll(self, known: Known = NOTHING_KNOWN) -> tuple[float, ...]:
         """Read every source once; for the poller's thread. `known` is as in `edge`."""
@@ -116,7 +122,9 @@ class Sampler:
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(reader.columns):
                 young = share is not None and now - reader.latest_at < (
-                    FINE_AGE if known else min(FINE_AGE, reader.cost / share)
+                    FINE_AGE
+                    if TorchCudaSource.name in known
+                    else min(FINE_AGE, reader.cost / share)
                 )
                 if not young and not (reader.blocks and at_edge):
                     self._read(reader)
@@ -165,6 +173,8 @@ class Sampler:
             for new in reader.source.series[len(reader.columns) :]:
                 reader.columns.append(len(series))
                 series.append(new)
+            if reader.name == TorchCudaSource.name:
+                self._cuda_is_up = bool(reader.devices)
         self.series = tuple(series)
         places = [column for reader in self._readers for column in reader.columns]
         self._order = tuple(sorted(range(len(places)), key=places.__getitem__))

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from hfmem_widget.monitor.peaks import Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.session import HELD, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.sources.host import ResidentPeak
 
 GAP = 3.0
 """Intervals without a sample that make a gap."""
+
+BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
+BASED_BLOCKS = frozenset({"generate"})
+"""In these, what comes on top of what nothing explained when they began are activations and temporaries."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +48,10 @@ class Watched:
     late: dict[int, Span] = field(default_factory=dict)
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
+    based_on: int | None = None
+    """The span of which it is known what nothing explained when it began."""
+    _bases: dict[int, float] = field(default_factory=dict)
+    _based_on_forward: bool = False
     _columns: list[int] | None = None
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
@@ -69,13 +77,39 @@ class Watched:
 
     def append(self, row: Sequence[float], time: float) -> Sample:
         """Add what was read at some second of the session."""
-        session, values = self.session, row
-        if self._columns is not None:
-            values = [row[column] for column in self._columns if column < len(row)]
+        session, values = self.session, self._wanted_of(row)
+        if self._bases:
+            values = list(values)
+            for column, base in self._bases.items():
+                values[column] = base
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)
         return session.append(Sample(time, tuple(values)))
+
+    def base(self, kind: SpanKind, label: str, row: Sequence[float]) -> bool:
+        """Keep what nothing explains in a row, where a span begins that makes activations; return whether."""
+        if self.based_on is not None or not (kind in BASED_KINDS or label in BASED_BLOCKS):
+            return False
+        self.rebase(row)
+        self._based_on_forward = kind == "forward"
+        return True
+
+    def rebase(self, row: Sequence[float]) -> None:
+        """Keep what nothing explains in a row, from which on there are activations."""
+        values = self._wanted_of(row)
+
+        def read(device: str, metric: str) -> float:
+            column = self.session.index(f"{device}/{metric}")
+            return math.nan if column is None or column >= len(values) else values[column]
+
+        for device in self.session.devices:
+            column = self.session.index(f"{device.key}/unattributed")
+            if column is not None and column < len(values):
+                held = sum(read(device.key, metric) for metric in HELD)
+                taken = read(device.key, "requested")
+                taken = read(device.key, "allocated") if math.isnan(taken) else taken
+                self._bases[column] = max(0.0, taken - held)
 
     def open(
         self,
@@ -100,12 +134,22 @@ class Watched:
         counts: Mapping[str, float],
     ) -> Span:
         """Close a span at a sample, with the peaks of its window."""
+        if span_id == self.based_on:
+            self.based_on = None
+            # What a forward pass of its own leaves behind is there for the backward pass.
+            if not self._based_on_forward:
+                self._bases = {}
         if any(peak.certainty != "exact" for peak in peaks.values()):
             peaks = {key: self._at_least_sampled(span_id, key, peak) for key, peak in peaks.items()}
         resident = self._resident.pop(span_id, None)
         if resident is not None and not math.isnan(highest := resident.read()):
             peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
         return self.session.close_span(span_id, after, self.wanted(peaks), outcome, counts)
+
+    def _wanted_of(self, row: Sequence[float]) -> Sequence[float]:
+        if self._columns is None:
+            return row
+        return [row[column] for column in self._columns if column < len(row)]
 
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import TorchCudaSource
 
 
@@ -54,7 +55,7 @@ class Source(Protocol):
         ...
 
 
-SOURCES: tuple[type[Source], ...] = (TorchCudaSource, NvmlSource, HostSource)
+SOURCES: tuple[type[Source], ...] = (TorchCudaSource, NvmlSource, HostSource, TensorSource)
 """All there are, in the order of reading: where two know a device, the earlier knows it better."""
 
 
@@ -67,4 +68,9 @@ def open_sources(environ: Mapping[str, str]) -> tuple[Source, ...]:
         Where `CUDA_VISIBLE_DEVICES` stands, such as `os.environ`.
     """
     torch_cuda = TorchCudaSource()
-    return (torch_cuda, NvmlSource(torch_cuda.uuids, environ), HostSource())
+    return (
+        torch_cuda,
+        NvmlSource(torch_cuda.uuids, environ, reserved=torch_cuda.reserved),
+        HostSource(),
+        TensorSource(),
+    )

@@ -41,6 +41,8 @@ class NvmlSource:
     environ : mapping of str to str
         Where `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` stand; watched until CUDA is up, which
         reads them once.
+    reserved : callable
+        Takes a UUID and returns the bytes that this process' allocator has of that device now.
     load : callable
         Returns the module `pynvml`.
     proc : Path
@@ -55,9 +57,11 @@ class NvmlSource:
         cuda_uuids: Callable[[], Sequence[str] | None],
         environ: Mapping[str, str],
         *,
+        reserved: Callable[[str], float] = lambda _uuid: 0.0,
         load: Callable[[], Any] = _import_pynvml,
         proc: Path = PROC,
     ) -> None:
+        self._reserved = reserved
         self.devices: tuple[Device, ...] = ()
         self.series: tuple[Series, ...] = ()
         self.notes: list[str] = []
@@ -216,7 +220,7 @@ class NvmlSource:
         return self._gpu(None, uuid)
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
-        return Gpu(self._nvml, handle, label, self._pids, self._note)
+        return Gpu(self._nvml, handle, label, self._pids, self._note, self._reserved)
 
     def _explain_process_ids(self) -> None:
         if not any(gpu.listed for gpu in self._gpus):

@@ -17,6 +17,7 @@ METRICS: Final = (
     ("process", "this process"),
     ("others", "other processes"),
     ("utilization", "GPU busy (%)"),
+    ("context", "CUDA context and libraries"),
 )
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
@@ -45,6 +46,8 @@ class Gpu:
         How this process may be listed.
     note : callable
         Takes a sentence for the user.
+    reserved : callable
+        Takes the device's UUID and returns the bytes that this process' allocator has of it now.
 
     Attributes
     ----------
@@ -58,7 +61,13 @@ class Gpu:
     """
 
     def __init__(
-        self, nvml: Any, handle: Any, label: str, pids: ProcessIds, note: Callable[[str], None]
+        self,
+        nvml: Any,
+        handle: Any,
+        label: str,
+        pids: ProcessIds,
+        note: Callable[[str], None],
+        reserved: Callable[[str], float] = lambda _uuid: 0.0,
     ) -> None:
         self.handle = handle
         self.label = label
@@ -70,9 +79,11 @@ class Gpu:
         self._nvml = nvml
         self._pids = pids
         self._note = note
+        self._reserved = reserved
+        self._context = NOT_AVAILABLE
         self._knows_v2 = True
         self._slow_due = -math.inf
-        self._slow: tuple[float, float, float] = (NOT_AVAILABLE,) * 3
+        self._slow: Sequence[float] = (NOT_AVAILABLE,) * 4
         if handle is not None:
             self._describe()
 
@@ -131,12 +142,16 @@ class Gpu:
             )
         return memory
 
-    def _read_slowly(self, used: float) -> tuple[float, float, float]:
+    def _read_slowly(self, used: float) -> Sequence[float]:
+        reserved = self._reserved(self.uuid)
         process = self._unless_missing(self._own_bytes)
+        # Two figures of different instants would make a context that breathes with the allocator.
+        if math.isnan(process) or reserved == self._reserved(self.uuid):
+            self._context = max(process - reserved, 0.0) if process > 0 else process
         self.unexplained = math.isnan(process) and not self.listed and used > _CONTEXT_BYTES
         # Taken together with the process' share: with an older one, the others' would jump about.
         others = max(used - process, 0.0)
-        return process, others, self._unless_missing(self._utilization)
+        return process, others, self._unless_missing(self._utilization), self._context
 
     def _own_bytes(self) -> float:
         for kind in ("Compute", "Graphics", "MPSCompute"):

@@ -49,9 +49,9 @@ _PRIVATE_POOLS: Final = ("private_pools", "reserved in private pools")
 _WALK: Final = tuple((family, kind) for _, _, family, kind in _BYTES)
 _COUNTERS: Final = tuple(name for _, _, name in _COUNTS)
 _METRICS: Final = tuple((entry[0], entry[1]) for entry in (*_BYTES, *_COUNTS, _PRIVATE_POOLS))
-_ALLOCATED, _REQUESTED, _INACTIVE_SPLIT = (
+_ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = (
     [metric for metric, _ in _METRICS].index(metric)
-    for metric in ("allocated", "requested", "inactive_split")
+    for metric in ("allocated", "reserved", "requested", "inactive_split")
 )
 _NOTHING: Final = (NOT_AVAILABLE,) * len(_METRICS)
 
@@ -233,6 +233,14 @@ class TorchCudaSource:
     def uuids(self) -> tuple[str, ...] | None:
         """Return the devices' UUIDs in CUDA's own order, None until CUDA is up and has been read."""
         return tuple(device.uuid for device in self.devices) or None
+
+    def reserved(self, uuid: str) -> float:
+        """Return what the allocator has of a device right now, in bytes; 0 of one it does not know."""
+        indices = self.allocator.devices()
+        for index, device in enumerate(self.devices[: len(indices)]):
+            if device.uuid == uuid:
+                return readings(self.allocator.stats(index))[_RESERVED]
+        return 0.0
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes and counts; `now` is not needed."""

@@ -90,6 +90,11 @@ class TrainingRun:
         warn(f"this training is watched no further ({type(error).__name__}: {error})")
 
     @_harmless
+    def follow(self, *subjects: object) -> None:
+        """Count what these models and optimizers hold."""
+        self._monitor.attribution.follow(*subjects)
+
+    @_harmless
     def train_begins(self, label: str, counts: Mapping[str, float]) -> None:
         """Begin a training, or a further attempt at it."""
         self._close("train", TRIED_AGAIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hfmem_widget.sources.nvml import NvmlSource
@@ -21,11 +21,14 @@ class Watched:
         *,
         environ: Mapping[str, str] | None = None,
         init_fault: int | None = None,
+        reserved: Callable[[str], float] = lambda _uuid: 0.0,
     ) -> None:
         self.nvml = FakeNvml(gpus, init_fault=init_fault)
         self.uuids: list[str] | None = None
         self.environ = dict(environ or {})
-        self.source = NvmlSource(lambda: self.uuids, self.environ, load=self.nvml.load, proc=proc)
+        self.source = NvmlSource(
+            lambda: self.uuids, self.environ, reserved=reserved, load=self.nvml.load, proc=proc
+        )
 
     def __call__(self, now: float) -> dict[str, float]:
         values = self.source.read(now)

@@ -128,3 +128,25 @@ def test_fewer_values_than_series_are_filled_up(sampler: Sampler, torch: FakeSou
     assert row[0] == 7.0
     assert math.isnan(row[1])
     assert row[2] == 3.0
+
+
+def test_the_host_is_read_at_every_second_tick_while_cuda_is_up(
+    sampler: Sampler, host: FakeSource, torch: FakeSource, clock: FakeClock
+) -> None:
+    """Beside a GPU the host's figures change more rarely; the GPU's are read at every tick."""
+    hosts, gpus = host.reads, torch.reads
+    for _ in range(10):
+        clock.advance(0.1)
+        sampler.poll()
+
+    assert (host.reads - hosts, torch.reads - gpus) == (5, 10)
+
+
+def test_without_a_gpu_the_host_is_read_at_every_tick(host: FakeSource, clock: FakeClock) -> None:
+    """Where CUDA is not up, the host is what is watched."""
+    sampler = Sampler([FakeSource([], [], name="torch"), host], clock=clock)
+    for _ in range(10):
+        clock.advance(0.1)
+        sampler.poll()
+
+    assert host.reads == 10

@@ -129,7 +129,7 @@ def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatc
     fake = FakeAllocator(devices=2)
     nvml = FakeNvml([FakeGpu(uuid=f"GPU-{pool.uuid}") for pool in reversed(fake.pools)])
     monkeypatch.setitem(sys.modules, "torch", FakeTorch(fake))
-    torch_cuda, driver, _ = open_sources({})
+    torch_cuda, driver, *_ = open_sources({})
     assert isinstance(driver, NvmlSource)
     monkeypatch.setattr(driver, "_load", nvml.load)
     torch_cuda.read(0.0)

@@ -166,6 +166,32 @@ def test_this_process_and_the_others(proc: Path) -> None:
     assert values["cuda:0/others"] == 1 * GIB - 300 * MIB
 
 
+def test_the_context_is_what_this_process_has_beyond_its_allocator(proc: Path) -> None:
+    """CUDA context and libraries: the driver's figure of this process less what torch has reserved."""
+    gpu = FakeGpu(processes={"Compute": [(os.getpid(), 700 * MIB)]})
+    watched = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)
+
+    assert watched(0.0)["cuda:0/context"] == 620 * MIB
+
+
+def test_a_context_is_not_told_from_figures_of_two_instants(proc: Path) -> None:
+    """While the allocator takes a segment between two readings, the context stays as it was."""
+    gpu = FakeGpu(processes={"Compute": [(os.getpid(), 700 * MIB)]})
+    readings = iter([80.0 * MIB, 80.0 * MIB, 80.0 * MIB, 500.0 * MIB])
+    watched = Watched([gpu], proc, reserved=lambda _uuid: next(readings))
+    first = watched(0.0)["cuda:0/context"]
+    gpu.processes["Compute"] = [(os.getpid(), 1100 * MIB)]
+
+    assert watched(2.0)["cuda:0/context"] == first == 620 * MIB
+
+
+def test_without_the_process_there_is_no_context(proc: Path) -> None:
+    """Where the driver does not tell this process' share, its context is not available."""
+    gpu = FakeGpu(processes={"Compute": [(os.getpid(), None)]})
+
+    assert math.isnan(Watched([gpu], proc)(0.0)["cuda:0/context"])
+
+
 def test_a_process_in_two_lists_counts_once(proc: Path) -> None:
     """A process that computes and draws is listed twice with one total."""
     listed = [(os.getpid(), 300 * MIB)]

@@ -1,0 +1,190 @@
+"""What the memory is for: when the tensors of models and optimizers are counted, and how often.
+
+Counting follows Python objects that the user's own thread changes, so it is done on that thread alone, at
+edges of spans and around an optimizer's step. A gradient that is read while the backward pass puts another in
+its place, on a thread of the engine's, would be one that is freed under the reader.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, states_in
+from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.session import Contents, SpanKind
+from hfmem_widget.sources.tensors import TensorSource
+
+SHARE = 0.002
+"""Of the time: what counting may take at edges that are many. Of 10,000 tensors one pass takes 20 ms."""
+
+ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict", "load"})
+"""At the edges of these everything is counted, whatever it costs: they are few, and people compare them."""
+
+
+class Attribution:
+    """Counts, and hands what it counted to a source.
+
+    Parameters
+    ----------
+    source : TensorSource, optional
+    subjects : Subjects, optional
+        What is counted.
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        source: TensorSource | None = None,
+        subjects: Subjects | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source if source is not None else TensorSource()
+        self.subjects = subjects if subjects is not None else Subjects()
+        self.contents = Contents()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: ByDevice = {}
+        self._gradients: ByDevice = {}
+        self._probe: Callable[[], object] = lambda: None
+        self._states = 0
+        self._everything = _Effort()
+        self._only_gradients = _Effort()
+        self._at_optimizer = False
+
+    def follow(self, *subjects: object) -> None:
+        """Count these models and optimizers from now on; anything else is left out."""
+        new = [self.subjects.add(subject) for subject in subjects]
+        if any(new):
+            self._everything.forget()
+            self._only_gradients.forget()
+
+    def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
+        """Count what a span's edge gives reason to; for the user's thread, before the edge is read."""
+        if kind in {"step", "substep"}:
+            self._look_at_gradients(may_count=kind == "substep")
+        elif kind == "optimizer" and begins:
+            self._count_gradients()
+            self._at_optimizer = True
+        elif kind == "optimizer":
+            self._after_optimizer()
+        elif kind not in {"forward", "backward"}:
+            self._count_everything(always=kind in ALWAYS)
+
+    def optimizer_steps(self, optimizer: object) -> None:
+        """Count the gradients, which are ready now."""
+        self.follow(optimizer)
+        if not self._at_optimizer:
+            self._count_gradients()
+
+    def optimizer_stepped(self) -> None:
+        """Count the optimizer's states, if there are new ones."""
+        if not self._at_optimizer:
+            self._after_optimizer()
+
+    def gradients_cleared(self) -> None:
+        """See whether gradients are gone."""
+        self._look_at_gradients(may_count=False)
+
+    def replace_lock(self) -> None:
+        """Forget who holds the lock: for a forked child, where that thread does not exist."""
+        self._lock = threading.Lock()
+
+    def _after_optimizer(self) -> None:
+        self._at_optimizer = False
+        new_states = states_in(self.subjects.optimizers()) != self._states
+        self._count_everything(always=new_states)
+
+    def _count_everything(self, *, always: bool) -> None:
+        with self._alone() as alone:
+            if not alone or not (always or self._everything.is_due(self._clock())):
+                return
+            with self._everything.measured(self._clock):
+                modules, optimizers = self.subjects.all()
+                if not modules and not optimizers and not self._held:
+                    return
+                holdings = count(modules, optimizers)
+                self._states = states_in(self.subjects.optimizers())
+            self.contents = holdings.contents
+            self._held = holdings.held
+            gradients = _only(holdings.held, "gradients")
+            if gradients:
+                self._gradients, self._probe = gradients, holdings.probe
+            self.source.count(self._held)
+
+    def _count_gradients(self) -> None:
+        with self._alone() as alone:
+            if not alone:
+                return
+            if not self._only_gradients.is_due(self._clock()):
+                self._assume_gradients()
+                return
+            with self._only_gradients.measured(self._clock):
+                found, probe = count_gradients(self.subjects.optimizers())
+            if found:
+                self._gradients, self._probe = found, probe
+            self._put_gradients(found)
+
+    def _look_at_gradients(self, *, may_count: bool) -> None:
+        with self._alone() as alone:
+            if not alone or self._assume_gradients() or not may_count:
+                return
+        # Nobody knows them yet: the first batches of a step that accumulates.
+        if self._only_gradients.is_due(self._clock()):
+            self._count_gradients()
+
+    def _assume_gradients(self) -> bool:
+        """Take over the gradients that were counted last if one of them is there, else none; return which."""
+        parameter = self._probe()
+        there = parameter is not None and getattr(parameter, "grad", None) is not None
+        self._put_gradients(self._gradients if there else {})
+        return there
+
+    def _put_gradients(self, gradients: ByDevice) -> None:
+        held = {
+            device: {name: size for name, size in parts.items() if name != "gradients"}
+            for device, parts in self._held.items()
+        }
+        for device, parts in gradients.items():
+            held.setdefault(device, {}).update(parts)
+        self._held = held
+        self.source.count(held)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Tell whether no other thread is counting, and keep it so."""
+        alone = self._lock.acquire(blocking=False)
+        try:
+            yield alone
+        finally:
+            if alone:
+                self._lock.release()
+
+
+class _Effort:
+    """How long something took the last time, and whether its share of the time allows it again."""
+
+    def __init__(self) -> None:
+        self._due_at = -math.inf
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._due_at
+
+    def forget(self) -> None:
+        self._due_at = -math.inf
+
+    @contextmanager
+    def measured(self, clock: Callable[[], float]) -> Iterator[None]:
+        began = clock()
+        yield
+        ended = clock()
+        self._due_at = ended + (ended - began) / SHARE
+
+
+def _only(held: ByDevice, metric: str) -> ByDevice:
+    return {device: {metric: parts[metric]} for device, parts in held.items() if metric in parts}

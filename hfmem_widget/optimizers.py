@@ -1,0 +1,77 @@
+"""Following every optimizer of torch, by the hooks that torch offers for it.
+
+Before a step the gradients are ready, and after the first one the states are there: in a loop that somebody
+wrote by hand no other moment says so. Where nothing is being watched, a hook only asks whether something is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from hfmem_widget.faults import harmless
+from hfmem_widget.monitor import running_monitor
+from hfmem_widget.surrounding import restore, surround
+
+OPTIMIZER = "torch.optim.optimizer"
+
+_handles: list[Any] = []
+
+
+def follow_optimizers() -> None:
+    """Follow every optimizer from now on, if torch has been imported; doing so again does nothing."""
+    module: Any = sys.modules.get(OPTIMIZER)
+    if module is None or _handles or not hasattr(module, "register_optimizer_step_pre_hook"):
+        return
+    _handles.append(module.register_optimizer_step_pre_hook(_steps))
+    _handles.append(module.register_optimizer_step_post_hook(_stepped))
+    for owner in _owners():
+        surround(owner, "zero_grad", lambda _owner: _clearing())
+
+
+def leave_optimizers() -> None:
+    """Follow them no longer."""
+    while _handles:
+        _handles.pop().remove()
+    for owner in _owners():
+        restore(owner, "zero_grad")
+
+
+def _steps(optimizer: object, _args: object, _kwargs: object) -> None:
+    if _is_compiling():
+        return
+    monitor = running_monitor()
+    if monitor is not None:
+        harmless(monitor.optimizer_steps, optimizer)
+
+
+def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+    if _is_compiling():
+        return
+    monitor = running_monitor()
+    if monitor is not None:
+        harmless(monitor.optimizer_stepped)
+
+
+def _clearing() -> AbstractContextManager[None]:
+    monitor = running_monitor() if not _is_compiling() else None
+    return nullcontext() if monitor is None else _then(monitor.attribution.gradients_cleared)
+
+
+@contextmanager
+def _then(action: Callable[[], object]) -> Iterator[None]:
+    yield
+    harmless(action)
+
+
+def _is_compiling() -> bool:
+    # What torch.compile traces must not hold anything of ours.
+    return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def _owners() -> list[type]:
+    """Return the classes whose `zero_grad` frees gradients."""
+    torch: Any = sys.modules.get("torch")
+    return [] if torch is None else [torch.optim.Optimizer, torch.nn.Module]

@@ -1,0 +1,85 @@
+"""Which of this process' memory is a file's: mapped by the kernel, and never given out by malloc.
+
+Weights that safetensors loads on the CPU stay where they were mapped, also once they have been written to:
+the kernel then has a copy of the page, which malloc knows as little of.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+
+MAPS = Path("/proc/self/maps")
+
+FRESH = 10
+"""Times as long as it took to read, the list is good for new addresses: for many at once it is read once."""
+
+MOST_REMEMBERED = 100_000
+
+
+class MappedFiles:
+    """Tells whether addresses lie in mapped files; where the kernel has no list of them, none does.
+
+    Parameters
+    ----------
+    maps : Path, optional
+        The kernel's list.
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(self, maps: Path = MAPS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._maps = maps
+        self._clock = clock
+        self._read_at = self._good_until = -math.inf
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._known: dict[tuple[int, int], bool] = {}
+        self._seen_at: dict[tuple[int, int], float] = {}
+
+    def hold(self, address: int, owner: int) -> bool:
+        """Return whether an address lies in a mapped file.
+
+        Parameters
+        ----------
+        address : int
+        owner : int
+            Whose address it is: as long as it has the same one, the answer is remembered.
+        """
+        key = address, owner
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        now = self._clock()
+        if len(self._known) + len(self._seen_at) >= MOST_REMEMBERED:
+            self._known.clear()
+            self._seen_at.clear()
+        seen_at = self._seen_at.setdefault(key, now)
+        if self._read_at < seen_at and now >= self._good_until:
+            self._read()
+        place = bisect_right(self._starts, address) - 1
+        found = place >= 0 and address < self._stops[place]
+        if self._read_at >= seen_at:  # Else it may have been mapped since.
+            self._known[key] = found
+            del self._seen_at[key]
+        return found
+
+    def _read(self) -> None:
+        self._read_at = self._clock()
+        self._starts, self._stops = [], []
+        try:
+            lines = self._maps.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            # start-stop rights offset device inode path; other memory has no path, or a name in brackets
+            span, _, _, _, _, *path = line.split(maxsplit=5)
+            if path and path[0].startswith("/"):
+                start, _, stop = span.partition("-")
+                self._starts.append(int(start, 16))
+                self._stops.append(int(stop, 16))
+        ended = self._clock()
+        self._good_until = ended + FRESH * (ended - self._read_at)

@@ -1,0 +1,230 @@
+"""Which storages keep a tensor's bytes, and how many: of plain tensors, and of all that only look like one.
+
+What a tensor says of itself (`nbytes`, `numel`) is what it stands for, which may be far from what it keeps:
+an expanded one, a view, a shard, a quantised weight. Its storages are what the allocator has handed out.
+
+Nothing is copied, waited for or initialised, and torch is never imported: where there is a tensor, it has
+been.
+"""
+
+# ruff: noqa: SLF001  (a storage's identity, and what keeps its reading unnoticed, torch offers there only)
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hfmem_widget.sources.mapped import MappedFiles
+
+Storage = tuple[int, str, int, str]
+"""``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
+
+The key tells storages apart that live at the same time; it is the address of one, so it means nothing later.
+The device is "cpu" (pinned memory too), "cuda:0", "mps:0", …, or `MANAGED`. The dtype is what the storage is
+read as: the packed one, where it is quantised.
+"""
+
+MANAGED = "managed"
+"""The device of what the kernel or CUDA's driver moves about, and no allocator counts.
+
+That is files which are mapped (as safetensors' are on the CPU) and paged optimizers' states.
+"""
+
+NOTHING: tuple[Storage, ...] = ()
+
+_DEEPEST = 8
+"""Containers and wrappers in one another, so that one which holds itself ends too."""
+
+_QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
+"""Where bitsandbytes' parameters keep scales and code books that are no parameters themselves."""
+
+_PARTS_OF_LAYOUT = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+# What the quick way knows once a tensor was seen: the types that have one storage and nothing else, and the
+# names of devices ("" for meta) and dtypes, since to make a text costs more than all the rest.
+_plain_types: set[type] = set()
+_devices: dict[object, str] = {}
+_dtypes: dict[object, str] = {}
+
+_mapped_files = MappedFiles()
+
+
+def storages_of(tensor: Any) -> tuple[Storage, ...]:
+    """Return what keeps a tensor's bytes: one storage of most, none of some, several of few.
+
+    A tensor without bytes has none: on the meta device, fake, freed (as FSDP does between uses), not yet
+    initialised. So has anything that is no tensor. A gradient is a tensor of its own, and not looked for.
+
+    Parameters
+    ----------
+    tensor : object
+        A parameter, buffer, gradient or optimizer state.
+
+    Returns
+    -------
+    tuple of Storage
+        Each once, but two tensors may share one: views, tied weights, code books. Count each key once.
+        Never raises: what cannot be read has none.
+    """
+    if type(tensor) in _plain_types:
+        try:
+            # Every reading would be told to the user's own function modes, if there are any.
+            if not sys.modules["torch"]._C._len_torch_function_stack():
+                storage = tensor.untyped_storage()
+                device = _devices[storage.device]
+                dtype = _dtypes[tensor.dtype]
+                size = storage.nbytes()
+                if device == "cpu" and not storage.resizable():
+                    device = _beside_malloc(tensor, storage)
+                return ((storage._cdata, device, size, dtype),) if size and device else NOTHING
+        except Exception:  # noqa: BLE001, S110  (whatever it is, it is not plain)
+            pass
+    torch: Any = sys.modules.get("torch")
+    try:
+        if torch is None or not issubclass(type(tensor), torch.Tensor):
+            return NOTHING
+        _plain_types.update((torch.Tensor, torch.nn.Parameter))
+        # A subclass or a mode of the user's own is not to see that somebody looks.
+        with torch._C.DisableTorchFunction():
+            found = {one[0]: one for one in _all_of(torch, tensor, _DEEPEST)}
+        return tuple(found.values())
+    except Exception:  # noqa: BLE001  (a tensor that cannot be read must not end a training)
+        return NOTHING
+
+
+def states_of(optimizer: Any) -> Iterator[Any]:
+    """Yield every tensor in an optimizer's states, through what wraps it (``.optimizer``) and what nests.
+
+    Parameters
+    ----------
+    optimizer : object
+        Such as ``torch.optim.AdamW``, accelerate's ``AcceleratedOptimizer``, bitsandbytes' ``AdamW8bit``.
+
+    Yields
+    ------
+    torch.Tensor
+        The same one more than once where states share it. Steps that are counted in tensors on the CPU are
+        among them.
+    """
+    torch: Any = sys.modules.get("torch")
+    tensor = getattr(torch, "Tensor", None)
+    for _ in range(_DEEPEST):
+        if tensor is None or optimizer is None:
+            return
+        state = _attribute(optimizer, "state")
+        if isinstance(state, Mapping):
+            yield from _tensors_in(state, tensor, _DEEPEST)
+            return
+        optimizer = _attribute(optimizer, "optimizer")
+
+
+def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
+    kind = type(tensor)
+    if deepest <= 0 or not issubclass(kind, torch.Tensor):
+        return
+    if hasattr(kind, "__tensor_flatten__"):
+        # DTensor (only its own shard), torchao, jagged, semi-sparse: wrappers without bytes of their own.
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _all_of(torch, getattr(tensor, name), deepest - 1)
+        return
+    parts = _PARTS_OF_LAYOUT.get(str(tensor.layout))
+    if parts is not None:
+        for name in parts:
+            yield from _all_of(torch, getattr(tensor, name)(), deepest - 1)
+        return
+    yield from _own(torch, tensor)
+    if tensor.dtype in _several(torch) and "per_channel" in str(tensor.qscheme()):
+        yield from _all_of(torch, tensor.q_per_channel_scales(), deepest - 1)
+        yield from _all_of(torch, tensor.q_per_channel_zero_points(), deepest - 1)
+    if kind not in _plain_types:
+        for name in _QUANTISED_BESIDE:
+            for beside in _tensors_in(_attribute(tensor, name), torch.Tensor, deepest - 1):
+                yield from _all_of(torch, beside, deepest - 1)
+
+
+def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
+    storage = tensor.untyped_storage()
+    # Not the tensor's device: a fake one claims to be where it would be.
+    device = _named_device(storage.device)
+    size = storage.nbytes()
+    if not device or not size:
+        return
+    if type(tensor) not in _plain_types and not _has_bytes(torch, tensor, storage):
+        return
+    if device == "cpu" and not storage.resizable():
+        device = _beside_malloc(tensor, storage)
+    yield storage._cdata, device, size, _named_dtype(torch, tensor.dtype)
+
+
+def _beside_malloc(tensor: Any, storage: Any) -> str:
+    """Return the device of bytes that torch did not allocate, so cannot resize: a file's, CUDA's, NumPy's."""
+    if getattr(tensor, "is_paged", False):
+        return MANAGED
+    # To ask a lazily cloned tensor for its address would copy it.
+    if sys.modules["torch"]._C._is_cow_tensor(tensor):
+        return "cpu"
+    return MANAGED if _mapped_files.hold(storage.data_ptr(), storage._cdata) else "cpu"
+
+
+def _has_bytes(torch: Any, tensor: Any, storage: Any) -> bool:
+    """Tell a storage from the claim to one that a wrapper without bytes of its own makes."""
+    # To ask a lazily cloned tensor for its address would copy it.
+    if torch._C._is_cow_tensor(tensor):
+        return True
+    try:
+        return bool(storage.data_ptr())
+    except RuntimeError:
+        return False
+
+
+def _named_device(device: Any) -> str:
+    name = {"meta": "", "cpu": "cpu"}.get(device.type, str(device))
+    _devices[device] = name
+    return name
+
+
+def _named_dtype(torch: Any, dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if dtype not in _several(torch):
+        _dtypes[dtype] = name
+    return name
+
+
+def _several(torch: Any) -> tuple[Any, ...]:
+    """Return the dtypes of tensors that may keep scales beside their storage."""
+    return (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def _tensors_in(found: Any, tensor: type, deepest: int) -> Iterator[Any]:
+    if issubclass(type(found), tensor):
+        yield found
+        return
+    if deepest <= 0 or found is None:
+        return
+    inside: Iterable[Any] = ()
+    try:
+        # A copy in one go: a training may add states on its own thread meanwhile.
+        if isinstance(found, Mapping):
+            inside = list(found.values())
+        elif isinstance(found, (list, tuple, set, frozenset)):
+            inside = list(found)
+        elif type(found).__name__ == "QuantState":
+            inside = list(vars(found).values())
+    except Exception:  # noqa: BLE001  (it changed under our hands; the next pass sees it)
+        return
+    for one in inside:
+        yield from _tensors_in(one, tensor, deepest - 1)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # noqa: BLE001  (a property of somebody else's may raise anything)
+        return None

@@ -1,0 +1,65 @@
+"""What the memory is for, as far as tensors of models and optimizers tell: `monitor.attribution` counts them.
+
+Counting goes through Python objects that a training changes, so it is done on the user's own thread, at
+moments at which it is safe and means something. Between them the figures stand as they were counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hfmem_widget.session import HELD, Device, Series
+from hfmem_widget.session.model import NOT_AVAILABLE
+
+_METRICS: Final = (
+    *zip(HELD, ("weights", "buffers", "gradients", "optimizer states"), strict=True),
+    ("unattributed", "not attributed when the step began"),
+)
+"""The last is no count: a session fills it in, which knows when its steps began."""
+
+Held = Mapping[str, float]
+"""Bytes by `HELD` metric."""
+
+
+class TensorSource:
+    """The bytes of weights, buffers, gradients and optimizer states on every device that has any."""
+
+    name = "tensors"
+    blocks = False
+
+    def __init__(self) -> None:
+        self.devices: tuple[Device, ...] = ()
+        self.series: tuple[Series, ...] = ()
+        self.notes: list[str] = []
+        self.latest: Sequence[float] = ()
+        """The values of `series`, never changed in place: what was true at an instant can be kept."""
+        self._counted: dict[str, Held] = {}
+
+    @property
+    def counted(self) -> Mapping[str, Held]:
+        """What was counted last, by device key."""
+        return self._counted
+
+    def count(self, held: Mapping[str, Held]) -> None:
+        """Take over what was counted; a device that is not in it has nothing of it any more."""
+        if held == self._counted:
+            return
+        known = dict.fromkeys(series.device for series in self.series)
+        new = [key for key in held if key not in known]
+        self._counted = {key: held.get(key, {}) for key in (*known, *new)}
+        values: list[float] = []
+        for counted in self._counted.values():
+            values += [counted.get(metric, 0.0) for metric in HELD]
+            values.append(NOT_AVAILABLE)
+        # The series come first: who reads in between finds too few values, never too many.
+        self.series += tuple(Series(key, *metric) for key in new for metric in _METRICS)
+        self.latest = tuple(values)
+
+    def read(self, now: float) -> Sequence[float]:
+        """Return the values of `series` in bytes; `now` is not needed."""
+        latest = self.latest
+        return (*latest, *[NOT_AVAILABLE] * (len(self.series) - len(latest)))
+
+    def close(self) -> None:
+        """Nothing was opened."""

@@ -1,0 +1,165 @@
+"""When tensors are counted, and what is assumed in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hfmem_widget.monitor import attribution as subject  # noqa: E402  (it looks for torch's)
+from hfmem_widget.monitor.attribution import Attribution  # noqa: E402
+from hfmem_widget.monitor.subjects import Subjects  # noqa: E402
+from hfmem_widget.sources.tensors import TensorSource  # noqa: E402
+from hfmem_widget.testing import FakeClock  # noqa: E402
+
+
+class Loop:
+    """A model in training, and what counts it."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Linear(64, 64)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.clock = FakeClock()
+        self.source = TensorSource()
+        self.attribution = Attribution(self.source, Subjects(dict), clock=self.clock)
+        self.attribution.follow(self.model, self.optimizer)
+        self.size = 64 * 65 * 4
+
+    def backward(self) -> None:
+        self.model(torch.ones(2, 64)).sum().backward()
+
+    @property
+    def held(self) -> Mapping[str, float]:
+        return self.source.counted.get("cpu", {})
+
+    def edge(self, kind: Any, *, begins: bool) -> None:
+        self.attribution.at_edge(kind, begins=begins)
+
+    def step(self) -> None:
+        self.edge("step", begins=True)
+        self.backward()
+        self.edge("optimizer", begins=True)
+        self.optimizer.step()
+        self.edge("optimizer", begins=False)
+        self.optimizer.zero_grad()
+        self.edge("step", begins=False)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_weights_are_known_when_a_training_begins(loop: Loop) -> None:
+    """The edge of a training counts everything."""
+    loop.edge("train", begins=True)
+
+    assert loop.held == {"weights": loop.size}
+
+
+def test_gradients_are_known_where_the_optimizer_begins(loop: Loop) -> None:
+    """At that edge all gradients are there, and counted."""
+    loop.edge("train", begins=True)
+    loop.backward()
+    loop.edge("optimizer", begins=True)
+
+    assert loop.held == {"weights": loop.size, "gradients": loop.size}
+
+
+def test_states_are_known_after_the_first_step(loop: Loop) -> None:
+    """The end of the first optimizer step counts the states that it made."""
+    loop.edge("train", begins=True)
+    loop.backward()
+    loop.edge("optimizer", begins=True)
+    loop.optimizer.step()
+    loop.edge("optimizer", begins=False)
+
+    assert loop.held["optimizer"] == 2 * loop.size + 2 * 4  # and a step counter for each tensor
+
+
+def test_freed_gradients_are_gone_at_the_end_of_the_step(loop: Loop) -> None:
+    """After zero_grad there are none, without counting."""
+    loop.edge("train", begins=True)
+    loop.step()
+
+    assert loop.held.get("gradients", 0.0) == 0.0
+
+
+def test_gradients_that_stay_are_still_told(loop: Loop) -> None:
+    """With accumulation the gradients of the batch before are there when the next begins."""
+    loop.edge("train", begins=True)
+    loop.step()
+    loop.backward()
+    loop.edge("substep", begins=True)
+
+    assert loop.held["gradients"] == loop.size
+
+
+def test_the_hooks_of_an_optimizer_do_without_spans(loop: Loop) -> None:
+    """In a loop without spans the optimizer's own hooks count gradients and states."""
+    loop.backward()
+    loop.attribution.optimizer_steps(loop.optimizer)
+    before = dict(loop.held)
+    loop.optimizer.step()
+    loop.attribution.optimizer_stepped()
+    stepped = dict(loop.held)
+    loop.optimizer.zero_grad()
+    loop.attribution.gradients_cleared()
+
+    assert before == {"gradients": loop.size}
+    assert stepped["optimizer"] > 2 * loop.size
+    assert stepped["weights"] == stepped["gradients"] == loop.size
+    assert loop.held.get("gradients", 0.0) == 0.0
+
+
+def test_counting_keeps_to_its_share(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a pass takes a tenth of a second, the next comes no sooner than its share of the time allows."""
+    passes = []
+
+    def slow(optimizers: Any) -> Any:
+        passes.append(loop.clock.now)
+        loop.clock.advance(0.1)
+        return {"cpu": {"gradients": float(loop.size)}}, lambda: loop.model.weight
+
+    monkeypatch.setattr(subject, "count_gradients", slow)
+    loop.edge("train", begins=True)
+    loop.backward()
+    for _ in range(200):
+        loop.clock.advance(1.0)
+        loop.edge("optimizer", begins=True)
+        loop.edge("optimizer", begins=False)
+
+    assert passes[1] - passes[0] >= 0.1 / subject.SHARE
+    assert len(passes) <= 200 * subject.SHARE / 0.1 + 2
+    assert loop.held["gradients"] == loop.size
+
+
+def test_a_thread_that_finds_another_counting_goes_on(loop: Loop) -> None:
+    """Nobody waits for somebody else's pass."""
+    with loop.attribution._lock:
+        loop.edge("train", begins=True)
+
+    assert loop.held == {}
+
+
+def test_a_model_that_is_gone_holds_nothing(loop: Loop) -> None:
+    """After `del model` its bytes are told no more at the next edge."""
+    loop.edge("train", begins=True)
+    assert loop.held
+    del loop.model, loop.optimizer
+
+    loop.edge("train", begins=False)
+
+    assert set(loop.held.values()) <= {0.0}
+
+
+def test_where_nothing_is_there_nothing_is_told() -> None:
+    """Without a model no series appear."""
+    source = TensorSource()
+
+    Attribution(source, Subjects(dict)).at_edge("cell", begins=True)
+
+    assert source.series == ()

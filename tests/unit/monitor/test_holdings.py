@@ -1,0 +1,134 @@
+"""What models and optimizers hold, against what their tensors say themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hfmem_widget.monitor.holdings import count, count_gradients, states_in  # noqa: E402  (torch's)
+
+
+def trained(optimizer: str = "AdamW", **options: Any) -> tuple[Any, Any]:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 2)
+    )
+    chosen = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01, **options)
+    model(torch.randn(8, 16)).sum().backward()
+    chosen.step()
+    return model, chosen
+
+
+def size_of(tensors: Any) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def test_every_part_is_counted() -> None:
+    """Weights, buffers, gradients and states come to the bytes of their tensors."""
+    model, optimizer = trained()
+
+    held = count([model], [optimizer]).held["cpu"]
+
+    states = [state for one in optimizer.state.values() for state in one.values()]
+    assert held == {
+        "weights": size_of(model.parameters()),
+        "buffers": size_of(model.buffers()),
+        "gradients": size_of(one.grad for one in model.parameters()),
+        "optimizer": size_of(states),
+    }
+
+
+def test_tied_weights_count_once() -> None:
+    """Two modules that share a parameter hold it once."""
+    first, second = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+    second.weight = first.weight
+
+    assert count([first, second], []).held["cpu"]["weights"] == 8 * 8 * 4
+
+
+def test_a_model_within_a_model_counts_once() -> None:
+    """A submodule that has a variable of its own is not counted twice."""
+    model, _ = trained()
+
+    assert count([model, model[0]], []).held == count([model], []).held
+
+
+def test_an_optimizer_alone_tells_its_weights() -> None:
+    """Where no model is found, the parameters that are optimised are the weights."""
+    model, optimizer = trained()
+
+    assert count([], [optimizer]).held["cpu"]["weights"] == size_of(model.parameters())
+
+
+def test_gradients_alone_are_counted_by_what_is_optimised() -> None:
+    """The quick pass over gradients finds what the whole one finds."""
+    model, optimizer = trained()
+
+    held, probe = count_gradients([optimizer])
+
+    assert held["cpu"]["gradients"] == count([model], [optimizer]).held["cpu"]["gradients"]
+    assert probe().grad is not None
+
+
+def test_without_gradients_there_is_no_probe() -> None:
+    """After zero_grad nothing is counted, and nothing points at a gradient."""
+    _, optimizer = trained()
+    optimizer.zero_grad()
+
+    held, probe = count_gradients([optimizer])
+
+    assert held == {}
+    assert probe() is None
+
+
+def test_contents_tell_kinds_and_numbers() -> None:
+    """What was found is told: classes, elements, what is trained, and types."""
+    model, optimizer = trained()
+    model[0].weight.requires_grad_(requires_grad=False)
+    model[2].to(torch.bfloat16)
+
+    contents = count([model], [optimizer]).contents
+
+    total = sum(one.numel() for one in model.parameters())
+    halves = sum(one.numel() for one in model[2].parameters())
+    assert contents.modules == ("Sequential",)
+    assert contents.optimizers == ("AdamW",)
+    assert contents.parameters == total
+    assert contents.trainable == total - 16 * 32
+    assert contents.dtypes == {"float32": 4 * (total - halves), "bfloat16": 2 * halves}
+    assert contents.tensors == 6
+
+
+def test_meta_weights_hold_nothing() -> None:
+    """A model that was never loaded holds no bytes on any device."""
+    with torch.device("meta"):
+        model = torch.nn.Linear(1000, 1000)
+
+    assert count([model], []).held == {}
+
+
+def test_states_are_seen_to_come() -> None:
+    """How many parameters have states changes with the first step."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = states_in([optimizer])
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+    assert (before, states_in([optimizer])) == (0, 2)
+
+
+def test_asking_for_gradients_warns_nobody() -> None:
+    """A parameter that is no leaf is passed over: torch would warn the user."""
+    leaf = torch.ones(3, requires_grad=True)
+
+    class Odd:
+        def parameters(self) -> Any:
+            return iter([leaf * 2])
+
+        def buffers(self) -> Any:
+            return iter([])
+
+    assert "gradients" not in count([Odd()], []).held["cpu"]

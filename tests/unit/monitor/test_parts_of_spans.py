@@ -1,0 +1,190 @@
+"""What spans and samples say of what the memory is for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from hfmem_widget.monitor import Attribution, Monitor, PeakLedger, Sampler
+from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Sample, Session, SpanKind
+from hfmem_widget.sources.tensors import TensorSource
+from hfmem_widget.sources.torch_cuda import TorchCudaSource
+from tests.fakes.torch_cuda import FakeAllocator
+from tests.unit.monitor.conftest import Bench
+
+MIB = 1 << 20
+
+
+class Counted(Attribution):
+    """Counts what a test says is there."""
+
+    def __init__(self, source: TensorSource) -> None:
+        super().__init__(source, Subjects(dict))
+        self.weights = self.gradients = 0.0
+        self.edges: list[tuple[str, bool]] = []
+        self.fault: Exception | None = None
+
+    def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
+        self.edges.append((kind, begins))
+        if self.fault is not None:
+            raise self.fault
+        self.source.count({"cuda:0": {"weights": self.weights, "gradients": self.gradients}})
+
+
+class Card:
+    """A monitor of one fake GPU."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.allocator = FakeAllocator()
+        self.counted = Counted(TensorSource())
+        sources = [TorchCudaSource(self.allocator), self.counted.source]
+        self.monitor = Monitor(
+            Sampler(sources, clock=self.bench.clock),
+            PeakLedger(self.allocator),
+            attribution=self.counted,
+            clock=self.bench.clock,
+            wall=self.bench.wall,
+            cpu=self.bench.cpu,
+            make_ticker=self.bench.make_ticker,
+        )
+        self.session = self.monitor.begin(WatchOptions())
+
+    def read(self, sample: Sample | None, metric: str) -> float:
+        assert sample is not None
+        return self.session.value(sample, f"cuda:0/{metric}")
+
+
+@pytest.fixture
+def card() -> Iterator[Card]:
+    card = Card()
+    card.counted.weights = 3 * MIB
+    yield card
+    card.monitor.shutdown()
+
+
+def spans_of(session: Session, kind: str) -> list[tuple[Sample, Sample]]:
+    return [
+        (span.before, span.after)
+        for span in session.spans
+        if span.kind == kind and span.after is not None
+    ]
+
+
+def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: Card) -> None:
+    """The gradients of a step's edge are those of that instant, not of the tick that enters it."""
+    card.allocator.alloc(10 * MIB)
+    train = card.monitor.open_span(card.session, "train")
+    step = card.monitor.open_span(card.session, "step")
+    card.counted.gradients = 2 * MIB
+    optimizer = card.monitor.open_span(card.session, "optimizer")
+    card.counted.gradients = 1 * MIB
+    card.monitor.close_span(card.session, optimizer.id)
+    card.counted.gradients = 0.0
+    card.monitor.close_span(card.session, step.id)
+    card.monitor.close_span(card.session, train.id)
+
+    ((before, after),) = spans_of(card.session, "optimizer")
+    assert card.read(before, "gradients") == 2 * MIB
+    assert card.read(after, "gradients") == 1 * MIB
+
+
+def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> None:
+    """Within a step, and only there, it is told what stood unexplained when it began."""
+    card.allocator.alloc(10 * MIB)
+    train = card.monitor.open_span(card.session, "train")
+    step = card.monitor.open_span(card.session, "step")
+    card.allocator.alloc(5 * MIB)
+    card.bench.pass_time(0.1)
+    card.bench.pass_time(0.1)
+    within = card.session.last_sample
+    card.monitor.close_span(card.session, step.id)
+    card.monitor.close_span(card.session, train.id)
+
+    (after_step,) = [after for _, after in spans_of(card.session, "step")]
+    assert card.read(within, "unattributed") == 7 * MIB
+    assert card.read(within, "allocated") == 15 * MIB
+    assert card.read(after_step, "unattributed") == 7 * MIB
+    assert math.isnan(card.read(card.session.last_sample, "unattributed"))
+
+
+def test_each_step_begins_anew(card: Card) -> None:
+    """What one step leaves behind is unexplained in the next, not an activation of it."""
+    card.allocator.alloc(10 * MIB)
+    train = card.monitor.open_span(card.session, "train")
+    for _ in range(2):
+        step = card.monitor.open_span(card.session, "step")
+        card.allocator.alloc(5 * MIB)
+        card.monitor.close_span(card.session, step.id)
+    card.monitor.close_span(card.session, train.id)
+
+    bases = [card.read(before, "unattributed") for before, _ in spans_of(card.session, "step")]
+    assert bases == [7 * MIB, 12 * MIB]
+
+
+def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
+    """What the forward pass made is an activation throughout the step."""
+    card.allocator.alloc(10 * MIB)
+    train = card.monitor.open_span(card.session, "train")
+    step = card.monitor.open_span(card.session, "step")
+    forward = card.monitor.open_span(card.session, "forward")
+    card.allocator.alloc(5 * MIB)
+    card.monitor.turn(card.session, forward.id, "backward")
+    card.monitor.close_span(card.session, step.id)
+    card.monitor.close_span(card.session, train.id)
+
+    ((before, _),) = spans_of(card.session, "backward")
+    assert card.read(before, "unattributed") == 7 * MIB
+
+
+def test_steps_that_only_an_optimizer_tells_have_a_beginning_too(card: Card) -> None:
+    """Without spans, what comes after an optimizer's step is an activation of the next."""
+    card.allocator.alloc(10 * MIB)
+    cell = card.monitor.open_span(card.session, "cell")
+    card.monitor.optimizer_stepped()
+    card.allocator.alloc(5 * MIB)
+    card.bench.pass_time(0.1)
+
+    assert card.read(card.session.last_sample, "unattributed") == 7 * MIB
+    card.monitor.close_span(card.session, cell.id)
+
+
+def test_a_fault_in_counting_costs_the_counting_only(card: Card) -> None:
+    """Peaks and spans are as before, and one note says what is missing."""
+    card.counted.fault = ZeroDivisionError("whatever")
+    card.allocator.alloc(10 * MIB)
+    cell = card.monitor.open_span(card.session, "cell")
+    for _ in range(3):
+        block = card.monitor.open_span(card.session, "block")
+        card.monitor.close_span(card.session, block.id)
+    span = card.monitor.close_span(card.session, cell.id)
+
+    assert span.peaks["cuda:0/allocated"].value == 10 * MIB
+    assert len([note for note in card.session.notes if "ZeroDivisionError" in note]) == 1
+
+
+def test_contents_are_the_sessions(card: Card) -> None:
+    """A session tells what was found, once a longer span has ended."""
+    cell = card.monitor.open_span(card.session, "cell")
+    card.counted.contents = card.counted.contents.__class__(modules=("Net",))
+    card.monitor.close_span(card.session, cell.id)
+
+    assert card.session.contents.modules == ("Net",)
+
+
+def test_both_edges_of_a_short_span_have_their_own_readings(card: Card) -> None:
+    """A span that began and ended between two ticks tells what was allocated at each of its edges."""
+    card.allocator.alloc(10 * MIB)
+    train = card.monitor.open_span(card.session, "train")
+    step = card.monitor.open_span(card.session, "step")
+    card.allocator.alloc(5 * MIB)
+    card.monitor.close_span(card.session, step.id)
+    card.monitor.close_span(card.session, train.id)
+
+    ((before, after),) = spans_of(card.session, "step")
+    assert card.read(before, "allocated") == 10 * MIB
+    assert card.read(after, "allocated") == 15 * MIB

@@ -1,0 +1,102 @@
+"""Which models and optimizers are found, and that looking for them touches nothing."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hfmem_widget.monitor.subjects import Subjects  # noqa: E402  (what it looks for is torch's)
+
+
+def model() -> Any:
+    return torch.nn.Linear(4, 4)
+
+
+def names_of(found: tuple[list[Any], list[Any]]) -> list[list[str]]:
+    return [[type(one).__name__ for one in kind] for kind in found]
+
+
+def test_variables_are_found() -> None:
+    """A model and an optimizer among the notebook's variables are found, each once."""
+    one = model()
+    optimizer = torch.optim.SGD(one.parameters())
+    subjects = Subjects(lambda: {"model": one, "same": one, "opt": optimizer, "number": 3})
+
+    assert subjects.all() == ([one], [optimizer])
+
+
+def test_what_lies_one_level_within_is_found() -> None:
+    """Models in a list, a dict, and the fields of an object such as a Trainer's are found."""
+    three = [model() for _ in range(3)]
+    holder = types.SimpleNamespace(model=three[2], _models=[three[0]])
+    subjects = Subjects(lambda: {"all": three[:1], "by_name": {"b": three[1]}, "trainer": holder})
+
+    modules, _ = subjects.all()
+
+    assert set(map(id, modules)) == set(map(id, three))
+
+
+def test_no_property_is_touched() -> None:
+    """Looking runs none of the user's code: neither properties, nor `__getattr__`, nor `__class__`."""
+
+    class Touchy:
+        @property
+        def model(self) -> Any:
+            raise AssertionError
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        @property
+        def __class__(self) -> Any:  # type: ignore[misc]  # a proxy that loads what it stands for
+            raise AssertionError
+
+    assert Subjects(lambda: {"touchy": Touchy()}).all() == ([], [])
+
+
+def test_nothing_is_kept_alive() -> None:
+    """A model that was named, found and counted goes when the user lets go of it."""
+    subjects = Subjects(dict)
+    one = model()
+    subjects.add(one)
+    assert subjects.all() == ([one], [])
+    gone = weakref.ref(one)
+
+    del one
+    gc.collect()
+
+    assert gone() is None
+    assert subjects.all() == ([], [])
+
+
+def test_anything_else_is_not_added() -> None:
+    """What is no model and no optimizer is left out, without a word."""
+    subjects = Subjects(dict)
+
+    assert [subjects.add(one) for one in ("label", None, 3, object())] == [False] * 4
+
+
+def test_added_again_is_not_new() -> None:
+    """Naming a model twice counts it once."""
+    subjects, one = Subjects(dict), model()
+
+    assert (subjects.add(one), subjects.add(one)) == (True, False)
+    assert names_of(subjects.all()) == [["Linear"], []]
+
+
+def test_variables_that_change_meanwhile_do_no_harm() -> None:
+    """Another thread may add variables while they are looked through."""
+    variables: dict[str, object] = {str(number): number for number in range(100)}
+
+    class Growing(dict[str, object]):
+        def values(self) -> Any:
+            variables["new"] = 1
+            return super().values()
+
+    assert Subjects(lambda: Growing(variables)).all() == ([], [])

@@ -1,0 +1,603 @@
+"""Which storages keep a tensor's bytes."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed._tensor import DTensor, Shard, distribute_tensor
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+from hfmem_widget.sources import storages
+from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.storages import MANAGED, states_of, storages_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""Sparse, nested and quantised tensors warn that they are not for ever."""
+
+
+def bytes_of(*tensors: object) -> int:
+    """Add up what some tensors keep, each storage once."""
+    return sum({key: size for one in tensors for key, _, size, _ in storages_of(one)}.values())
+
+
+def keys_of(*tensors: object) -> set[int]:
+    """Return the keys of all storages."""
+    return {key for one in tensors for key, *_ in storages_of(one)}
+
+
+def sizes_of(tensor: object) -> list[tuple[int, str]]:
+    """Return the bytes and dtype of each of a tensor's storages."""
+    return [(size, dtype) for _, _, size, dtype in storages_of(tensor)]
+
+
+class TestPlain:
+    """Tensors and parameters as they mostly are."""
+
+    def test_one_storage(self) -> None:
+        """A tensor has one storage, on its device, of its dtype."""
+        tensor = torch.zeros(10, dtype=torch.bfloat16)
+
+        ((key, device, size, dtype),) = storages_of(tensor)
+
+        assert (device, size, dtype) == ("cpu", 20, "bfloat16")
+        assert key == tensor.untyped_storage()._cdata
+
+    def test_quick_and_slow_way_agree(self) -> None:
+        """What a tensor is found to keep does not depend on what was seen before."""
+        tensor = torch.zeros(3, dtype=torch.complex128)
+
+        assert storages_of(tensor) == storages_of(tensor) != ()
+
+    def test_a_view_keeps_all(self) -> None:
+        """A view keeps the whole storage that it looks into, and shares its key."""
+        whole = torch.zeros(1000)
+
+        assert storages_of(whole[:10]) == storages_of(whole)
+
+    def test_expanding_keeps_what_there_is(self) -> None:
+        """An expanded tensor keeps the few bytes that it repeats."""
+        assert bytes_of(torch.zeros(1).expand(1000)) == 4
+
+    def test_tied_weights_have_one_key(self) -> None:
+        """Two parameters of one storage are told by one key."""
+        first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+        second.weight = first.weight
+        tied = nn.Parameter(first.weight.data)
+
+        assert keys_of(first.weight) == keys_of(second.weight) == keys_of(tied)
+
+    def test_living_storages_have_keys_of_their_own(self) -> None:
+        """Storages that live at the same time never share a key."""
+        many = [torch.zeros(1) for _ in range(1000)]
+
+        assert len(keys_of(*many)) == 1000
+
+    def test_a_key_lasts_as_long_as_its_storage(self) -> None:
+        """The key is the same in every pass, though Python's object of the storage has come and gone."""
+        tensor = torch.zeros(8)
+        before = storages_of(tensor)
+        gc.collect()
+
+        assert storages_of(tensor) == before
+
+    def test_a_gradient_is_a_tensor_of_its_own(self) -> None:
+        """A parameter's storages are without its gradient's."""
+        layer = nn.Linear(4, 4)
+        layer(torch.ones(1, 4)).sum().backward()
+
+        assert bytes_of(layer.weight) == 64
+        assert keys_of(layer.weight).isdisjoint(keys_of(layer.weight.grad))
+
+
+class TestWithoutBytes:
+    """What looks like a tensor and keeps nothing."""
+
+    @pytest.mark.parametrize(
+        "thing",
+        [
+            torch.zeros(5, device="meta"),
+            nn.Linear(5, 5, device="meta").weight,
+            torch.zeros(0),
+            nn.UninitializedParameter(),
+            None,
+            1.0,
+            "weights",
+            [torch.zeros(1)],
+            SimpleNamespace(device="cpu"),
+            torch.Tensor,
+        ],
+        ids=[
+            "meta",
+            "meta parameter",
+            "empty",
+            "lazy",
+            "none",
+            "float",
+            "text",
+            "list",
+            "else",
+            "type",
+        ],
+    )
+    def test_nothing(self, thing: object) -> None:
+        """It has no storage, the first time and every other."""
+        assert [storages_of(thing) for _ in range(2)] == [(), ()]
+
+    def test_fake_tensors(self) -> None:
+        """A fake tensor has no storage, whatever device it claims to be on."""
+        from torch._subclasses import FakeTensorMode
+
+        with FakeTensorMode():
+            layer = nn.Linear(4, 4)
+            there = torch.zeros(4, device="cuda:0")
+            inside = storages_of(layer.weight)
+
+        assert inside == storages_of(layer.weight) == storages_of(there) == ()
+
+    def test_a_storage_resized_to_nothing(self) -> None:
+        """A flat parameter that FSDP has freed keeps nothing, and again all once it is gathered."""
+        flat = nn.Parameter(torch.zeros(1000))
+        view = flat[10:20]
+        flat.untyped_storage().resize_(0)
+        freed = storages_of(flat), storages_of(view)
+        flat.untyped_storage().resize_(4000)
+
+        assert freed == ((), ())
+        assert bytes_of(flat, view) == 4000
+
+    def test_a_wrapper_that_says_nothing_of_what_it_wraps(self) -> None:
+        """A wrapper that only claims its size is not believed."""
+
+        class Claims(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
+            @staticmethod
+            def __new__(cls: type) -> Any:
+                return torch.Tensor._make_wrapper_subclass(cls, (100,))
+
+            @classmethod
+            def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+                raise NotImplementedError
+
+        assert storages_of(Claims()) == ()
+
+    def test_whatever_raises(self) -> None:
+        """A tensor that raises when it is looked at has no storage."""
+
+        class Broken(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
+            def __tensor_flatten__(self) -> Any:
+                raise RuntimeError("no")
+
+        class Endless(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
+            def __tensor_flatten__(self) -> Any:
+                return ["itself"], None
+
+            @property
+            def itself(self) -> Any:
+                return self
+
+        assert storages_of(torch.zeros(3).as_subclass(Broken)) == ()
+        assert storages_of(torch.zeros(3).as_subclass(Endless)) == ()
+
+
+class TestOtherLayouts:
+    """Tensors of several storages."""
+
+    def test_sparse(self) -> None:
+        """A sparse tensor keeps its indices and its values, coalesced or not."""
+        sparse = torch.sparse_coo_tensor(torch.tensor([[0, 0]]), torch.tensor([1.0, 2.0]), (1000,))
+
+        assert sizes_of(sparse) == [(16, "int64"), (8, "float32")]
+
+    def test_a_sparse_gradient(self) -> None:
+        """An embedding's sparse gradient keeps the rows that were used."""
+        table = nn.Embedding(1000, 4, sparse=True)
+        table(torch.tensor([1, 2])).sum().backward()
+
+        assert bytes_of(table.weight.grad) == 2 * 8 + 2 * 4 * 4
+
+    @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+    def test_compressed(self, layout: torch.layout) -> None:
+        """A compressed tensor keeps its pointers, its indices and its values."""
+        compressed = torch.sparse_compressed_tensor(
+            torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2), layout=layout
+        )
+
+        assert sizes_of(compressed) == [(24, "int64"), (16, "int64"), (8, "float32")]
+
+    @pytest.mark.parametrize("layout", [torch.sparse_bsr, torch.sparse_bsc])
+    def test_compressed_blocks(self, layout: torch.layout) -> None:
+        """A tensor compressed in blocks keeps the whole blocks."""
+        blocks = torch.eye(4).to_sparse(layout=layout, blocksize=(2, 2))
+
+        assert sizes_of(blocks)[-1] == (32, "float32")
+
+    def test_nested(self) -> None:
+        """A nested tensor keeps one storage for all of its rows."""
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+        assert sizes_of(nested) == [(20, "float32")]
+
+    def test_jagged(self) -> None:
+        """A jagged tensor keeps its rows and where each begins."""
+        jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+        assert sizes_of(jagged)[:2] == [(20, "float32"), (24, "int64")]
+
+    def test_quantised(self) -> None:
+        """A tensor quantised with one scale keeps a byte an element."""
+        quantised = torch.quantize_per_tensor(torch.ones(40), 0.1, 0, torch.qint8)
+
+        assert [sizes_of(quantised) for _ in range(2)] == [[(40, "qint8")]] * 2
+
+    def test_quantised_per_channel(self) -> None:
+        """A tensor quantised by channel keeps the scales and zero points beside."""
+        quantised = torch.quantize_per_channel(
+            torch.ones(4, 10), torch.ones(4).double(), torch.zeros(4).long(), 0, torch.qint8
+        )
+
+        assert [sizes_of(quantised) for _ in range(2)] == [
+            [(40, "qint8"), (32, "float64"), (32, "int64")]
+        ] * 2
+
+
+class State(NamedTuple):
+    """Stands for what an optimizer may keep in a tuple."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class QuantState:
+    """As bitsandbytes' class of this name keeps the scales of a 4-bit weight, quantised themselves."""
+
+    def __init__(
+        self, absmax: torch.Tensor, code: torch.Tensor, inner: QuantState | None = None
+    ) -> None:
+        self.absmax = absmax
+        self.shape = torch.Size([256, 256])
+        self.code = code
+        self.dtype = torch.float32
+        self.blocksize = 64
+        self.offset = None if inner is None else torch.zeros(())
+        self.nested = inner is not None
+        self.state2 = inner
+
+
+class Params4bit(nn.Parameter):  # type: ignore[misc]  # torch is not checked here
+    """As bitsandbytes' class of this name: the packed weight, and how to read it."""
+
+    quant_state: QuantState | None
+
+
+class Int8Params(nn.Parameter):  # type: ignore[misc]  # torch is not checked here
+    """As bitsandbytes' class of this name: the weight, once more as `CB`, and its scales."""
+
+    CB: torch.Tensor | None
+    SCB: torch.Tensor | None
+
+
+class TestQuantisedWeights:
+    """Weights that libraries pack."""
+
+    def packed(self, code: torch.Tensor, inner_code: torch.Tensor) -> Params4bit:
+        weight = Params4bit(torch.zeros(32768, 1, dtype=torch.uint8), requires_grad=False)
+        absmax = torch.zeros(1024, dtype=torch.uint8)
+        weight.quant_state = QuantState(absmax, code, QuantState(torch.zeros(4), inner_code))
+        return weight
+
+    def test_four_bits(self) -> None:
+        """A 4-bit weight keeps the packed one, its scales, and the code books of both."""
+        weight = self.packed(torch.zeros(16), torch.zeros(256))
+
+        assert bytes_of(weight) == 32768 + 1024 + 4 + 16 * 4 + 4 * 4 + 256 * 4
+
+    def test_code_books_are_shared(self) -> None:
+        """Two weights with the same code books keep them once."""
+        books = torch.zeros(16), torch.zeros(256)
+        one, other = self.packed(*books), self.packed(*books)
+
+        assert bytes_of(one, other) == 2 * bytes_of(one) - 16 * 4 - 256 * 4
+
+    def test_not_quantised_yet(self) -> None:
+        """A 4-bit weight that has not been quantised yet keeps what it was made of."""
+        weight = Params4bit(torch.zeros(8), requires_grad=False)
+        weight.quant_state = None
+
+        assert sizes_of(weight) == [(32, "float32")]
+
+    def test_eight_bits(self) -> None:
+        """An 8-bit weight is `CB` as well, counted once, and keeps its scales."""
+        weight = Int8Params(torch.zeros(64, 64, dtype=torch.int8), requires_grad=False)
+        weight.CB, weight.SCB = weight.data, torch.zeros(64)
+
+        assert sizes_of(weight) == [(4096, "int8"), (256, "float32")]
+
+    def test_bitsandbytes_itself(self) -> None:
+        """The real 4-bit weight keeps what its parts add up to."""
+        bnb = pytest.importorskip("bitsandbytes")
+        weight = bnb.nn.Params4bit(
+            torch.randn(256, 256), requires_grad=False, compress_statistics=True
+        ).to("cpu")
+        state = weight.quant_state
+        parts = [state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
+
+        assert bytes_of(weight) == 32768 + sum(part.nbytes for part in parts)
+
+    def test_torchao_itself(self) -> None:
+        """An 8-bit weight of torchao's keeps its bytes and scales, though it calls itself larger."""
+        torchao = pytest.importorskip("torchao.quantization")
+        layer = nn.Sequential(nn.Linear(128, 128))
+        torchao.quantize_(layer, torchao.Int8WeightOnlyConfig())
+
+        assert layer[0].weight.nbytes == 128 * 128 * 4
+        assert 128 * 128 <= bytes_of(layer[0].weight) < 128 * 128 * 1.1
+
+
+class TestWrappers:
+    """Tensors made of tensors."""
+
+    def test_what_is_wrapped(self) -> None:
+        """A wrapper keeps what it wraps, however deep."""
+        inner = TwoTensor(torch.zeros(3), torch.zeros(3))
+
+        assert bytes_of(nn.Parameter(TwoTensor(inner, inner))) == 24
+
+    def test_a_plain_subclass(self) -> None:
+        """A subclass that wraps nothing keeps its own storage."""
+
+        class Named(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
+            pass
+
+        assert sizes_of(torch.zeros(3).as_subclass(Named)) == [(12, "float32")]
+
+    def test_a_shard(self, process_group: None) -> None:
+        """A sharded parameter keeps this rank's shard, though it calls itself as large as all of them."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (4,))
+        weight = nn.Parameter(distribute_tensor(torch.zeros(64, 4), mesh, [Shard(0)]))
+
+        assert isinstance(weight.data, DTensor)
+        assert weight.nbytes == 64 * 4 * 4
+        assert keys_of(weight) == keys_of(weight.data._local_tensor)
+
+    def test_fully_sharded(self, process_group: None) -> None:
+        """Under FSDP2 a parameter keeps this rank's shard."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        layer = fully_shard(nn.Linear(64, 64, bias=False), mesh=init_device_mesh("cpu", (4,)))
+
+        assert layer.weight.nbytes == 64 * 64 * 4
+        assert bytes_of(layer.weight) == 64 * 64 * 4 / 4
+
+    @pytest.fixture
+    def process_group(self) -> Iterator[None]:
+        """Four ranks, of which this is the first and the others are not there."""
+        from torch import distributed
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+        yield
+        distributed.destroy_process_group()
+
+
+class TestNothingIsDisturbed:
+    """Looking changes nothing, and nobody notices."""
+
+    def test_torch_is_not_imported(self) -> None:
+        """Where torch has not been imported it is not: nothing can be a tensor."""
+        script = (
+            "import sys; from hfmem_widget.sources.storages import states_of, storages_of\n"
+            "assert storages_of(3) == () and list(states_of(3)) == []\n"
+            "raise SystemExit('torch' in sys.modules)"
+        )
+
+        assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+    def test_a_lazy_clone_stays_lazy(self) -> None:
+        """A clone that is copied when it is written to is not copied by looking at it."""
+
+        class Named(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
+            pass
+
+        plain = torch._lazy_clone(torch.zeros(100))
+        named = torch._lazy_clone(torch.zeros(100)).as_subclass(Named)
+        found = bytes_of(plain), bytes_of(named)
+
+        assert found == (400, 400)
+        assert torch._C._is_cow_tensor(plain)
+        assert torch._C._is_cow_tensor(named)
+
+    def test_the_users_modes_see_nothing(self) -> None:
+        """A torch function mode of the user's is told of no reading of ours."""
+        seen: list[object] = []
+
+        class Spy(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
+            def __torch_function__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                seen.append(func)
+                return func(*args, **(kwargs or {}))
+
+        tensor = torch.zeros(4)
+        with Spy():
+            assert bytes_of(tensor) == 16
+
+        assert seen == []
+
+    def test_the_users_subclasses_see_nothing(self) -> None:
+        """A subclass' own `__torch_function__` is not called."""
+
+        class Spy(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
+            @classmethod
+            def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+                raise AssertionError
+
+        assert bytes_of(torch.zeros(4).as_subclass(Spy)) == 16
+
+    def test_a_tensor_is_not_kept_alive(self) -> None:
+        """Nothing of a tensor stays behind."""
+        import weakref
+
+        tensor = torch.zeros(4)
+        storages_of(tensor)
+        gone = weakref.ref(tensor)
+        del tensor
+
+        assert gone() is None
+
+
+class TestBesideMalloc:
+    """Bytes on the CPU that malloc did not give out, so that its heap does not show them."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Begin with no knowledge of what is mapped."""
+        monkeypatch.setattr(storages, "_mapped_files", MappedFiles())
+
+    def test_paged_states(self) -> None:
+        """What a paged optimizer keeps lies on the CPU as torch sees it, and in no allocator's count."""
+        paged = torch.frombuffer(bytearray(16), dtype=torch.float32)
+        paged.is_paged = True
+
+        assert [device for _, device, *_ in storages_of(paged)] == [MANAGED]
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+    def test_safetensors(self, tmp_path: Path) -> None:
+        """Weights that are mapped from a file stay the kernel's, also when they have been written to."""
+        file = tmp_path / "model.safetensors"
+        save_file({"a": torch.ones(1000), "b": torch.ones(10)}, file)
+        weights = [nn.Parameter(one) for one in load_file(file).values()]
+        found = {device for one in weights for _, device, *_ in storages_of(one)}
+        with torch.no_grad():
+            weights[0].mul_(2)
+
+        assert found == {device for _, device, *_ in storages_of(weights[0])} == {MANAGED}
+        assert bytes_of(*weights) == 4040
+
+    def test_what_was_cast_is_the_heaps(self, tmp_path: Path) -> None:
+        """Weights that were cast as they were loaded are on the heap."""
+        file = tmp_path / "model.safetensors"
+        save_file({"a": torch.ones(1000)}, file)
+        cast = load_file(file)["a"].to(torch.bfloat16)
+
+        assert [device for _, device, *_ in storages_of(cast)] == ["cpu"]
+
+    def test_arrays(self) -> None:
+        """A NumPy array's bytes are the heap's."""
+        assert [device for _, device, *_ in storages_of(torch.from_numpy(np.ones(4)))] == ["cpu"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_devices() -> None:
+    """A tensor on a GPU is told by the GPU's key, and one in pinned memory is the host's."""
+    there = torch.zeros(4, device="cuda")
+    pinned = torch.zeros(4).pin_memory()
+
+    assert [storages_of(one)[0][1] for one in (there, pinned)] == ["cuda:0", "cpu"]
+
+
+class TestStates:
+    """What an optimizer keeps."""
+
+    @staticmethod
+    def stepped(layer: nn.Module, optimizer: Any) -> Any:
+        layer(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        return optimizer
+
+    def test_adam(self) -> None:
+        """AdamW keeps two tensors for each parameter, and a count of steps."""
+        layer = nn.Linear(4, 4)
+        states = list(states_of(self.stepped(layer, torch.optim.AdamW(layer.parameters()))))
+
+        assert sum(one.nbytes for one in states) == 2 * (64 + 16) + 2 * 4
+
+    def test_none_before_the_first_step(self) -> None:
+        """An optimizer that has made no step keeps nothing, as does one without momentum ever after."""
+        layer = nn.Linear(4, 4)
+        new = torch.optim.AdamW(layer.parameters())
+        plain = self.stepped(layer, torch.optim.SGD(layer.parameters()))
+
+        assert [*states_of(new), *states_of(plain)] == []
+
+    def test_accelerate(self) -> None:
+        """The states of an optimizer that accelerate has wrapped are found."""
+        accelerate = pytest.importorskip("accelerate.optimizer")
+        layer = nn.Linear(4, 4)
+        inner = self.stepped(layer, torch.optim.Adagrad(layer.parameters()))
+        wrapped = object.__new__(accelerate.AcceleratedOptimizer)
+        wrapped.optimizer = inner
+
+        assert list(map(id, states_of(wrapped))) == list(map(id, states_of(inner))) != []
+
+    def test_a_wrapper_without_a_state(self) -> None:
+        """An optimizer within another that shows no state of its own is found."""
+        layer = nn.Linear(4, 4)
+        inner = self.stepped(layer, torch.optim.Adagrad(layer.parameters()))
+        wrapper = SimpleNamespace(optimizer=SimpleNamespace(optimizer=inner))
+
+        assert len(list(states_of(wrapper))) == len(list(states_of(inner))) == 4
+
+    def test_nested_states(self) -> None:
+        """Tensors are found in dictionaries, lists and tuples within one another."""
+        state = {0: {"a": [torch.zeros(1), {"b": State(torch.zeros(2), torch.zeros(3))}], "n": 7}}
+
+        assert [one.numel() for one in states_of(SimpleNamespace(state=state))] == [1, 2, 3]
+
+    def test_shared_code_books_count_once(self) -> None:
+        """The code books of an 8-bit optimizer are one storage, however many states name it."""
+        book = torch.zeros(256)
+        state = {
+            name: {"state1": torch.zeros(4096, dtype=torch.uint8), "qmap1": book, "step": 1}
+            for name in "ab"
+        }
+
+        assert bytes_of(*states_of(SimpleNamespace(state=state))) == 2 * 4096 + 1024
+
+    def test_a_state_that_grows_meanwhile(self) -> None:
+        """States that are added while others are read neither raise nor disturb."""
+        state: Any = defaultdict(dict)
+        for number in range(3):
+            state[number]["a"] = torch.zeros(1)
+        found = []
+        for one in states_of(SimpleNamespace(state=state)):
+            found.append(one)
+            state[len(state)]["a"] = torch.zeros(1)
+
+        assert len(found) == 3
+
+    def test_a_state_that_holds_itself(self) -> None:
+        """A state in which it is contained itself comes to an end."""
+        state: dict[str, Any] = {"a": torch.zeros(1)}
+        state["again"] = state
+
+        assert {id(one) for one in states_of(SimpleNamespace(state=state))} == {id(state["a"])}
+
+    @pytest.mark.parametrize("thing", [None, 3, SimpleNamespace(), SimpleNamespace(state=[1])])
+    def test_no_optimizer(self, thing: object) -> None:
+        """What has no states has none."""
+        assert list(states_of(thing)) == []
+
+    def test_an_optimizer_that_raises(self) -> None:
+        """An optimizer whose states cannot be asked for has none."""
+
+        class Broken:
+            @property
+            def state(self) -> Any:
+                raise RuntimeError("not now")
+
+        assert list(states_of(Broken())) == []
