@@ -121,12 +121,10 @@ class Sampler:
             values = known.get(reader.name)
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(reader.columns):
-                young = share is not None and now - reader.latest_at < (
-                    FINE_AGE
-                    if TorchCudaSource.name in known
-                    else min(FINE_AGE, reader.cost / share)
+                is_young = now - reader.latest_at < self._age_of(
+                    reader, known, at_edge=at_edge, share=share
                 )
-                if not young and not (reader.blocks and at_edge):
+                if not is_young and not (reader.blocks and at_edge):
                     self._read(reader)
                 fresh = reader.latest_at >= now - STALE_AFTER
                 values = values or (reader.latest if fresh else ())
@@ -139,6 +137,16 @@ class Sampler:
                 width = len(reader.columns)
                 row += values if len(values) == width else _fitted(values, width)
             return tuple(map(row.__getitem__, self._order))
+
+    def _age_of(
+        self, reader: _Reader, known: Known, *, at_edge: bool, share: float | None
+    ) -> float:
+        """Return how old a reading may be that is taken for one of now."""
+        if share is not None:
+            is_gpu_known = TorchCudaSource.name in known
+            return FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
+        is_beside = self._cuda_is_up and reader.name == HostSource.name
+        return BESIDE_PERIOD if is_beside and not at_edge else 0.0
 
     def _read(self, reader: _Reader) -> None:
         # A call that hangs keeps its lock for as long: whoever comes next goes on without it.

@@ -51,7 +51,7 @@ def test_a_loop_by_hand_is_attributed() -> None:
 
 def test_where_nothing_is_watched_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a watch a hook asks whether anything is watched, and that is all."""
-    counted = []
+    counted: list[object] = []
     monkeypatch.setattr("hfmem_widget.monitor.attribution.count", counted.append)
 
     train()

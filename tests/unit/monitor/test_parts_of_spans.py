@@ -12,8 +12,8 @@ from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Sample, Session, SpanKind
 from hfmem_widget.sources.tensors import TensorSource
-from hfmem_widget.sources.torch_cuda import TorchCudaSource
-from tests.fakes.torch_cuda import FakeAllocator
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
 
 MIB = 1 << 20
@@ -42,10 +42,10 @@ class Card:
         self.bench = Bench()
         self.allocator = FakeAllocator()
         self.counted = Counted(TensorSource())
-        sources = [TorchCudaSource(self.allocator), self.counted.source]
+        entry_points = CudaAllocator({"torch": FakeTorch(self.allocator)})
         self.monitor = Monitor(
-            Sampler(sources, clock=self.bench.clock),
-            PeakLedger(self.allocator),
+            Sampler([TorchCudaSource(entry_points), self.counted.source], clock=self.bench.clock),
+            PeakLedger(entry_points),
             attribution=self.counted,
             clock=self.bench.clock,
             wall=self.bench.wall,

@@ -53,8 +53,8 @@ def test_no_property_is_touched() -> None:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(name)
 
-        @property
-        def __class__(self) -> Any:  # type: ignore[misc]  # a proxy that loads what it stands for
+        @property  # type: ignore[misc]  # a proxy that would load what it stands for
+        def __class__(self) -> Any:
             raise AssertionError
 
     assert Subjects(lambda: {"touchy": Touchy()}).all() == ([], [])
