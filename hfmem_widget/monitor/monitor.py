@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +14,12 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.late import LateEdge, LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
+from hfmem_widget.monitor.register import HAS_ENDED, Register
+from hfmem_widget.monitor.rhythm import Rhythm, back_off
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.monitor.watched import GAP, Watched
+from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
@@ -26,18 +27,11 @@ from hfmem_widget.session.session import NO_COUNTS
 from hfmem_widget.sources.torch_cuda import readings_of_all
 
 EXIT_TIMEOUT = 1.0
-BUSY_FRACTION = 0.2
-"""Of an interval: what a tick may cost before the poller slows down."""
-
 PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
 
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
-
-CLOCK_STEP = 2.0
-
-HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
 
 _FRESH: frozenset[SpanKind | None] = frozenset({"substep", "backward", "optimizer"})
 """What must not begin with a reading of the span before it, whose high it is not."""
@@ -84,14 +78,10 @@ class Monitor:
         self._held = self.attribution.source
         self._late = LateEdges(ledger, self._enter, lambda: self._held.latest, clock)
         self._poller = Poller(self._tick, make_ticker)
-        self._last_ticker: Ticker | None = None
-        self._missed_before = 0
-        self._watched: dict[int, Watched] = {}
-        self._lock = threading.RLock()
-        self._last_tick = -math.inf
+        self._register = Register()
+        self._rhythm = Rhythm(wall)
         self._last_progress = -math.inf
         self._rebase_due = -math.inf
-        self._last_wall = math.nan
         self._pid = os.getpid()
 
     @property
@@ -109,7 +99,7 @@ class Monitor:
         """The session that was begun last among those with an open span: where further spans belong."""
         if not self.in_this_process:
             return None
-        listening = self._listening()
+        listening = self._register.listening()
         return listening[-1].session if listening else None
 
     def begin(self, options: WatchOptions) -> Session:
@@ -130,14 +120,12 @@ class Monitor:
         watched = Watched(session, options, self._clock())
         self._adopt(watched)
         session.read_after(self._late.enter_all)
-        with self._lock:
-            self._watched[id(session)] = watched
+        self._register.add(watched)
         return session
 
     def end(self, session: Session, outcome: str = "done") -> None:
         """End a session and the spans still open in it; ending it again does nothing."""
-        with self._lock:
-            watched = self._watched.get(id(session))
+        watched = self._register.get(session)
         if watched is None:
             return
         # Another thread may be training in it, and would go on opening spans while these are closed.
@@ -145,8 +133,7 @@ class Monitor:
             watched.ending = True
             for span in reversed(session.open_spans):
                 self.close_span(session, span.id, outcome)
-            with self._lock:
-                self._watched.pop(id(session), None)
+            self._register.remove(session)
             session.stop(self._wall())
 
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
@@ -156,7 +143,7 @@ class Monitor:
         also what is only read on the poller's thread is known at its start. A span of a step is entered in
         the session a little later, and returned without its readings.
         """
-        watched = self._find(session)
+        watched = self._register.find(session)
         if not self.in_this_process:
             return session.open_span(kind, label, session.last_sample)
         with watched.edges:
@@ -196,7 +183,7 @@ class Monitor:
         counts : mapping of str to float, optional
             What is counted in it, besides what has been said of it so far.
         """
-        watched = self._find(session)
+        watched = self._register.find(session)
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome, counts)
         with watched.edges:
@@ -238,7 +225,7 @@ class Monitor:
         Costs half of closing one and opening the other, and leaves nothing between the two. Where the
         span has ended already, its neighbour is opened.
         """
-        watched = self._find(session)
+        watched = self._register.find(session)
         if not self.in_this_process:
             session.close_span(closing, session.last_sample, {}, outcome)
             return session.open_span(kind, label, session.last_sample)
@@ -267,7 +254,7 @@ class Monitor:
 
     def is_open(self, session: Session, span_id: int) -> bool:
         """Return False once a span has ended, which whoever opened it need not have done."""
-        watched = self._watched.get(id(session))
+        watched = self._register.get(session)
         return watched is not None and span_id in watched.windows
 
     def optimizer_steps(self, optimizer: object) -> None:
@@ -279,7 +266,7 @@ class Monitor:
         """Count what it has made; where no span tells steps apart, one ends and another begins here."""
         with interrupts_deferred():
             self.attribution.optimizer_stepped()
-            watched = next(reversed(self._listening()), None)
+            watched = next(reversed(self._register.listening()), None)
             now = self._clock()
             if watched is not None and watched.based_on is None and now >= self._rebase_due:
                 self._rebase_due = now + REBASE_PERIOD
@@ -293,7 +280,7 @@ class Monitor:
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
-        watched = self._find(session)
+        watched = self._register.find(session)
         self._late.enter_all()
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
@@ -331,7 +318,7 @@ class Monitor:
         """
         if not self.in_this_process:
             return ""
-        for watched in list(self._watched.values()):
+        for watched in self._register.all():
             self.end(watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
         if self._poller.join(timeout):
@@ -348,15 +335,12 @@ class Monitor:
 
     def after_fork_in_child(self) -> None:
         """Become inert: the poller's thread did not come along."""
-        self._lock = threading.RLock()
         self._poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
         self._late.forget()
         self.attribution.replace_lock()
-        for watched in self._watched.values():
-            watched.edges = threading.RLock()
-            watched.session.replace_lock()
+        self._register.replace_locks()
 
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
         """Read everything at a window's newest edge, but not again what its ledger has just read."""
@@ -377,7 +361,7 @@ class Monitor:
         try:
             self.attribution.at_edge(kind, begins=begins)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
-            self._note(
+            self._register.note(
                 f"What the memory is for cannot be told ({type(error).__name__}: {error}). The other figures "
                 "are unaffected. Please report this."
             )
@@ -411,12 +395,12 @@ class Monitor:
             self._read_and_tell(ticker)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            for watched in self._listening():
+            for watched in self._register.listening():
                 watched.session.polling.stopped = reason
-            self._note(
+            self._register.note(
                 f"Polling stopped ({reason}). Exact peaks are not affected. Please report this."
             )
-            self._publish(self._listening())
+            self._register.publish(self._register.listening())
             raise
 
     def _read_and_tell(self, ticker: Ticker) -> None:
@@ -429,23 +413,15 @@ class Monitor:
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
-        if ticker is not self._last_ticker:
-            self._last_ticker, self._missed_before = ticker, 0
-            self._last_tick, self._last_wall = -math.inf, math.nan
-        missed = ticker.missed - self._missed_before
-        listening = self._listening()
+        listening = self._register.listening()
         for watched in listening:
             self._append(watched, row)
-            self._count(watched.session, now, missed, ticker.interval)
-        self._last_tick, self._missed_before = now, ticker.missed
-        self._watch_clocks(now)
+        sessions = [watched.session for watched in listening]
+        if self._rhythm.tick(ticker, now, [session.polling for session in sessions]):
+            self._register.note("The machine was suspended or its clock was set while this ran.")
         self._report_progress(listening, peaks)
-        self._back_off(listening, ticker, self._cpu() - started)
-        self._publish(listening)
-
-    def _listening(self) -> list[Watched]:
-        with self._lock:
-            return [one for one in self._watched.values() if one.windows]
+        back_off(sessions, ticker, self._cpu() - started)
+        self._register.publish(listening)
 
     def _append(self, watched: Watched, row: Sequence[float], time: float | None = None) -> Sample:
         self._adopt(watched)
@@ -455,22 +431,7 @@ class Monitor:
         watched.adopt(self.sampler)
         # Whoever comes first shows a sentence; a session begun later does not repeat it.
         for sentence in self.sampler.take_notes():
-            self._note(sentence, watched.session)
-
-    def _count(self, session: Session, now: float, missed: int, interval: float) -> None:
-        polling = session.polling
-        polling.ticks += 1
-        polling.missed += missed
-        polling.current_interval = interval
-        since = now - self._last_tick
-        if since > GAP * interval and math.isfinite(since):
-            polling.longest_gap = max(polling.longest_gap, since)
-
-    def _watch_clocks(self, now: float) -> None:
-        ahead = self._wall() - now
-        if abs(ahead - self._last_wall) > CLOCK_STEP:
-            self._note("The machine was suspended or its clock was set while this ran.")
-        self._last_wall = ahead
+            self._register.note(sentence, watched.session)
 
     def _look(self, now: float) -> tuple[dict[Window, Peaks], Readings]:
         if now - self._last_progress < PROGRESS_PERIOD:
@@ -483,38 +444,6 @@ class Monitor:
             for span_id, window in list(watched.windows.items()):
                 if window in peaks:
                     watched.session.progress(span_id, watched.wanted(peaks[window]))
-
-    def _back_off(self, listening: list[Watched], ticker: Ticker, cost: float) -> None:
-        for watched in listening:
-            polling = watched.session.polling
-            polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
-            if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.interval:
-                ticker.interval *= 2
-                watched.session.notes.append(
-                    f"A tick cost {polling.cost * 1000:.0f} ms, so samples are now taken every "
-                    f"{ticker.interval:g} s. Exact peaks are not affected."
-                )
-                break
-
-    def _publish(self, listening: list[Watched]) -> None:
-        for watched in listening:
-            for listener in watched.session.subscribers:
-                try:
-                    listener(watched.session)
-                except Exception as error:  # noqa: BLE001  (a broken view must not stop the poller)
-                    watched.session.unsubscribe(listener)
-                    self._note(f"The live view stopped ({type(error).__name__}: {error}).")
-
-    def _note(self, sentence: str, *also: Session) -> None:
-        for session in {*also, *(watched.session for watched in self._listening())}:
-            if sentence not in session.notes:
-                session.notes.append(sentence)
-
-    def _find(self, session: Session) -> Watched:
-        watched = self._watched.get(id(session))
-        if watched is None:
-            raise WatchStateError(HAS_ENDED)
-        return watched
 
 
 def _share_of(kind: SpanKind | None) -> float | None:

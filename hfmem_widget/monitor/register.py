@@ -1,0 +1,80 @@
+"""The sessions that a monitor watches, and what is said to all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.monitor.watched import Watched
+from hfmem_widget.session import Session
+
+HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
+
+
+class Register:
+    """Who is watched, in the order in which they were begun."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, Watched] = {}
+        self._lock = threading.RLock()
+
+    def add(self, watched: Watched) -> None:
+        """Take in a session."""
+        with self._lock:
+            self._watched[id(watched.session)] = watched
+
+    def remove(self, session: Session) -> None:
+        """Let a session go."""
+        with self._lock:
+            self._watched.pop(id(session), None)
+
+    def get(self, session: Session) -> Watched | None:
+        """Return what is kept of a session; None once it has ended."""
+        with self._lock:
+            return self._watched.get(id(session))
+
+    def find(self, session: Session) -> Watched:
+        """Return what is kept of a session.
+
+        Raises
+        ------
+        WatchStateError
+            If it has ended.
+        """
+        watched = self.get(session)
+        if watched is None:
+            raise WatchStateError(HAS_ENDED)
+        return watched
+
+    def all(self) -> list[Watched]:
+        """Return everybody."""
+        with self._lock:
+            return list(self._watched.values())
+
+    def listening(self) -> list[Watched]:
+        """Return those with an open span, who are to hear of every tick."""
+        return [one for one in self.all() if one.windows]
+
+    def note(self, sentence: str, *also: Session) -> None:
+        """Have a sentence said once by everybody who listens, and by others."""
+        for session in {*also, *(watched.session for watched in self.listening())}:
+            if sentence not in session.notes:
+                session.notes.append(sentence)
+
+    def publish(self, listening: Sequence[Watched]) -> None:
+        """Tell the subscribers of some sessions that there is something new."""
+        for watched in listening:
+            for listener in watched.session.subscribers:
+                try:
+                    listener(watched.session)
+                except Exception as error:  # noqa: BLE001  (a broken view must not stop the poller)
+                    watched.session.unsubscribe(listener)
+                    self.note(f"The live view stopped ({type(error).__name__}: {error}).")
+
+    def replace_locks(self) -> None:
+        """Forget who holds which lock: for a forked child, where those threads do not exist."""
+        self._lock = threading.RLock()
+        for watched in self._watched.values():
+            watched.edges = threading.RLock()
+            watched.session.replace_lock()
