@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.faults import harmless
-from hfmem_widget.monitor import running_monitor
 from hfmem_widget.surrounding import restore, surround
+
+if TYPE_CHECKING:
+    from hfmem_widget.monitor import Monitor
 
 OPTIMIZER = "torch.optim.optimizer"
 
@@ -40,23 +42,19 @@ def leave_optimizers() -> None:
 
 
 def _steps(optimizer: object, _args: object, _kwargs: object) -> None:
-    if _is_compiling():
-        return
-    monitor = running_monitor()
+    monitor = _running_monitor()
     if monitor is not None:
         harmless(monitor.optimizer_steps, optimizer)
 
 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
-    if _is_compiling():
-        return
-    monitor = running_monitor()
+    monitor = _running_monitor()
     if monitor is not None:
         harmless(monitor.optimizer_stepped)
 
 
 def _clearing() -> AbstractContextManager[None]:
-    monitor = running_monitor() if not _is_compiling() else None
+    monitor = _running_monitor()
     return nullcontext() if monitor is None else _then(monitor.attribution.gradients_cleared)
 
 
@@ -66,9 +64,13 @@ def _then(action: Callable[[], object]) -> Iterator[None]:
     harmless(action)
 
 
-def _is_compiling() -> bool:
+def _running_monitor() -> Monitor | None:
     # What torch.compile traces must not hold anything of ours.
-    return bool(sys.modules["torch"].compiler.is_compiling())
+    if sys.modules["torch"].compiler.is_compiling():
+        return None
+    # Not imported before somebody watches.
+    watching: Any = sys.modules.get("hfmem_widget.monitor")
+    return None if watching is None else watching.running_monitor()
 
 
 def _owners() -> list[type]:

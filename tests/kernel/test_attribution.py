@@ -1,0 +1,136 @@
+"""In a real kernel: whose bytes they are is found in the notebook, and nothing is kept alive by looking."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.drive import Kernel
+
+MODEL = """
+import torch
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+def train(model, optimizer, steps=4):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 256)).square().mean().backward()
+        optimizer.step()
+def size(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+def held(sample, session, names=("weights", "gradients", "optimizer")):
+    return [session.value(sample, f"cpu/{name}") for name in names]
+"""
+
+
+@pytest.fixture
+def notebook(kernel: Kernel) -> Kernel:
+    """Return a kernel with the extension loaded, and something to train."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run(MODEL)
+    return kernel
+
+
+def test_a_notebooks_own_loop_needs_no_word(notebook: Kernel) -> None:
+    """A model and an optimizer that are variables, and a loop by hand: all three parts are told."""
+    notebook.run("model = build(); optimizer = torch.optim.AdamW(model.parameters())")
+    notebook.run("%%memwatch -q -o session\ntrain(model, optimizer)")
+
+    said = notebook.run(
+        "states = [one for state in optimizer.state.values() for one in state.values()]\n"
+        "print(held(session.spans[0].after, session) == "
+        "[size(model.parameters()), size(model.parameters()), size(states)])"
+    )
+    assert said.text() == "True\n"
+
+
+def test_a_model_made_in_the_cell_is_found(notebook: Kernel) -> None:
+    """What did not exist when the cell began is told at its end."""
+    notebook.run("%%memwatch -q -o session\nmodel = build()")
+
+    said = notebook.run(
+        "print(held(session.spans[0].after, session)[0] == size(model.parameters()))"
+    )
+    assert said.text() == "True\n"
+
+
+def test_torch_imported_in_the_cell_is_followed(kernel: Kernel) -> None:
+    """The loop of a cell that imports torch itself is attributed by its optimizer's steps."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run(
+        "%%memwatch -q -o session\n"
+        + MODEL
+        + "import hfmem_widget\n"
+        + "def run():\n"
+        + "    model = build(); optimizer = torch.optim.AdamW(model.parameters())\n"
+        + "    train(model, optimizer)\n"
+        + "    with hfmem_widget.span('look'): pass\n"
+        + "    return size(model.parameters())\n"
+        + "expected = run()"
+    )
+
+    said = kernel.run(
+        "look = [one for one in session.spans if one.label == 'look'][0]\n"
+        "print(held(look.after, session)[:2] == [expected, expected])"
+    )
+    assert said.text() == "True\n"
+
+
+def test_looking_keeps_nothing_alive(notebook: Kernel) -> None:
+    """After `del`, models and optimizers that were counted are gone."""
+    notebook.run(
+        "import gc, weakref\n"
+        "model = build(); optimizer = torch.optim.AdamW(model.parameters())\n"
+        "gone = [weakref.ref(model[0].weight), weakref.ref(optimizer)]"
+    )
+    notebook.run("%%memwatch -q -o session\ntrain(model, optimizer)")
+    notebook.run("%memwatch on")
+    notebook.run("train(model, optimizer)")
+    # torch itself leaves a cycle with the first optimizer of a process.
+    notebook.run("del model, optimizer; _ = gc.collect()")
+
+    assert notebook.run("print([one() for one in gone])").text() == "[None, None]\n"
+
+
+def test_the_cell_after_a_model_was_deleted_tells_none(notebook: Kernel) -> None:
+    """Deleting a model in a watched cell shows: its weights are 0 at the cell's end."""
+    notebook.run("model = build()")
+    notebook.run("%%memwatch -q -o session\ndel model")
+
+    said = notebook.run(
+        "span = session.spans[0]\n"
+        "print(held(span.before, session)[0] > 0, held(span.after, session)[0])"
+    )
+    assert said.text() == "True 0.0\n"
+
+
+def test_reloading_leaves_no_hook(notebook: Kernel) -> None:
+    """After `%unload_ext` torch has none of our hooks, and `zero_grad` is its own."""
+    notebook.run("%memwatch on")
+    notebook.run(
+        "model = build(); optimizer = torch.optim.AdamW(model.parameters()); train(model, optimizer)"
+    )
+    notebook.run("%reload_ext hfmem_widget")
+    notebook.run("%unload_ext hfmem_widget")
+
+    said = notebook.run(
+        "import sys\n"
+        "module = sys.modules['torch.optim.optimizer']\n"
+        "print(len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks),\n"
+        "      'surround' in repr(torch.optim.Optimizer.zero_grad.__code__.co_filename))"
+    )
+    assert said.text() == "0 0 False\n"
+
+
+def test_a_compiled_step_is_left_alone(notebook: Kernel) -> None:
+    """`torch.compile` of a loop with an optimizer traces none of ours."""
+    said = notebook.run(
+        "%%memwatch -q\n"
+        "model = build(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "train(model, optimizer, 1)\n"
+        "step = torch.compile(optimizer.step, backend='eager')\n"
+        "before = model[0].weight.detach().clone()\n"
+        "step()\n"
+        "print(bool((before != model[0].weight).any()))"
+    )
+    assert said.text() == "True\n"
