@@ -6,8 +6,8 @@ gone cold. The last column is a check from the other side: how much longer a bus
 for each tick made beside it.
 
 Each tick of ours is one of a run at 10 Hz by its clock, so that what is only read once a second is
-read at every tenth. It reads the GPU (allocator and driver) and the host. Where there is no GPU,
-invented counters stand behind the real torch and pynvml.
+read at every tenth. It reads the GPU (allocator and driver), takes what tensors were counted, and at every
+second tick reads the host. Where there is no GPU, invented counters stand behind the real torch and pynvml.
 
 Edges are those of a training step's parts, four spans deep, 8 ms apart by the clock. They are made on the
 user's own thread, so there is nobody else to lose time.
@@ -34,8 +34,10 @@ import torch
 from hfmem_widget.monitor import Monitor, PeakLedger, Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import HELD
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.publisher import Publisher
@@ -73,7 +75,14 @@ class Poller:
     def __init__(self, *, charted: bool) -> None:
         self.clock = FakeClock()
         torch_cuda = TorchCudaSource()
-        sources = (torch_cuda, NvmlSource(torch_cuda.uuids, os.environ), HostSource())
+        tensors = TensorSource()
+        tensors.count({"cuda:0": dict.fromkeys(HELD, 1e9)})
+        sources = (
+            torch_cuda,
+            NvmlSource(torch_cuda.uuids, os.environ, reserved=torch_cuda.reserved),
+            HostSource(),
+            tensors,
+        )
         self.ledger = PeakLedger(CudaAllocator())
         self.monitor = Monitor(
             Sampler(sources, clock=self.clock),

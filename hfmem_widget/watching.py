@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.faults import harmless
+from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session
 from hfmem_widget.stretch import Follow, Watch, running_shell
 from hfmem_widget.view.screen import Screen
 
@@ -101,6 +105,20 @@ def watch(
         follow=follow,
         subjects=(subject, optimizer),
     )
+
+
+def read_once(label: str = "now") -> Session:
+    """Read everything once, now, and return it as a session that has ended; nothing is shown."""
+    monitor = shared_monitor()
+    with interrupts_deferred():
+        session = monitor.begin(WatchOptions(label=label))
+        harmless(follow_optimizers)
+        try:
+            # A cell's edges count all tensors there are, whenever they were counted last.
+            monitor.close_span(session, monitor.open_span(session, "cell", label).id)
+        finally:
+            monitor.end(session)
+    return session
 
 
 def _understood(subject: object, label: str) -> tuple[str, Follow | None]:

@@ -144,8 +144,12 @@ class LateEdges:
 
     def enter_all(self) -> None:
         """Enter what waits."""
-        # Half an edge would leave a span that never ends. The lock is taken where nothing waits, too: what
-        # waited a moment ago is perhaps being entered by another thread.
+        # The lock is taken where nothing waits, too: what waited a moment ago is perhaps being entered by
+        # another thread.
+        with self._entering:
+            if not self._waiting:
+                return
+        # Half an edge would leave a span that never ends.
         with interrupts_deferred(), self._entering:
             while self._waiting:
                 edge = self._waiting.popleft()

@@ -10,6 +10,8 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor import running_monitor
+from hfmem_widget.watching import read_once
 
 
 @pytest.fixture
@@ -78,3 +80,28 @@ def test_anything_else_is_an_error_that_says_what_is_allowed() -> None:
     """Before anything is watched."""
     with pytest.raises(OptionError, match="a label, a torch module or a Trainer, not int"):
         hfmem_widget.watch(7)
+
+
+def test_everything_can_be_read_once() -> None:
+    """A reading of now is a session that has ended, with its figures, and nothing goes on."""
+    session = read_once()
+
+    assert not session.running
+    assert session.latest("cpu/allocated") > 0
+    assert session.anatomy("now", "cpu").allocated == session.latest("cpu/allocated")
+    assert running_monitor() is None
+
+
+def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Module) -> None:
+    """`watch(model, optimizer)` tells weights and states before any step is made."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        before = session.spans[0].before
+
+    states = sum(one.nbytes for state in optimizer.state.values() for one in state.values())
+    assert session.value(before, "cpu/weights") >= sum(one.nbytes for one in model.parameters())
+    assert session.value(before, "cpu/optimizer") >= states
