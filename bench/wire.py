@@ -1,6 +1,6 @@
 """How many bytes a tick sends to the browser as a run gets long, against a FigureWidget.
 
-Ours is the real widget behind the real publisher, six series of two devices at ten ticks a second
+Ours is the real widget behind the real publisher, two devices with their parts at ten ticks a second
 by a fake clock, watched by somebody: one minute of messages after so many ticks, news and snapshots
 alike, spread over its ticks. Counted is what goes into the ZeroMQ frames, with header, signature
 and buffers. Sizes do not vary from run to run, so there is no spread: given are the mean and the
@@ -55,7 +55,9 @@ class Run:
         """Take the next sample."""
         now = self.clock.advance(INTERVAL)
         low = (4 + math.sin(now)) * GIB
-        sample = self.session.append(Sample(now, (low, 1.2 * low, 2 * low) * len(DEVICES)))
+        lines = (low, 1.2 * low, 2 * low)
+        parts = (1.2 * GIB, 0.1 * GIB, 0.1 * low, 2.4 * GIB, 0.1 * GIB, 0.6 * GIB)
+        sample = self.session.append(Sample(now, (*lines, *parts) * len(DEVICES)))
         if self._steps and self.ticks % TICKS_OF_A_STEP == 0:
             for span in self.session.open_spans:
                 self.session.close_span(span.id, sample, {})

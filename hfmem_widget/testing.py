@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
 from typing import Final
 
 from hfmem_widget.session import (
+    HELD,
     Certainty,
     Device,
     DeviceSteps,
@@ -41,6 +42,7 @@ _GPU_SERIES: Final = (
     ("driver_reserved", "driver's reserve"),
     ("process", "this process"),
     ("others", "other processes"),
+    ("context", "CUDA context and libraries"),
 )
 _HOST_SERIES: Final = (
     ("allocated", "heap in use"),
@@ -48,10 +50,17 @@ _HOST_SERIES: Final = (
     ("peak", "resident peak"),
     ("device_used", "machine in use"),
 )
+_PARTS: Final = (
+    *zip(HELD, ("weights", "buffers", "gradients", "optimizer states"), strict=True),
+    ("unattributed", "not attributed when the step began"),
+)
 _CONTEXT: Final = 620 * MIB
 _DRIVER: Final = 615 * MIB
 _OTHERS: Final = 0.03 * GIB
 _MOST_RESERVED: Final = H200_TOTAL - _DRIVER - _CONTEXT - _OTHERS
+
+
+_NO_PARTS: Final[Mapping[str, float]] = {}
 
 
 class FakeClock:
@@ -141,6 +150,7 @@ class _Stage:
         self._gpus = tuple(f"cuda:{index}" for index in range(gpus))
         self._allocated = dict.fromkeys((*self._gpus, "cpu"), 0.0)
         self._reserved = dict.fromkeys(self._gpus, 0.0)
+        self._held: dict[str, dict[str, float]] = {}
         self._peaks: dict[int, dict[str, float]] = {}
         self._due = interval
         self._allocated["cpu"] = 0.21 * GIB
@@ -153,6 +163,8 @@ class _Stage:
 
     @contextmanager
     def span(self, kind: SpanKind, label: str, outcome: str = "done") -> Iterator[Span]:
+        if kind == "step":
+            self._explain_remainder()
         span = self.session.open_span(kind, label, self.sample())
         self._peaks[span.id] = {}
         self._raise_peaks()
@@ -161,17 +173,37 @@ class _Stage:
         known = self._peaks.pop(span.id)
         peaks = {key: Peak(value, self.certainty) for key, value in known.items()}
         self.session.close_span(span.id, after, peaks, outcome)
+        if kind == "step":
+            for held in self._held.values():
+                held["unattributed"] = math.nan
 
-    def hold(self, target: Mapping[str, float], seconds: float) -> None:
-        """Move each device to so many bytes within some time, and sample as it goes."""
+    def hold(
+        self, target: Mapping[str, float], seconds: float, parts: Mapping[str, float] = _NO_PARTS
+    ) -> None:
+        """Move each device, and some of its parts, to so many bytes within some time; sample as it goes."""
+        unknown = [key for key in target if key not in self._held]
+        self.find(unknown, dict.fromkeys(parts, 0.0))
         start, began = dict(self._allocated), self.clock.now
+        before = {key: dict(held) for key, held in self._held.items()}
         stop = began + seconds
         while self._due < stop:
-            self._move(start, target, (self._due - began) / seconds)
+            share = (self._due - began) / seconds
+            self._move(start, target, share)
+            self._move_parts(before, target, parts, share)
             self.clock.now = self._due
             self.sample()
         self.clock.now = stop
         self._move(start, target, 1.0)
+        self._move_parts(before, target, parts, 1.0)
+
+    def find(self, keys: Iterable[str], parts: Mapping[str, float]) -> None:
+        """Know so many bytes of some parts from now on, on each device."""
+        for key in keys if parts else ():
+            if key not in self._held:
+                self._held[key] = {metric: 0.0 for metric, _ in _PARTS} | {"unattributed": math.nan}
+                more = [Series(key, *metric) for metric in _PARTS]
+                self.session.adopt(self.session.devices, (*self.session.series, *more))
+            self._held[key].update(parts)
 
     def sleep_unsampled(self, seconds: float) -> None:
         """Let time pass without samples, as when one call held the interpreter."""
@@ -191,9 +223,11 @@ class _Stage:
                 (known.get(f"{key}/allocated", 0.0) for known in self._peaks.values()), default=0.0
             )
             values += (self._allocated[key], self._reserved[key], peak)
-            values += (ours + _OTHERS, _DRIVER, ours, _OTHERS)
+            values += (ours + _OTHERS, _DRIVER, ours, _OTHERS, _CONTEXT)
         heap = self._allocated["cpu"]
         values += (heap, heap + 0.52 * GIB, heap + 0.6 * GIB, 9.4 * GIB)
+        for held in self._held.values():
+            values += (held[metric] for metric, _ in _PARTS)
         if self.clock.now >= self._due:
             self._due = self.clock.now + self.session.polling.interval
             self.session.polling.ticks += 1
@@ -208,6 +242,23 @@ class _Stage:
             self._allocated[key] = start[key] + (goal - start[key]) * share
         self._raise_peaks()
 
+    def _move_parts(
+        self,
+        start: Mapping[str, Mapping[str, float]],
+        keys: Iterable[str],
+        goals: Mapping[str, float],
+        share: float,
+    ) -> None:
+        for key in keys if goals else ():
+            for part, goal in goals.items():
+                began = start[key][part]
+                self._held[key][part] = began + (goal - began) * share
+
+    def _explain_remainder(self) -> None:
+        for key, held in self._held.items():
+            known = sum(held[metric] for metric in HELD)
+            held["unattributed"] = max(0.0, self._allocated[key] - known)
+
     def _raise_peaks(self) -> None:
         for key in self._gpus:
             self._reserved[key] = max(
@@ -219,10 +270,26 @@ class _Stage:
                     known[name] = max(known.get(name, 0.0), now[key])
 
 
-def _train(stage: _Stage, steps: int, seconds: float, keys: Sequence[str], top: float) -> None:
-    """Weights, then steps whose activations rise and fall; gradients and optimizer states stay."""
+def _train(
+    stage: _Stage,
+    steps: int,
+    seconds: float,
+    keys: Sequence[str],
+    top: float,
+    *,
+    weights: float | None = 0.18,
+) -> None:
+    """Weights, then steps whose activations rise and fall; optimizer states come with the first and stay.
+
+    `weights` is their share of the top, None where nobody knows what the tensors are.
+    """
     chance = random.Random(7)  # noqa: S311  (a script, not a secret)
-    stage.hold(dict.fromkeys(keys, top * 0.18), seconds * 0.1)
+    share_found = weights or 0.0
+    of_model = {"weights": 0.985 * share_found * top, "buffers": 0.015 * share_found * top}
+    gradients, states = {"gradients": of_model["weights"]}, {"optimizer": 2 * of_model["weights"]}
+    if weights is None:
+        of_model = gradients = states = {}
+    stage.hold(dict.fromkeys(keys, top * 0.18), seconds * 0.1, of_model)
     evaluate_after = steps * 2 // 3
     kept = top * 0.537
     worst = chance.randrange(steps // 3, steps)
@@ -234,7 +301,9 @@ def _train(stage: _Stage, steps: int, seconds: float, keys: Sequence[str], top: 
                 stage.hold(
                     {key: top * share * (1 - 0.03 * at) for at, key in enumerate(keys)}, took * 0.55
                 )
-                stage.hold(dict.fromkeys(keys, kept), took * 0.45)
+                stage.hold(dict.fromkeys(keys, top * 0.715), took * 0.3, gradients)
+                stage.hold(dict.fromkeys(keys, kept), took * 0.15, dict.fromkeys(gradients, 0.0))
+                stage.find(keys, states)
             if step + 1 == evaluate_after:
                 with stage.span("evaluate", "evaluate"):
                     stage.hold(dict.fromkeys(keys, kept * 1.12), seconds * 0.06)
@@ -261,7 +330,7 @@ def _eight_gpus() -> Session:
 def _two_gpus() -> Session:
     stage = _Stage("pipeline", gpus=4)
     with stage.span("cell", "pipeline"):
-        _train(stage, 12, 7.5, ["cuda:0", "cuda:1"], 18.2 * GIB)
+        _train(stage, 12, 7.5, ["cuda:0", "cuda:1"], 18.2 * GIB, weights=None)
     return stage.finish()
 
 
@@ -269,7 +338,7 @@ def _on_cpu() -> Session:
     stage = _Stage("tiny-bert", gpus=0)
     stage.session.notes.append("No GPU is visible to this process, so its own memory is shown.")
     with stage.span("cell", "tiny-bert"):
-        _train(stage, 9, 6.2, ["cpu"], 0.9 * GIB)
+        _train(stage, 9, 6.2, ["cpu"], 0.9 * GIB, weights=0.11)
     return stage.finish()
 
 
@@ -287,7 +356,7 @@ def _hour_with_gaps() -> Session:
         "The poller slowed down from 100 ms to 500 ms, since a tick took long."
     )
     with stage.span("cell", "overnight"):
-        stage.hold({"cuda:0": 22 * GIB}, 40.0)
+        stage.hold({"cuda:0": 22 * GIB}, 40.0, {"weights": 21.9 * GIB, "buffers": 0.1 * GIB})
         for epoch in range(3):
             with stage.span("epoch", f"epoch {epoch + 1}"):
                 _steps(stage, epoch)
@@ -301,7 +370,9 @@ def _steps(stage: _Stage, epoch: int) -> None:
     for step in range(160):
         with stage.span("step", f"step {160 * epoch + step + 1}"):
             stage.hold({"cuda:0": (88 + 16 * chance.random()) * GIB}, 4.0)
-            stage.hold({"cuda:0": 66 * GIB}, 2.7)
+            stage.hold({"cuda:0": 88 * GIB}, 1.5, {"gradients": 21.9 * GIB})
+            stage.hold({"cuda:0": 66 * GIB}, 1.2, {"gradients": 0.0})
+            stage.find(["cuda:0"], {"optimizer": 43.8 * GIB})
 
 
 def _failed() -> Session:
@@ -349,7 +420,7 @@ def _with_steps() -> Session:
     stage, kept = _Stage("fine-tune", gpus=1), 3.75 * GIB
     batches = _Batches(kept, 2.9 * MIB, 37)
     with stage.span("cell", "fine-tune"):
-        stage.hold({"cuda:0": 1.25 * GIB}, 1.2)
+        stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
         with stage.span("train", "train") as train:
             stage.session.count(train.id, {"steps": 60, "epochs": 3})
             for epoch in range(3):
@@ -372,10 +443,11 @@ def _step(stage: _Stage, batches: _Batches, step: int, kept: float) -> None:
             stage.hold({"cuda:0": 0.96 * peak}, 0.08)
         with stage.span("backward", "backward"):
             stage.hold({"cuda:0": peak}, 0.03)
-            stage.hold({"cuda:0": kept + 0.6 * GIB}, 0.09)
+            stage.hold({"cuda:0": kept + 0.62 * GIB}, 0.09, {"gradients": 0.61 * GIB})
         with stage.span("optimizer", "optimizer"):
             stage.hold({"cuda:0": kept + 0.7 * GIB}, 0.01)
-            stage.hold({"cuda:0": kept}, 0.02)
+            stage.hold({"cuda:0": kept}, 0.02, {"gradients": 0.0})
+            stage.find(["cuda:0"], {"optimizer": 2.44 * GIB})
         stage.session.count(span.id, counts)
 
 
@@ -389,7 +461,8 @@ def _hundred_thousand_steps() -> Session:
     stage, kept = _Stage("pretrain", gpus=1, interval=30.0), 66 * GIB
     epochs: list[Span] = []
     with stage.span("cell", "pretrain"):
-        stage.hold({"cuda:0": kept}, 300.0)
+        stage.hold({"cuda:0": kept}, 300.0, {"weights": 21.9 * GIB, "buffers": 0.1 * GIB})
+        stage.find(["cuda:0"], {"optimizer": 43.8 * GIB, "unattributed": 0.2 * GIB})
         with stage.span("train", "train") as train:
             stage.session.count(train.id, {"steps": _LONG_STEPS, "epochs": _LONG_EPOCHS})
             for epoch in range(_LONG_EPOCHS):
@@ -460,6 +533,9 @@ An H200 training run with steps; two and eight GPUs at work; a run on the CPU; a
 with gaps in it; a cell that failed when memory was nearly full; a run whose peak is only a lower bound;
 an interrupted cell that left the GPU alone; a training whose steps take different batches, with their
 phases, evaluations and saves; one of 100,000 steps.
+
+They know what the memory is for, from the moment the weights are there, but for two GPUs, the short cell
+and the one that left the GPU alone: nothing was found there.
 """
 
 

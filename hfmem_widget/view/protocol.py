@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.labels import plain
-from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline
+from hfmem_widget.session import FINE_KINDS, HELD, Series, Session, Span, Timeline
 
 PROTOCOL = 1
-METRICS = ("allocated", "reserved", "device_used")
-"""What is charted, of every device."""
+LINES = ("allocated", "reserved", "device_used")
+"""What is charted of every device."""
+
+PARTS = (*HELD, "unattributed", "context")
+"""What else is charted, as far as it is known: what allocated memory is for, and what CUDA itself takes."""
+
+METRICS = (*LINES, *PARTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
     """How much one message may hold, of samples, steps and closed spans; of bytes or rows whichever is less.
 
-    A row of one device takes 20 bytes, of eight 104; a step of one 144, of eight 648.
+    A row of one device takes 20 bytes, 44 with its parts, of eight 104 or 296; a step of one 144,
+    of eight 648.
     """
 
     rows: float
@@ -32,8 +38,8 @@ class Detail:
 
 
 FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=20)
-COARSE = Detail(rows=60, row_bytes=2_000, steps=4, step_bytes=1_300, spans=1)
-NEWS = Detail(rows=math.inf, row_bytes=math.inf, steps=20, step_bytes=6_480, spans=20)
+COARSE = Detail(rows=60, row_bytes=1_400, steps=4, step_bytes=1_300, spans=1)
+NEWS = Detail(rows=math.inf, row_bytes=3_072, steps=20, step_bytes=6_480, spans=20)
 BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
 FEWEST_ROWS, FEWEST_STEPS = 8, 2
 """So much there is room for, whatever the number of devices."""
@@ -65,19 +71,19 @@ def describe(session: Session, *, panel: bool = True) -> Message:
             for device in session.devices
             if device.key in sent
         ],
-        "series": [
-            {
-                "key": one.key,
-                "device": one.device,
-                "metric": one.metric,
-                "label": plain(one.label or one.metric),
-            }
-            for one in series
-        ],
+        "series": [_describe_series(one) for one in series],
     }
     if len(session.steps):
         schema["step_columns"] = list(session.steps.columns)
     return schema
+
+
+def _describe_series(series: Series) -> Message:
+    # Eight devices have some seventy: what the page knows by itself is left out.
+    described = {"device": series.device, "metric": series.metric}
+    if series.metric in LINES:
+        described["label"] = plain(series.label or series.metric)
+    return described
 
 
 def describe_span(session: Session, span: Span) -> Message:

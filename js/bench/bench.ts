@@ -1,7 +1,7 @@
 /**
  * Main-thread time of one update: wire frame in, figure drawn and painted, in milliseconds.
  *
- * Six series (two devices), ten new rows an update, as much history as asked for. The frame is decoded, stored,
+ * Eighteen series (two devices with their parts), ten new rows an update, as much history as asked for. The frame is decoded, stored,
  * decimated and handed to Plotly as in a notebook; only the pacing is by hand. `prepare(rows)` fills the history,
  * `measure(updates)` sends and draws; run.py reads the CPU time around it.
  */
@@ -11,7 +11,8 @@ import { Store } from "../src/core/store.ts";
 import { View } from "../src/core/view.ts";
 
 const DEVICES = ["cuda:0", "cuda:1"];
-const METRICS = ["allocated", "reserved", "device_used"];
+const LINES = ["allocated", "reserved", "device_used"];
+const METRICS = [...LINES, "weights", "buffers", "gradients", "optimizer", "unattributed", "context"];
 const NEW_ROWS = 10;
 const INTERVAL = 0.1;
 const GIB = 2 ** 30;
@@ -78,9 +79,7 @@ function receive(store: Store, kind: "rows" | "snapshot", { time, values }: Rows
     cost: null,
     text: "",
   };
-  const series = DEVICES.flatMap((device) =>
-    METRICS.map((metric) => ({ key: `${device}/${metric}`, device, metric, label: metric })),
-  );
+  const series = DEVICES.flatMap((device) => METRICS.map((metric) => ({ device, metric, label: metric })));
   const devices = DEVICES.map((key) => ({ key, name: "bench", total: 150 * GIB }));
   const schema = { label: "bench", started_at: 0, devices, series };
   const content = {
@@ -101,9 +100,18 @@ function sampled(from: number, count: number): Rows {
   const time = Float64Array.from({ length: count }, (_, row) => (from + row) * INTERVAL);
   const values = Float32Array.from({ length: count * columns }, (_, index) => {
     const row = from + Math.floor(index / columns);
-    return (4 + (index % columns) * 0.3 + Math.sin(row / 37) + 0.5 * ((row * 7919) % 101) * 0.01) * GIB;
+    return reading(METRICS[index % METRICS.length]!, row) * GIB;
   });
   return { time, values, columns };
+}
+
+/** In GiB: lines that never hold still, and parts of which half do. */
+function reading(metric: string, row: number): number {
+  const rise = Math.sin(row / 37) + 0.5 * ((row * 7919) % 101) * 0.01;
+  const level: Record<string, number> = { weights: 1, buffers: 0.1, optimizer: 1.2, context: 0.6 };
+  if (metric === "gradients") return 0.4 * Math.max(0, -Math.sin(row / 37));
+  if (metric === "unattributed") return row % 50 < 40 ? 0.1 : Number.NaN;
+  return level[metric] ?? 4 + LINES.indexOf(metric) * 0.3 + rise;
 }
 
 /** Resolves in the task in which the view has drawn again. */

@@ -16,6 +16,10 @@ const SCENARIOS: Record<string, () => Script> = {
     fineTune({ label: "pretrain", devices: 1, steps: 100_000, epochs: 8, stepSeconds: 0.4, interval: 3.7 }),
   "near capacity": () =>
     fineTune({ label: "tight", devices: 1, steps: 31, stepSeconds: 0.35, scale: 19.6, interval: 0.02 }),
+  "nothing found": () =>
+    fineTune({ label: "jax", devices: 1, steps: 31, stepSeconds: 0.35, interval: 0.02, parts: false }),
+  "a cpu training": () =>
+    fineTune({ label: "tiny-bert", devices: 1, host: true, steps: 24, stepSeconds: 0.4, scale: 0.12 }),
   "ten milliseconds": () => cpuCell(0.01),
   "a cpu cell": () => cpuCell(8),
   gap: () =>

@@ -1,6 +1,6 @@
 /** Scripted runs: memory as a function of time, and the spans that go with it. Nothing here is measured. */
 
-import type { Device, Schema, Span } from "../src/core/protocol.ts";
+import type { Schema, Series, Span } from "../src/core/protocol.ts";
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -26,7 +26,36 @@ export interface Plan {
   epochs?: number;
   gap?: readonly [number, number];
   interval?: number;
+  /** False where nobody knows what the tensors are. */
+  parts?: boolean;
+  /** The process' own memory in the place of a GPU. */
+  host?: boolean;
 }
+
+/** What one device holds, in GiB where nothing is scaled; NaN where it is not known. */
+interface Held {
+  weights: number;
+  buffers: number;
+  gradients: number;
+  optimizer: number;
+  /** What nothing explained when the step began; NaN outside of steps. */
+  unattributed: number;
+  /** Of no tensor's, or of none that was found. */
+  other: number;
+}
+
+const MODEL = {
+  weights: 1.22,
+  buffers: 0.03,
+  gradients: 0,
+  optimizer: 0,
+  unattributed: Number.NaN,
+  other: 0,
+};
+const TRAINED = { ...MODEL, optimizer: 2.44, other: 0.06 };
+const GRADIENTS = 0.61;
+const CONTEXT = 0.62;
+const PARTS = ["weights", "buffers", "gradients", "optimizer", "unattributed"] as const;
 
 const GPU = "NVIDIA H200";
 
@@ -40,34 +69,63 @@ export function fineTune(plan: Plan): Script {
   const epochSeconds = perEpoch * stepSeconds + evaluation + save;
   const trainStop = load + steps * stepSeconds + epochs * (evaluation + save);
   const times = { ...plan, epochs, perEpoch, load, evaluation, save, epochSeconds, trainStop };
-  const own = (time: number): number => {
-    if (time < load) return 1.25 * Math.min(1, time / load);
-    if (time >= trainStop) return 3.75;
+  const held = (time: number): Held => {
+    if (time < load) return partly(MODEL, Math.min(1, time / load));
+    if (time >= trainStop) return TRAINED;
     const epoch = Math.min(epochs - 1, Math.floor((time - load) / epochSeconds));
     const within = (time - load - epoch * epochSeconds) / stepSeconds;
     const count = Math.min(perEpoch, steps - epoch * perEpoch);
-    if (within >= count) {
-      const isEvaluation = within * stepSeconds < count * stepSeconds + evaluation;
-      return isEvaluation ? 3.75 + 0.4 * noise(Math.floor(time * 7)) : 3.78;
-    }
-    const step = epoch * perEpoch + Math.floor(within);
-    const base = step === 0 ? 1.25 + 2.5 * within : 3.75;
-    const phase = within - Math.floor(within);
-    return base + (peakOf(plan, step) - 3.75) * (phase < 0.5 ? 2 * phase : 2 - 2 * phase);
+    if (within < count) return heldInStep(plan, epoch * perEpoch + Math.floor(within), within % 1);
+    const isEvaluation = within * stepSeconds < count * stepSeconds + evaluation;
+    return { ...TRAINED, other: isEvaluation ? 0.06 + 0.4 * noise(Math.floor(time * 7)) : 0.09 };
   };
+  const keys = deviceKeys(plan);
   let reserved = 0;
   const sample = (time: number) => {
     if (gap && time > gap[0] && time < gap[1]) return null;
-    return Array.from({ length: plan.devices }, (_, index) => {
+    return keys.flatMap((key, index) => {
       const share = scale * (1 - 0.07 * index) * GIB;
-      const allocated = own(time) * share;
+      const now = held(time);
+      const allocated = sumOf(now) * share;
       reserved = index === 0 ? Math.max(reserved, allocated * 1.06) : reserved;
-      return [allocated, reserved * (1 - 0.07 * index), reserved * (1 - 0.07 * index) + 0.62 * GIB * scale];
-    }).flat();
+      const ours = reserved * (1 - 0.07 * index);
+      const lines = [allocated, ours, ours + (isHost(key) ? 6 : CONTEXT + 0.03) * GIB];
+      return [...lines, ...partsTold(plan, key, now, share)];
+    });
   };
-  const schema = { ...schemaOf(plan), step_columns: stepColumns(plan.devices) };
+  const schema = { ...schemaOf(plan), step_columns: stepColumns(keys) };
   const duration = trainStop + stepSeconds;
   return { schema, interval: plan.interval ?? 0.1, duration, ...spansOf(times), sample };
+}
+
+/** Activations rise in the forward and fall in the backward, while gradients come; states come with the first step. */
+function heldInStep(plan: Plan, step: number, phase: number): Held {
+  const before = step === 0 ? { ...MODEL, other: 0.06 } : TRAINED;
+  const top = peakOf(plan, step) - sumOf(before);
+  const forward = Math.min(1, phase / 0.45);
+  const backward = Math.max(0, Math.min(1, (phase - 0.45) / 0.35));
+  const isStepping = phase > 0.8 && step === 0;
+  return {
+    ...before,
+    gradients: phase < 0.96 ? GRADIENTS * backward : 0,
+    optimizer: isStepping ? (TRAINED.optimizer * (phase - 0.8)) / 0.2 : before.optimizer,
+    unattributed: before.other,
+    other: before.other + top * forward * (1 - backward),
+  };
+}
+
+function partly(held: Held, share: number): Held {
+  return { ...held, weights: held.weights * share, buffers: held.buffers * share };
+}
+
+function sumOf({ weights, buffers, gradients, optimizer, other }: Held): number {
+  return weights + buffers + gradients + optimizer + other;
+}
+
+/** In the order of `seriesOf`. */
+function partsTold({ parts = true }: Plan, key: string, held: Held, share: number): number[] {
+  const known = parts ? PARTS.map((name) => held[name] * share) : [];
+  return isHost(key) ? known : [...known, CONTEXT * GIB];
 }
 
 interface Times extends Plan {
@@ -98,7 +156,7 @@ function spansOf(times: Times): { spans: Span[]; steps: number[][] } {
   const steps: number[][] = [];
   const held = 3.75 * GIB * scale;
   const highest = peakOf(times, Math.floor(0.3 * times.steps)) * scale * GIB;
-  const keys = deviceKeys(times.devices);
+  const keys = deviceKeys(times);
   const add = (
     parent: number | null,
     kind: string,
@@ -141,10 +199,10 @@ function spansOf(times: Times): { spans: Span[]; steps: number[][] } {
   return { spans, steps };
 }
 
-function stepColumns(devices: number): string[] {
+function stepColumns(keys: string[]): string[] {
   const group = "parent first last start stop samples longest tokens content_tokens".split(" ");
   const device = "peak certainty lowest worst worst_tokens after forward backward optimizer".split(" ");
-  return [...group, ...deviceKeys(devices).flatMap((key) => device.map((figure) => `${key}/${figure}`))];
+  return [...group, ...keys.flatMap((key) => device.map((figure) => `${key}/${figure}`))];
 }
 
 /** An ordinary cell on a machine without a GPU. */
@@ -165,7 +223,7 @@ export function cpuCell(seconds: number): Script {
       label: "cell [3]",
       started_at: 1763683200,
       devices: [{ key: "cpu", name: "this process", total: 16 * GIB }],
-      series: seriesOf({ key: "cpu", name: "", total: null }, ["heap in use", "resident", "machine in use"]),
+      series: seriesOf("cpu", false),
     },
     interval: seconds / 100,
     duration: seconds,
@@ -175,42 +233,40 @@ export function cpuCell(seconds: number): Script {
   };
 }
 
-function schemaOf({ label, devices: count, total = 150_754_820_096 }: Plan): Schema {
-  const devices = deviceKeys(count).map((key) => ({
-    key,
-    name: key === "cpu" ? "this process" : GPU,
-    total,
-  }));
+function schemaOf(plan: Plan): Schema {
+  const { label, total = 150_754_820_096, parts = true } = plan;
+  const keys = deviceKeys(plan);
   return {
     label,
     started_at: 1763683200,
-    devices,
-    series: devices.flatMap((device) =>
-      seriesOf(
-        device,
-        device.key === "cpu"
-          ? ["heap in use", "resident", "machine in use"]
-          : ["allocated", "reserved", "device in use"],
-      ),
+    devices: keys.map((key) =>
+      isHost(key) ? { key, name: "this process", total: 16 * GIB } : { key, name: GPU, total },
     ),
+    series: keys.flatMap((key) => seriesOf(key, parts)),
   };
 }
 
-function seriesOf({ key }: Device, labels: string[]) {
-  return ["allocated", "reserved", "device_used"].map((metric, index) => ({
-    key: `${key}/${metric}`,
-    device: key,
+function seriesOf(device: string, hasParts: boolean): Series[] {
+  const labels = isHost(device)
+    ? ["heap in use", "resident", "machine in use"]
+    : ["allocated", "reserved", "device in use"];
+  const lines = ["allocated", "reserved", "device_used"].map((metric, index) => ({
+    device,
     metric,
     label: labels[index]!,
   }));
+  const parts = [...(hasParts ? PARTS : []), ...(isHost(device) ? [] : ["context"])];
+  return [...lines, ...parts.map((metric) => ({ device, metric }))];
 }
 
-function deviceKeys(count: number): string[] {
-  const gpus = Array.from(
-    { length: Math.max(1, count - (count > 1 ? 1 : 0)) },
-    (_, index) => `cuda:${index}`,
-  );
-  return count > 1 ? [...gpus, "cpu"] : gpus;
+function deviceKeys({ devices, host = false }: Plan): string[] {
+  if (host) return ["cpu"];
+  const gpus = Array.from({ length: Math.max(1, devices - (devices > 1 ? 1 : 0)) }, (_, at) => `cuda:${at}`);
+  return devices > 1 ? [...gpus, "cpu"] : gpus;
+}
+
+function isHost(key: string): boolean {
+  return !key.includes(":");
 }
 
 /** Repeatable: the same run looks the same every time. */

@@ -6,7 +6,7 @@ import { Store } from "../src/core/store.ts";
 import { message, random, type Step, stepRow, tableOf } from "./frames.ts";
 
 const GIB = 2 ** 30;
-const THEME = { text: "#111", muted: "#666", line: "#ddd", font: "sans-serif" };
+const THEME = { text: "#111", muted: "#666", line: "#ddd", surface: "#fff", font: "sans-serif" };
 
 function storeWith(steps: Step[]): Store {
   const store = new Store(Date.now);

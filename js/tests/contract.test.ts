@@ -3,7 +3,9 @@
 import { describe, expect, test, vi } from "vitest";
 import { conditionOf } from "../src/core/condition.ts";
 import { gapsWithin } from "../src/core/gaps.ts";
+import { knowsParts } from "../src/core/parts.ts";
 import { findPeak } from "../src/core/peak.ts";
+import { partsAt } from "../src/core/readings.ts";
 import { Store } from "../src/core/store.ts";
 import { decoded, history, RECORDINGS, type Recording } from "./recordings.ts";
 
@@ -15,6 +17,7 @@ const {
   failed,
   "gpu-appears": gpuAppears,
   training,
+  anatomy,
 } = RECORDINGS;
 
 function play(recording: Recording, isLost: (index: number) => boolean = () => false): Store {
@@ -112,9 +115,9 @@ describe("one GPU", () => {
       step_columns: expect.arrayContaining(["parent", "tokens", "cuda:0/peak", "cuda:0/optimizer"]),
       devices: [{ key: "cuda:0", name: "NVIDIA H200", total: 143_771 * MIB }],
       series: [
-        { key: "cuda:0/allocated", device: "cuda:0", metric: "allocated", label: "allocated" },
-        { key: "cuda:0/reserved", device: "cuda:0", metric: "reserved", label: "reserved" },
-        { key: "cuda:0/device_used", device: "cuda:0", metric: "device_used", label: "device in use" },
+        { device: "cuda:0", metric: "allocated", label: "allocated" },
+        { device: "cuda:0", metric: "reserved", label: "reserved" },
+        { device: "cuda:0", metric: "device_used", label: "device in use" },
       ],
     });
   });
@@ -321,6 +324,36 @@ describe("a failed run", () => {
   });
 });
 
+describe("an anatomy", () => {
+  const store = play(anatomy);
+  const mebibytesOf = (row: number) =>
+    Object.fromEntries(
+      Object.entries(partsAt(store, "cuda:0", row)).map(([name, bytes]) => [name, bytes / MIB]),
+    );
+
+  test("parts have columns from the moment they are known, which the page names by itself", () => {
+    expect(decoded(anatomy)[0]).toMatchObject({ schema: { series: { length: 4 } } });
+    expect(store.schema!.series.slice(3).map((series) => series.metric)).toEqual([
+      ...["context", "weights", "buffers", "gradients", "optimizer", "unattributed"],
+    ]);
+    expect(store.schema!.series[4]).toEqual({ device: "cuda:0", metric: "weights" });
+    expect(knowsParts(store, "cuda:0")).toBe(true);
+    expect(knowsParts(play(oneGpu), "cuda:0")).toBe(false);
+  });
+
+  test("each instant has its parts, which are what is allocated", () => {
+    const held = { weights: 1200, buffers: 16, unattributed: 64 };
+    expect(mebibytesOf(5)).toEqual({ ...held, optimizer: 2432, gradients: 0, activations: 3088 });
+    expect(mebibytesOf(6)).toEqual({ ...held, optimizer: 2432, gradients: 1200, activations: 0 });
+    expect(times(store).slice(5, 7)).toEqual([0.75, 0.875]);
+  });
+
+  test("before they were found, and outside of steps, what is left is not attributed", () => {
+    expect(mebibytesOf(1)).toMatchObject({ weights: 0, unattributed: 1280, activations: 0 });
+    expect(mebibytesOf(store.timeline.length - 1)).toMatchObject({ unattributed: 96, activations: 0 });
+  });
+});
+
 describe("a GPU that appears", () => {
   const store = play(gpuAppears);
 
@@ -328,7 +361,7 @@ describe("a GPU that appears", () => {
     const [first] = decoded(gpuAppears);
     expect(first).toMatchObject({ schema: { devices: [{ key: "cpu", total: null }] } });
     expect(store.schema!.devices.map(({ key }) => key)).toEqual(["cuda:0", "cpu"]);
-    expect(store.schema!.series.map(({ key }) => key)).toEqual([
+    expect(store.schema!.series.map(({ device, metric }) => `${device}/${metric}`)).toEqual([
       "cpu/allocated",
       "cpu/reserved",
       "cpu/device_used",

@@ -55,6 +55,26 @@ describe("decimate", () => {
     }
   });
 
+  test("columns that go with another one are of the instants at which it was lowest and highest", () => {
+    const next = random(8);
+    const length = 40_000;
+    const lead = Float32Array.from({ length }, () => next());
+    const own = Float32Array.from(lead, (_, row) => row);
+    const timeline = new Timeline();
+    const values = Float32Array.from({ length: 2 * length }, (_, at) => (at % 2 ? own : lead)[at >> 1]!);
+    timeline.append({ time: Float64Array.from(lead, (_, row) => row), values, columns: 2 });
+    const { x, y } = decimate(timeline, [0, 1], [0, length], 300, { leads: [0, 0] });
+    expect(x.length).toBeLessThan(1000);
+    expect(highest(y[0]!)).toBe(Math.max(...lead));
+    for (let index = 0; index < x.length; index++) expect(lead[y[1]![index]!]).toBe(y[0]![index]);
+  });
+
+  test("where there is nothing to go with, there is nothing", () => {
+    const timeline = timelineOf(Array.from({ length: 9000 }, () => Number.NaN));
+    const { y } = decimate(timeline, [0, 0], [0, 900], 100, { leads: [0, 0] });
+    expect(y.map((values) => [...new Set(values)])).toEqual([[Number.NaN], [Number.NaN]]);
+  });
+
   test("time never runs backwards", () => {
     const next = random(6);
     const values = Array.from({ length: 30_000 }, () => (next() < 0.001 ? Number.NaN : next()));

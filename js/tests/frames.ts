@@ -12,12 +12,19 @@ export const SCHEMA = {
   ],
   series: ["cuda:0", "cpu"].flatMap((device) =>
     ["allocated", "reserved", "device_used"].map((metric) => ({
-      key: `${device}/${metric}`,
       device,
       metric,
       label: metric,
     })),
   ),
+};
+
+/** The columns that `cuda:0` has besides those of `SCHEMA`, in the order in which `partRow` gives them. */
+const PARTS = ["weights", "buffers", "gradients", "optimizer", "unattributed", "context"];
+
+export const PARTS_SCHEMA = {
+  ...SCHEMA,
+  series: [...SCHEMA.series, ...PARTS.map((metric) => ({ device: "cuda:0", metric }))],
 };
 
 export const STATUS = { state: "running", elapsed: 1, interval: 0.1, missed: 0, cost: null, text: "" };
@@ -85,6 +92,20 @@ export function message(...parameters: Parameters<typeof frame>): Message {
 /** A row in which every series reads `value`. */
 export function level(time: number, value: number): Row {
   return [time, ...SCHEMA.series.map(() => value)];
+}
+
+/** A row of cuda:0 with what is known of it: by default of a step whose gradients have come. */
+export function partRow(time: number, allocated: number, more: object = {}): Row {
+  const known = {
+    weights: 10,
+    buffers: 1,
+    gradients: 10,
+    optimizer: 20,
+    unattributed: 2,
+    context: 5,
+    ...more,
+  };
+  return [time, allocated, 80, 90, 1, 1, 1, ...Object.values<number>(known)];
 }
 
 export function span(

@@ -5,7 +5,7 @@ import { fullnessOf } from "../src/hosts/panel/fullness.ts";
 import { openPath } from "../src/hosts/panel/path.ts";
 import { fromFrame, loadMemory, saveMemory, toFrame } from "../src/hosts/panel/remembered.ts";
 import { Runs } from "../src/hosts/panel/runs.ts";
-import { level, message, SCHEMA, STATUS, span } from "./frames.ts";
+import { level, message, PARTS_SCHEMA, partRow, SCHEMA, STATUS, span } from "./frames.ts";
 import { custom } from "./signals.ts";
 
 const STOPPED = { ...STATUS, state: "stopped" };
@@ -128,6 +128,18 @@ describe("what a reload leaves", () => {
     expect([Math.min(...values), Math.max(...values)]).toEqual([0, 6]);
     expect([...store.spans.values()].map(({ id }) => id)).toEqual([1, 2]);
     expect(store.status).toEqual(before.status);
+  });
+
+  test("keeps the parts of an instant together", () => {
+    const many = Array.from({ length: 5000 }, (_, time) =>
+      partRow(time, time % 2 === 0 ? 43 : 73, { gradients: time % 2 === 0 ? 10 : 0 }),
+    );
+    const store = new Store(() => 0);
+    store.apply(fromFrame(toFrame(storeOf("snapshot", 9, many, { schema: PARTS_SCHEMA }))!));
+    const read = (metric: string) => [
+      ...store.timeline.columns[store.columnOf("cuda:0", metric)]!.values.slice(0, store.timeline.length),
+    ];
+    expect(read("gradients")).toEqual(read("allocated").map((bytes) => (bytes === 43 ? 10 : 0)));
   });
 
   test("goes on with the next rows and heals with the next snapshot", () => {

@@ -1,5 +1,6 @@
 /** What Python wrote (`tests/contract/frames`), as a browser would be handed it. */
 
+import anatomy from "../../tests/contract/frames/anatomy.json";
 import eightGpus from "../../tests/contract/frames/eight-gpus.json";
 import failed from "../../tests/contract/frames/failed.json";
 import gapAndSpans from "../../tests/contract/frames/gap-and-spans.json";
@@ -20,6 +21,7 @@ export const RECORDINGS = {
   failed,
   "gpu-appears": gpuAppears,
   training,
+  anatomy,
 } satisfies Record<string, Recording>;
 
 /** As a browser hands it over: a view that starts at some byte of the frame. */

@@ -1,14 +1,15 @@
 import { describe, expect, test } from "vitest";
+import { POINT_BUDGET } from "../src/core/decimate.ts";
 import { toFigure } from "../src/core/figure.ts";
 import { barAt, readTime } from "../src/core/hover.ts";
 import { findPeak } from "../src/core/peak.ts";
 import { placeLabel } from "../src/core/place.ts";
-import { composeScene, type Hold, LANE_PIXELS, peakText } from "../src/core/scene.ts";
+import { composeScene, type Hold, LANE_PIXELS, namesIn, peakText } from "../src/core/scene.ts";
 import { defaultSettings } from "../src/core/settings.ts";
 import { Store } from "../src/core/store.ts";
-import { level, message, STATUS, span, stepRow, tableOf } from "./frames.ts";
+import { level, message, PARTS_SCHEMA, partRow, STATUS, span, stepRow, tableOf } from "./frames.ts";
 
-const THEME = { text: "#111", muted: "#666", line: "#ddd", font: "sans-serif" };
+const THEME = { text: "#111", muted: "#666", line: "#ddd", surface: "#fff", font: "sans-serif" };
 const HOSTILE = [
   "<img src=x onerror=alert(1)>",
   "$\\href{javascript:alert(1)}{x}$",
@@ -135,6 +136,120 @@ describe("composeScene", () => {
     const scene = sceneOf(storeWith([level(0, Number.NaN), level(1, Number.NaN)]));
     expect(scene.peak).toBeNull();
     expect(scene.top).toBeGreaterThan(0);
+  });
+});
+
+function storeWithParts(rows: ReturnType<typeof level>[]): Store {
+  const elapsed = rows.at(-1)![0];
+  return storeWith(rows, { schema: PARTS_SCHEMA, status: { ...STATUS, state: "stopped", elapsed } });
+}
+
+describe("a stack", () => {
+  const rows = [0, 1, 2, 3].map((time) => partRow(time, 50 + time));
+
+  test("stands in the place of the plain area, from the weights to what is allocated", () => {
+    const { bands, lines } = sceneOf(storeWithParts(rows));
+    expect(bands.map(({ part, top }) => [part, top[3]])).toEqual([
+      ["weights", 10],
+      ["buffers", 11],
+      ["optimizer", 31],
+      ["gradients", 41],
+      ["unattributed", 43],
+      ["activations", 53],
+    ]);
+    expect(lines.map(({ metric }) => metric)).toEqual(["device_used", "allocated", "reserved"]);
+  });
+
+  test("a part of less than a pixel has no name in the legend", () => {
+    const thin = [0, 1].map((time) => partRow(time, 50, { buffers: 0.1 }));
+    const scene = sceneOf(storeWithParts(thin));
+    expect(scene.bands.map(({ part }) => part)).toContain("buffers");
+    expect(namesIn(scene).parts).toEqual([
+      "weights",
+      "optimizer",
+      "gradients",
+      "unattributed",
+      "activations",
+    ]);
+  });
+
+  test("is not drawn where nothing was found, where it was switched off, or where allocated was", () => {
+    const nothing = { weights: 0, buffers: 0, gradients: 0, optimizer: 0 };
+    expect(sceneOf(storeWithParts([partRow(0, 50, nothing), partRow(1, 50, nothing)])).bands).toEqual([]);
+    expect(sceneOf(storeWith([row(0, 50, 60, 70)])).bands).toEqual([]);
+    expect(sceneOf(storeWithParts(rows), held(), { parts: false }).bands).toEqual([]);
+    expect(sceneOf(storeWithParts(rows), held(), { hidden: new Set(["allocated"]) }).bands).toEqual([]);
+  });
+
+  test("of very many rows shows parts of one instant, the highest of all among them", () => {
+    // Gradients and activations are never there together: 10 of one, or 40 of the other.
+    const many = Array.from({ length: 30_000 }, (_, time) =>
+      partRow(time, time % 2 === 0 ? 43 : time === 17_001 ? 78 : 73, { gradients: time % 2 === 0 ? 10 : 0 }),
+    );
+    const { bands, lines, x } = sceneOf(storeWithParts(many));
+    const top = (part: string) => bands.find((band) => band.part === part)!.top;
+    const allocated = lines.find(({ metric }) => metric === "allocated")!.values;
+    expect(Math.max(...allocated)).toBe(78);
+    expect([...top("activations")]).toEqual([...allocated]);
+    const pairs = x.map((_, index) => top("gradients")[index]! - top("optimizer")[index]!);
+    expect([...pairs]).toEqual([...allocated].map((bytes) => (bytes === 43 ? 10 : 0)));
+    expect(x.length * (lines.length + bands.length)).toBeLessThanOrEqual(POINT_BUDGET);
+  });
+
+  test("is painted from its top down, under its line, and comes down at a gap", () => {
+    const gap = [2, ...PARTS_SCHEMA.series.map(() => Number.NaN)] as ReturnType<typeof level>;
+    const store = storeWithParts([partRow(0, 50), partRow(1, 51), gap, partRow(3, 53)]);
+    const { data } = toFigure(sceneOf(store), THEME, 1, (text) => text.length);
+    const traces = data as { uid: string; x: Float64Array; y: Float64Array; fillcolor?: string }[];
+    const names = ["activations", "unattributed", "gradients", "optimizer", "buffers", "weights"];
+    expect(traces.map(({ uid }) => uid).slice(0, 9)).toEqual([
+      ...["device_used", ...names.map((name) => `${name}-area`), "allocated", "reserved"],
+    ]);
+    for (const { uid, x, y, fillcolor } of traces.slice(1, 7)) {
+      expect([...x], uid).toEqual([0, 0, 1, 1, 3, 3, 3]);
+      expect([...y].map((value) => value > 0)).toEqual([false, true, true, false, false, true, false]);
+      expect(fillcolor).toMatch(/^rgb\(\d+,\d+,\d+\)$/);
+    }
+  });
+
+  test("draws only the ends of what stays level", () => {
+    const level = Array.from({ length: 500 }, (_, time) => partRow(time, time === 250 ? 60 : 50));
+    const { data } = toFigure(sceneOf(storeWithParts(level)), THEME, 1, (text) => text.length);
+    const drawn = (uid: string) => [
+      ...(data as { uid: string; x: Float64Array }[]).find((t) => t.uid === uid)!.x,
+    ];
+    expect(drawn("weights-area")).toEqual([0, 499]);
+    expect(drawn("allocated")).toEqual([0, 249, 250, 251, 499]);
+  });
+
+  test("reads each part at the instant under the pointer, from the uppermost down", () => {
+    const store = storeWithParts(
+      rows.map(([time, allocated, ...rest]) => [time, 1e9 * allocated!, ...rest.map((value) => 1e9 * value)]),
+    );
+    const { rows: read } = readTime(store, "cuda:0", sceneOf(store), 698)!;
+    expect(read.map(([name, value]) => `${name} ${value}`)).toEqual([
+      "reserved 74.5 GiB",
+      "allocated 49.4 GiB",
+      "activations 9.31 GiB",
+      "not attributed 1.86 GiB",
+      "gradients 9.31 GiB",
+      "optimizer 18.6 GiB",
+      "buffers 953.7 MiB",
+      "weights 9.31 GiB",
+      "device_used 83.8 GiB",
+    ]);
+    expect(read.filter(([, , color]) => color !== undefined)).toHaveLength(6);
+  });
+
+  test("under one pixel of very many rows the parts are those of the highest", () => {
+    const many = Array.from({ length: 30_000 }, (_, time) =>
+      partRow(time, time % 2 === 0 ? 43 : 73, { gradients: time % 2 === 0 ? 10 : 0 }),
+    );
+    const store = storeWithParts(many);
+    const { rows: read } = readTime(store, "cuda:0", sceneOf(store), 350)!;
+    const names = read.map(([name]) => name);
+    expect(names).toContain("activations");
+    expect(names).not.toContain("gradients");
   });
 });
 

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { Store } from "../src/core/store.ts";
 import { View } from "../src/core/view.ts";
-import { level, message, SCHEMA, STATUS, span, stepRow, tableOf } from "./frames.ts";
+import { level, message, PARTS_SCHEMA, partRow, SCHEMA, STATUS, span, stepRow, tableOf } from "./frames.ts";
 import { active, paint, preparePage } from "./page.ts";
 
 const plotly = vi.hoisted(() => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
@@ -133,6 +133,84 @@ describe("View", () => {
     expect(item.getAttribute("aria-pressed")).toBe("false");
     const [, figure] = plotly.draw.mock.lastCall as unknown as [unknown, { data: { uid: string }[] }];
     expect(figure.data.map(({ uid }) => uid)).not.toContain("reserved");
+  });
+
+  describe("with parts", () => {
+    const choice = (element: HTMLElement) =>
+      element.querySelector<HTMLInputElement>(".hfmem-legend-parts input")!;
+    const drawn = () => {
+      const [, figure] = plotly.draw.mock.lastCall as unknown as [unknown, { data: { uid: string }[] }];
+      return figure.data.map(({ uid }) => uid).filter((uid) => uid.endsWith("-area"));
+    };
+    const opened = () => {
+      const store = new Store(Date.now);
+      const { element } = open(store);
+      const more = { schema: PARTS_SCHEMA, spans: [span(1, null, "cell", 0, 1, 60)] };
+      store.apply(snapshot(more, [partRow(0, 50), partRow(1, 60)]));
+      paint();
+      vi.advanceTimersByTime(600);
+      return { store, element };
+    };
+
+    test("the legend names them, and one switch brings the plain area back", () => {
+      const { element } = opened();
+      const names = () =>
+        [...element.querySelectorAll<HTMLElement>(".hfmem-legend-part")]
+          .filter((node) => !node.hidden)
+          .map((node) => node.textContent);
+      const all = ["weights", "buffers", "optimizer", "gradients", "not attributed", "activations"];
+      expect(names()).toEqual(all);
+      expect(choice(element).getAttribute("aria-label")).toContain("optimizer states");
+      choice(element).click();
+      paint();
+      expect(drawn()).toEqual(["allocated-area"]);
+      expect(names()).toEqual([]);
+      expect(choice(element).checked).toBe(false);
+      choice(element).click();
+      paint();
+      expect(drawn()).toHaveLength(6);
+    });
+
+    test("no switch is offered where there are none", () => {
+      const { store, element } = opened();
+      store.apply(message("snapshot", 0, [level(0, 100)], { run: "b" }));
+      paint();
+      vi.advanceTimersByTime(600);
+      expect(element.querySelector<HTMLElement>(".hfmem-legend-parts")!.hidden).toBe(true);
+    });
+
+    test("the bar of capacity tells each with its bytes, the context, the cache and what is free", () => {
+      const { element } = opened();
+      const bar = element.querySelector<HTMLElement>(".hfmem-capacity")!;
+      const told = bar
+        .getAttribute("aria-label")!
+        .replaceAll(/ [\d.]+ MiB/g, "")
+        .split(" · ");
+      expect(told).toEqual([
+        ...["CUDA context", "weights", "buffers", "optimizer states", "gradients", "not attributed"],
+        ...["activations and temporaries", "cache", "other use", "free", "of"],
+      ]);
+      expect(bar.title).toBe(bar.getAttribute("aria-label"));
+      const widths = [...bar.children].map((piece) => Number.parseFloat((piece as HTMLElement).style.width));
+      expect(widths).toEqual([0.5, 0, 1, 0.1, 2, 1, 0.2, 1.7, 2, 0.5]);
+    });
+
+    test("without them the bar tells what is allocated as one", () => {
+      const store = new Store(Date.now);
+      const { element } = open(store);
+      store.apply(snapshot());
+      const label = element.querySelector(".hfmem-capacity")!.getAttribute("aria-label")!;
+      expect(label).toMatch(/^allocated .* · free .* · of /);
+    });
+
+    test("the table for screen readers says what allocated memory is made of", () => {
+      const { element } = opened();
+      const [first, second] = [...element.querySelectorAll("table.hfmem-hidden tr")].slice(1);
+      expect(first!.children[2]!.textContent).toMatch(
+        /^weights .*, buffers .*, optimizer states .*, gradients .*, not attributed .*, activations and temporaries /,
+      );
+      expect(second!.children[2]!.textContent).toBe("n/a");
+    });
   });
 
   test("a failed run says why", () => {

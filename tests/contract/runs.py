@@ -28,6 +28,14 @@ GPU_METRICS: Final = {
     "peak": "allocator peak",
     "device_used": "device in use",
 }
+PART_METRICS: Final = {
+    "weights": "weights",
+    "buffers": "buffers",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "unattributed": "not attributed when the step began",
+}
+CONTEXT: Final = {"context": "CUDA context and libraries"}
 HOST_METRICS: Final = {
     "allocated": "heap in use",
     "reserved": "resident",
@@ -261,6 +269,32 @@ def training() -> Recording:
     return watch.finish()
 
 
+def anatomy() -> Recording:
+    """Record two steps of a model whose weights are found in the cell, and a stretch that is no step."""
+    watch = Watch("fine-tune")
+    known = series_of([gpu(0)], {**GPU_METRICS, **CONTEXT})
+    watch.session.adopt([gpu(0)], known)
+    watch.tick(0, 0, 0, 1300, math.nan)
+    with watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7024)}):
+        watch.tick(1280, 1408, 7024, 2708, 620)
+        watch.session.adopt([gpu(0)], [*known, *series_of([gpu(0)], PART_METRICS)])
+        for number, states in ((1, 0), (2, 2432)):
+            held = 1216 + states + 64
+            peaks: dict[SpanKind, Mapping[str, float]] = {
+                "forward": {"cuda:0/allocated": 6800},
+                "backward": {"cuda:0/allocated": 7024},
+                "optimizer": {"cuda:0/allocated": 5200},
+            }
+            with watch.step(number, 1024, peaks):
+                watch.tick(6800, 7424, 7024, 8724, 620, 1200, 16, 0, states, 64)
+                watch.tick(held + 1200, 7424, 7024, 8724, 620, 1200, 16, 1200, states, 64)
+                watch.tick(3712, 7424, 7024, 8724, 620, 1200, 16, 0, 2432, 64)
+            if number == 1:
+                watch.open_page()
+        watch.tick(3744, 7424, 7024, 8724, 620, 1200, 16, 0, 2432, math.nan)
+    return watch.finish()
+
+
 RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "one-gpu": one_gpu,
     "eight-gpus": eight_gpus,
@@ -268,4 +302,5 @@ RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "failed": failed,
     "gpu-appears": gpu_appears,
     "training": training,
+    "anatomy": anatomy,
 }

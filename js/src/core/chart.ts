@@ -54,7 +54,8 @@ export class Chart {
   /** Points of all drawn series together. */
   get points(): number {
     if (this.cloud !== null) return 2 * this.cloud.points.length;
-    return (this.scene?.x.length ?? 0) * (this.scene?.lines.length ?? 0);
+    const { x, lines, bands } = this.scene ?? { x: [], lines: [], bands: [] };
+    return x.length * (lines.length + bands.length);
   }
 
   get visible(): boolean {

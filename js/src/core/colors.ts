@@ -1,8 +1,15 @@
 /** Okabe and Ito's colours, told apart by everyone; the rest is the page's own. */
 
 export const ALLOCATED = "#0072B2";
-export const CACHE = "#56B4E9";
 export const OTHER = "#9AA3AD";
+export const CONTEXT = "#9AA3AD";
+export const WEIGHTS = "#0072B2";
+/** Darker than the weights: lighter would be the optimizer's. */
+export const BUFFERS = "#00466E";
+export const OPTIMIZER = "#56B4E9";
+export const GRADIENTS = "#009E73";
+export const UNATTRIBUTED = "#A9B0B8";
+export const ACTIVATIONS = "#E69F00";
 export const PEAK = "#D55E00";
 export const EVALUATION = "#CC79A7";
 /** Their yellow, darkened: on white it would be lost. */
@@ -14,6 +21,25 @@ const KINDS: Record<string, string> = { evaluate: EVALUATION, predict: EVALUATIO
 
 export function spanColor(kind: string, depth: number): string {
   return KINDS[kind] ?? DEPTHS[Math.min(depth, DEPTHS.length - 1)]!;
+}
+
+/** `color` as it looks where so much of it, from 0 to 1, lies on an opaque surface. */
+export function laidOn(surface: string, color: string, share: number): string {
+  const under = channels(surface);
+  const mixed = channels(color).map((value, index) =>
+    Math.round(share * value + (1 - share) * under[index]!),
+  );
+  return `rgb(${mixed.join(",")})`;
+}
+
+/** Of `#rgb`, `#rrggbb`, `rgb(…)` and `rgba(…)`; what else a page may say is taken for white. */
+function channels(color: string): number[] {
+  const [, hex] = /^#([\da-f]{3}|[\da-f]{6})$/i.exec(color) ?? [];
+  const size = (hex?.length ?? 0) / 3;
+  if (hex)
+    return [0, 1, 2].map((at) => Number.parseInt(hex.slice(at * size, (at + 1) * size).repeat(3 - size), 16));
+  const [, ...numbers] = /^rgba?\((\d+), *(\d+), *(\d+)/.exec(color) ?? [];
+  return numbers.length === 3 ? numbers.map(Number) : [255, 255, 255];
 }
 
 /** What a label on a bar of `color` is written in. */

@@ -1,5 +1,6 @@
 /** What a chart can show of a stretch of the timeline: two points a bin, its low and its high, and the breaks. */
 
+import type { Column } from "./extremes.ts";
 import type { Timeline } from "./timeline.ts";
 
 /** All points of all drawn series together. SVG paths of this size redraw in a few tens of milliseconds. */
@@ -16,23 +17,27 @@ export interface Drawn {
  *
  * Bins lie on a grid that does not depend on the window, so a growing or sliding chart keeps its shape, and every
  * series shares one `x`. Where rows are few they are drawn as they are.
+ *
+ * `leads` names, for each column, the one whose low and high it goes with: what stands together in one picture must
+ * be of one instant. A column that leads itself has its own. `lines` is how many are drawn of all of them.
  */
 export function decimate(
   timeline: Timeline,
   columns: number[],
   [start, stop]: readonly [number, number],
   pixels: number,
+  { leads = columns, lines = columns.length }: { leads?: number[]; lines?: number } = {},
 ): Drawn {
   const from = Math.max(0, timeline.firstFrom(start) - 1);
   const to = Math.min(timeline.length, timeline.firstAfter(stop) + 1);
   const breaks = firstAtLeast(timeline.gaps, to) - firstAtLeast(timeline.gaps, from);
   const wanted = Math.ceil(1.25 * pixels);
   const pointsInBin = breaks > wanted / 8 ? 8 : 2;
-  const affordable = Math.floor(POINT_BUDGET / (pointsInBin * Math.max(1, columns.length)));
+  const affordable = Math.floor(POINT_BUDGET / (pointsInBin * Math.max(1, lines)));
   const bins = Math.max(8, Math.min(wanted, affordable));
   if (to - from <= 2 * bins) return rowsAsTheyAre(timeline, columns, from, to);
   const width = steadyWidth((timeline.time[to - 1]! - timeline.time[from]!) / bins);
-  return new Binning(timeline, columns).run(from, to, width);
+  return new Binning(timeline, columns, leads).run(from, to, width);
 }
 
 function rowsAsTheyAre(timeline: Timeline, columns: number[], from: number, to: number): Drawn {
@@ -55,6 +60,7 @@ class Binning {
   constructor(
     private readonly timeline: Timeline,
     private readonly columns: number[],
+    private readonly leads: number[],
   ) {
     this.y = columns.map(() => []);
   }
@@ -95,18 +101,36 @@ class Binning {
     const { time, columns } = this.timeline;
     this.x.push(time[from]!);
     if (to - from > 1) this.x.push(time[to - 1]!);
+    const picked = new Map<number, [number, number]>();
     for (let index = 0; index < this.columns.length; index++) {
       const column = columns[this.columns[index]!]!;
+      const lead = this.leads[index]!;
       const values = this.y[index]!;
-      if (to - from === 1) {
-        values.push(column.values[from]!);
-        continue;
+      if (to - from === 1) values.push(column.values[from]!);
+      else if (lead === this.columns[index]) values.push(...lowAndHigh(column, from, to));
+      else {
+        if (!picked.has(lead)) picked.set(lead, rowsOfBoth(columns[lead]!, from, to));
+        for (const row of picked.get(lead)!) values.push(column.values[row] ?? Number.NaN);
       }
-      column.scan(from, to);
-      const falls = column.values[from]! - column.low > column.high - column.values[from]!;
-      values.push(falls ? column.high : column.low, falls ? column.low : column.high);
     }
   }
+}
+
+/** In the order in which they most likely came. */
+function lowAndHigh(column: Column, from: number, to: number): [number, number] {
+  column.scan(from, to);
+  const { low, high } = column;
+  return fallsFrom(column.values[from]!, column) ? [high, low] : [low, high];
+}
+
+/** The rows of what `lowAndHigh` tells, in its order; -1 where there is nothing. */
+function rowsOfBoth(column: Column, from: number, to: number): [number, number] {
+  const rows: [number, number] = [column.lowest(from, to), column.highest(from, to)];
+  return fallsFrom(column.values[from]!, column) ? [rows[1], rows[0]] : rows;
+}
+
+function fallsFrom(first: number, { low, high }: Column): boolean {
+  return first - low > high - first;
 }
 
 function firstAtLeast(sorted: number[], value: number): number {

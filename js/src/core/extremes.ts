@@ -94,15 +94,31 @@ export class Column {
   /** The first row of [from, to) that holds the stretch's highest value, or -1. */
   highest(from: number, to: number): number {
     this.scan(from, to);
-    const high = this.high;
+    const { high } = this;
+    return this.find(high, from, to, (blocks, block) => blocks.high[block]! < high);
+  }
+
+  /** The first row of [from, to) that holds the stretch's lowest value, or -1. */
+  lowest(from: number, to: number): number {
+    this.scan(from, to);
+    const { low } = this;
+    return this.find(low, from, to, (blocks, block) => blocks.low[block]! > low);
+  }
+
+  private find(
+    value: number,
+    from: number,
+    to: number,
+    lacks: (blocks: Blocks, block: number) => boolean,
+  ): number {
     let index = from;
     while (index < to) {
-      if (isBlock(index, to, COARSE_BITS) && this.coarse.high[index >> COARSE_BITS]! < high) {
+      if (isBlock(index, to, COARSE_BITS) && lacks(this.coarse, index >> COARSE_BITS)) {
         index += 1 << COARSE_BITS;
-      } else if (isBlock(index, to, FINE_BITS) && this.fine.high[index >> FINE_BITS]! < high) {
+      } else if (isBlock(index, to, FINE_BITS) && lacks(this.fine, index >> FINE_BITS)) {
         index += 1 << FINE_BITS;
       } else {
-        if (this.values[index] === high) return index;
+        if (this.values[index] === value) return index;
         index += 1;
       }
     }

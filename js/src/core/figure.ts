@@ -1,11 +1,12 @@
 /** A scene as Plotly's traces and layout. Every text that came from outside goes through `forPlotly`. */
 
+import { areaTraces } from "./areas.ts";
 import { timeTicks } from "./axis.ts";
 import type { Bar } from "./bar.ts";
-import { ALLOCATED, inkOn, OTHER, PEAK, spanColor } from "./colors.ts";
+import { inkOn, PEAK, spanColor } from "./colors.ts";
 import { forPlotly } from "./format.ts";
 import type { Figure } from "./plotly.ts";
-import { LABEL_PIXELS, LANE_PIXELS, type Line, type Scene } from "./scene.ts";
+import { LABEL_PIXELS, LANE_PIXELS, type Scene } from "./scene.ts";
 import { axis, sheet, tickText, withUnit } from "./sheet.ts";
 import type { Theme } from "./theme.ts";
 
@@ -19,7 +20,7 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
   const plotShare = 1 - scene.lanesHeight / scene.height;
   return {
     data: [
-      ...scene.lines.flatMap((line) => lineTraces(line, scene, theme)),
+      ...areaTraces(scene, theme),
       gapTrace(scene, theme),
       peakTrace(scene),
       laneTrace(scene, textWidth),
@@ -48,47 +49,6 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
       annotations: [...capacityWord(scene, theme), ...peakLabel(scene)],
     },
   };
-}
-
-function lineTraces(line: Line, scene: Scene, theme: Theme): object[] {
-  const { fill, ...style } = styleOf(line.metric, theme);
-  const y = Float64Array.from(line.values, (bytes) => bytes / scene.unit.divisor);
-  const trace = { type: "scatter", mode: "lines", x: scene.x, y, hoverinfo: "skip", connectgaps: false };
-  const stroke = { ...trace, uid: line.metric, ...style };
-  if (fill === undefined) return [stroke];
-  const area = { ...trace, ...downToZero(scene.x, y), mode: "none", fill: "tozeroy", fillcolor: fill };
-  return style.line.width === 0
-    ? [{ ...area, uid: line.metric }]
-    : [{ ...area, uid: `${line.metric}-area` }, stroke];
-}
-
-function styleOf(
-  metric: string,
-  theme: Theme,
-): { fill?: string; line: { width: number; color?: string; dash?: string }; opacity?: number } {
-  if (metric === "allocated") return { fill: `${ALLOCATED}55`, line: { color: ALLOCATED, width: 1.4 } };
-  if (metric === "device_used") return { fill: `${OTHER}38`, line: { width: 0 } };
-  return { line: { color: theme.text, width: 1, dash: "4px,3px" }, opacity: 0.75 };
-}
-
-/** A line breaks at NaN, but Plotly fills straight across; an area must come down to zero there. */
-function downToZero(x: Float64Array, y: Float64Array): { x: Float64Array; y: Float64Array } {
-  if (!y.some(Number.isNaN)) return { x, y };
-  const area: { x: number[]; y: number[] } = { x: [], y: [] };
-  const put = (time: number, value: number) => {
-    area.x.push(time);
-    area.y.push(value);
-  };
-  for (let index = 0; index < y.length; index++) {
-    const value = y[index]!;
-    const isFirst = Number.isNaN(y[index - 1] ?? Number.NaN);
-    const isLast = Number.isNaN(y[index + 1] ?? Number.NaN);
-    if (Number.isNaN(value)) continue;
-    if (isFirst) put(x[index]!, 0);
-    put(x[index]!, value);
-    if (isLast) put(x[index]!, 0);
-  }
-  return { x: Float64Array.from(area.x), y: Float64Array.from(area.y) };
 }
 
 function gapTrace(scene: Scene, theme: Theme): object {

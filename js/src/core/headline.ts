@@ -1,6 +1,6 @@
 /** The figures over the chart, and the slim bar of the device's capacity. */
 
-import { ALLOCATED, CACHE, OTHER } from "./colors.ts";
+import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { digits, formatBytes, unitFor } from "./format.ts";
 import { labelOf, type Readings } from "./readings.ts";
@@ -32,12 +32,7 @@ export class Headline {
   private readonly peak = new Figure("peak");
   private readonly reserved = new Figure("reserved");
   private readonly used = new Figure("used");
-  private readonly parts = [ALLOCATED, CACHE, OTHER].map((color) => {
-    const part = make("span", "capacity-part");
-    part.style.background = color;
-    return part;
-  });
-  private readonly capacity = make("div", "capacity", { role: "img" }, this.parts);
+  private readonly capacity = new Capacity();
 
   constructor() {
     const rest = [this.total, this.peak, this.reserved, this.used].map((figure) => figure.element);
@@ -45,7 +40,7 @@ export class Headline {
       make("span", "current", {}, [this.now, " ", this.nowUnit]),
       ...rest,
     ]);
-    this.element = make("div", "head", {}, [figures, this.capacity]);
+    this.element = make("div", "head", {}, [figures, this.capacity.element]);
   }
 
   update(store: Store, readings: Readings, percent: boolean): void {
@@ -66,24 +61,6 @@ export class Headline {
     );
     this.reserved.update(labelOf(store, device.key, "reserved"), optional(reserved));
     this.used.update(labelOf(store, device.key, "device_used"), optional(deviceUsed));
-    this.fill(store, readings);
-  }
-
-  private fill(store: Store, { allocated, reserved, deviceUsed, total, device }: Readings): void {
-    this.capacity.hidden = Number.isNaN(total);
-    const own = Math.max(reserved || 0, allocated || 0);
-    const parts = [allocated || 0, own - (allocated || 0), Math.max(0, (deviceUsed || 0) - own)];
-    parts.forEach((bytes, index) => {
-      this.parts[index]!.style.width = `${Math.max(0, Math.min(100, (100 * bytes) / total)).toFixed(2)}%`;
-    });
-    const names = ["allocated", "reserved"].map((metric) => labelOf(store, device.key, metric));
-    const text = [
-      `${names[0]} ${formatBytes(parts[0]!)}`,
-      `rest of ${names[1]} ${formatBytes(parts[1]!)}`,
-      `other use ${formatBytes(parts[2]!)}`,
-      `of ${formatBytes(total)}`,
-    ].join(" · ");
-    setAttribute(this.capacity, "title", text);
-    setAttribute(this.capacity, "aria-label", text);
+    this.capacity.update(store, readings);
   }
 }

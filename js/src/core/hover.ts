@@ -2,7 +2,8 @@
 
 import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
-import { labelOf } from "./readings.ts";
+import { PART, toldOf } from "./parts.ts";
+import { labelOf, partsAt } from "./readings.ts";
 import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
 import type { Range } from "./settings.ts";
 import type { Store } from "./store.ts";
@@ -65,15 +66,24 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
   const gap = scene.gaps.find(({ start, stop }) => time > start && time < stop);
   if (gap) return { title: `no samples for ${formatDuration(gap.stop - gap.start)}`, rows: [] };
   const [from, to] = rowsAround(store, [pixelToTime(scene, x - 1), pixelToTime(scene, x + 1)], time);
-  const rows = scene.lines.map((line): [string, string] => {
-    const column = timeline.columns[store.columnOf(device, line.metric)];
+  const rows = [...scene.lines].reverse().flatMap(({ metric }): TipText["rows"] => {
+    const column = timeline.columns[store.columnOf(device, metric)];
     column?.scan(from, to);
-    return [
-      labelOf(store, device, line.metric),
-      spread(column?.low ?? Number.NaN, column?.high ?? Number.NaN, scene.top),
-    ];
+    const value = spread(column?.low ?? Number.NaN, column?.high ?? Number.NaN, scene.top);
+    const inside =
+      metric === "allocated" && scene.bands.length > 0 ? readParts(store, device, [from, to]) : [];
+    return [[labelOf(store, device, metric), value], ...inside];
   });
-  return { title: `at ${formatDuration(time)}`, rows: rows.reverse() };
+  return { title: `at ${formatDuration(time)}`, rows };
+}
+
+/** From the uppermost down, where allocated memory was highest under the pointer: parts of one instant. */
+function readParts(store: Store, device: string, [from, to]: Range): TipText["rows"] {
+  const row = store.timeline.columns[store.columnOf(device, "allocated")]!.highest(from, to);
+  const parts = partsAt(store, device, row);
+  return toldOf(parts)
+    .reverse()
+    .map((name) => [PART[name].short, formatBytes(parts[name]), PART[name].color]);
 }
 
 function rowsAround(store: Store, [start, stop]: Range, time: number): Range {

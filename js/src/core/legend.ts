@@ -1,6 +1,7 @@
-/** What each line means, and a switch for it. */
+/** What each line and each colour means, and a switch for it. */
 
 import { button, make, setAttribute, setText } from "./dom.ts";
+import { PART, type PartName, STACK } from "./parts.ts";
 import { labelOf } from "./readings.ts";
 import type { Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
@@ -12,12 +13,29 @@ const POINTS = [
   { name: "after", text: "after it" },
 ];
 
+/** What the chart shows. */
+export interface Shown {
+  metrics: string[];
+  parts: PartName[];
+  /** Whether there are parts to show, shown or not. */
+  knowsParts: boolean;
+}
+
 export class Legend {
   readonly element = make("div", "legend", { role: "group", "aria-label": "series" });
   private readonly points = POINTS.map(({ name, text }) =>
     make("span", "legend-item", { hidden: "" }, [make("span", `swatch swatch-point-${name}`), text]),
   );
   private readonly items: { metric: string; node: HTMLButtonElement; label: HTMLElement }[];
+  private readonly parts: HTMLElement;
+  private readonly choice = make("input", "hidden", { type: "checkbox" });
+  private readonly names = STACK.map((name) => {
+    const swatch = make("span", "swatch");
+    swatch.style.background = PART[name].color;
+    const node = make("span", "legend-part", {}, [swatch, PART[name].short]);
+    return { name, node };
+  });
+  private readonly word = make("span", "legend-word", {}, ["parts"]);
 
   constructor(
     private readonly settings: Settings,
@@ -32,11 +50,18 @@ export class Legend {
       node.append(make("span", `swatch swatch-${metric}`), label);
       return { metric, node, label };
     });
-    this.element.append(...this.items.map(({ node }) => node), ...this.points);
+    this.choice.addEventListener("change", () => {
+      settings.parts = this.choice.checked;
+      onChange();
+    });
+    // A button would keep its names in one line.
+    const inside = [this.choice, this.word, ...this.names.map(({ node }) => node)];
+    this.parts = make("label", "legend-parts", { hidden: "" }, inside);
+    this.element.append(...this.items.map(({ node }) => node), this.parts, ...this.points);
   }
 
-  /** `drawn` are the metrics that the chart shows, null before it drew; one too large for it is only a figure. */
-  update(store: Store, drawn: string[] | null, isCloud: boolean): void {
+  /** `shown` is null before the chart drew; a line too large for it is only a figure. */
+  update(store: Store, shown: Shown | null, isCloud: boolean): void {
     for (const point of this.points) point.hidden = !isCloud;
     for (const { metric, node, label } of this.items) {
       const name = labelOf(store, this.settings.device, metric);
@@ -45,10 +70,26 @@ export class Legend {
       node.hidden =
         isCloud ||
         store.columnOf(this.settings.device, metric) < 0 ||
-        (!isHidden && drawn?.includes(metric) === false);
+        (!isHidden && shown?.metrics.includes(metric) === false);
       setAttribute(node, "aria-pressed", String(!isHidden));
       setAttribute(node, "title", isHidden ? `show ${name}` : `hide ${name}`);
       setAttribute(node, "aria-label", name);
     }
+    this.updateParts(shown, isCloud);
+  }
+
+  private updateParts(shown: Shown | null, isCloud: boolean): void {
+    const { settings, parts, names, word, choice } = this;
+    const drawn = shown?.parts ?? [];
+    const isOffered = shown?.knowsParts === true && !settings.hidden.has("allocated");
+    parts.hidden = isCloud || !isOffered;
+    // Just switched on, they are not drawn yet.
+    word.hidden = settings.parts && drawn.length > 0;
+    for (const { name, node } of names) node.hidden = !settings.parts || !drawn.includes(name);
+    this.element.classList.toggle("hfmem-split", isOffered && settings.parts);
+    choice.checked = settings.parts;
+    setAttribute(parts, "title", settings.parts ? "hide the parts" : "show the parts");
+    const told = drawn.map((name) => PART[name].text).join(", ");
+    setAttribute(choice, "aria-label", settings.parts ? `parts: ${told}` : "parts");
   }
 }

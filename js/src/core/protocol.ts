@@ -12,10 +12,10 @@ export interface Device {
 }
 
 export interface Series {
-  key: string;
   device: string;
   metric: string;
-  label: string;
+  /** Left out where the page knows a name for the metric. */
+  label?: string;
 }
 
 export interface Schema {

@@ -1,5 +1,6 @@
 /** The latest figures of one device, for everything that shows figures. */
 
+import { knowsParts, type Parts, partsOf } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import type { Device } from "./protocol.ts";
 import type { Store } from "./store.ts";
@@ -9,7 +10,11 @@ export interface Readings {
   allocated: number;
   reserved: number;
   deviceUsed: number;
+  /** What CUDA itself takes, and its libraries. */
+  context: number;
   total: number;
+  /** What allocated memory is made of; null where nothing was found on the device. */
+  parts: Parts | null;
   peak: Peak | null;
 }
 
@@ -20,6 +25,8 @@ export function readDevice(store: Store, device: Device): Readings {
     allocated: latest("allocated"),
     reserved: latest("reserved"),
     deviceUsed: latest("device_used"),
+    context: latest("context"),
+    parts: knowsParts(store, device.key) ? partsAt(store, device.key, lastRow(store, device)) : null,
     total: device.total ?? Number.NaN,
     peak: findPeak(store, device.key),
   };
@@ -38,13 +45,28 @@ export function labelOf(store: Store, device: string, metric: string): string {
   );
 }
 
+/** The parts of what was allocated in one row of the timeline. */
+export function partsAt(store: Store, device: string, row: number): Parts {
+  const read = (metric: string) =>
+    store.timeline.columns[store.columnOf(device, metric)]?.values[row] ?? Number.NaN;
+  return partsOf(read("allocated"), read);
+}
+
+function lastRow(store: Store, device: Device): number {
+  return lastKnown(store, store.columnOf(device.key, "allocated"));
+}
+
 /** The last reading, past a gap at the end: what was last known, not nothing. */
 export function latestReading(store: Store, device: Device, metric: string): number {
-  const values = store.timeline.columns[store.columnOf(device.key, metric)]?.values;
-  if (!values) return Number.NaN;
-  const oldest = Math.max(0, store.timeline.length - 8);
-  for (let row = store.timeline.length - 1; row >= oldest; row--) {
-    if (!Number.isNaN(values[row]!)) return values[row]!;
-  }
-  return Number.NaN;
+  const column = store.columnOf(device.key, metric);
+  return store.timeline.columns[column]?.values[lastKnown(store, column)] ?? Number.NaN;
+}
+
+/** The newest row that has a value in a column, if it is among the last few; -1 if not. */
+function lastKnown({ timeline }: Store, column: number): number {
+  const values = timeline.columns[column]?.values;
+  const oldest = Math.max(0, timeline.length - 8);
+  let row = values ? timeline.length - 1 : -1;
+  while (row >= oldest && Number.isNaN(values![row]!)) row -= 1;
+  return row < oldest ? -1 : row;
 }

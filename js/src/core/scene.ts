@@ -6,9 +6,11 @@ import { type Drawn, decimate } from "./decimate.ts";
 import { digits, type Unit, unitFor } from "./format.ts";
 import { type Gap, gapsWithin } from "./gaps.ts";
 import { layLanes } from "./lanes.ts";
+import { knowsParts, READ } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import { type Box, placeLabel } from "./place.ts";
 import type { Range, Settings } from "./settings.ts";
+import { type Band, stackOf } from "./stack.ts";
 import type { Store } from "./store.ts";
 
 export const MARGIN = { left: 52, right: 18, top: 2, bottom: 20 };
@@ -37,6 +39,8 @@ export interface Scene {
   gaps: Gap[];
   x: Float64Array;
   lines: Line[];
+  /** What allocated memory is made of, from the bottom up; empty where that is not known, or not asked for. */
+  bands: Band[];
   unit: Unit;
   /** Of the y axis, in `unit`. */
   ticks: Ticks;
@@ -80,7 +84,7 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   const lanesHeight = laneCount === 0 ? 0 : laneCount * LANE_PIXELS + LANE_GAP;
   const plotHeight = height - lanesHeight;
 
-  const { x, lines } = drawnLines(input, range);
+  const { x, lines, bands } = drawnLines(input, range);
   const peak = settings.hidden.has("allocated") ? null : findPeak(store, settings.device);
   const marked = peak !== null && peak.time >= range[0] && peak.time <= range[1] ? peak : null;
   const highest = Math.max(marked?.bytes ?? 0, ...lines.map((line) => maximum(line.values)));
@@ -97,7 +101,7 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   const unit = settings.percent && total !== null ? { divisor: total / 100, name: "%" } : unitFor(hold.top);
   const ticks = valueTicks(hold.top / unit.divisor, Math.max(2, plotHeight / TICK_PIXELS));
   const axes = { range, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
-  const scene = { ...axes, bars, x, lines, capacity };
+  const scene = { ...axes, bars, x, lines, bands, capacity };
   const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
   return { ...scene, gaps, peak: marked && withLabel(marked, scene, input.textWidth) };
 }
@@ -106,6 +110,15 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
 export function peakText(peak: Peak, unit: Unit = unitFor(peak.bytes)): string {
   const figure = `${digits(peak.bytes / unit.divisor)} ${unit.name}`;
   return peak.certainty === "at least" ? `peak ≥ ${figure}` : `peak ${figure} ${peak.certainty}`;
+}
+
+/** What of a scene can be seen: its lines, and the bands that are as thick as a pixel somewhere. */
+export function namesIn({ lines, bands, height, lanesHeight, top }: Scene) {
+  const pixel = top / (height - lanesHeight);
+  return {
+    metrics: lines.map(({ metric }) => metric),
+    parts: bands.filter(({ thickest }) => thickest >= pixel).map(({ part }) => part),
+  };
 }
 
 export function timeToPixel(scene: Pick<Scene, "range" | "width">, time: number): number {
@@ -138,25 +151,35 @@ function rangeOf(settings: Settings, now: number, isRunning: boolean, hold: Hold
 function drawnLines(
   { store, settings, width }: SceneInput,
   range: Range,
-): { x: Float64Array; lines: Line[] } {
-  const shown = METRICS.map((metric) => ({ metric, column: store.columnOf(settings.device, metric) })).filter(
-    ({ metric, column }) =>
-      column >= 0 && column < store.timeline.columns.length && !settings.hidden.has(metric),
-  );
-  const drawn: Drawn = decimate(
-    store.timeline,
-    shown.map(({ column }) => column),
-    range,
-    width,
-  );
+): Pick<Scene, "x" | "lines" | "bands"> {
+  const known = <Metric extends string>(metrics: readonly Metric[]) =>
+    metrics
+      .map((metric) => ({ metric, column: store.columnOf(settings.device, metric) }))
+      .filter(({ column }) => column >= 0 && column < store.timeline.columns.length);
+  const shown = known(METRICS).filter(({ metric }) => !settings.hidden.has(metric));
+  const allocated = shown.find(({ metric }) => metric === "allocated")?.column;
+  const isSplit = settings.parts && allocated !== undefined && knowsParts(store, settings.device);
+  const parts = isSplit ? known(READ) : [];
+  const columns = [...shown, ...parts].map(({ column }) => column);
+  const drawn: Drawn = decimate(store.timeline, columns, range, width, {
+    leads: columns.map((column, index) => (index < shown.length ? column : allocated!)),
+    // The uppermost band has no column of its own.
+    lines: columns.length + (isSplit ? 1 : 0),
+  });
   const lines = shown.map(({ metric }, index) => ({ metric, values: drawn.y[index]! }));
+  const read = parts.map(({ metric }, index) => [metric, drawn.y[shown.length + index]!]);
+  const bands = isSplit ? stackOf(valuesOf(lines, "allocated"), Object.fromEntries(read)) : [];
   const own = Math.max(
     0,
     ...lines.filter((line) => line.metric !== "device_used").map((l) => maximum(l.values)),
   );
   const fits = (line: Line) =>
     line.metric !== "device_used" || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
-  return { x: drawn.x, lines: lines.filter(fits) };
+  return { x: drawn.x, lines: lines.filter(fits), bands };
+}
+
+function valuesOf(lines: Line[], metric: string): Float32Array {
+  return lines.find((line) => line.metric === metric)?.values ?? new Float32Array(0);
 }
 
 /** The axis grows in round steps and only when the data leave it too little room. */

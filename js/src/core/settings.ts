@@ -11,6 +11,8 @@ export interface Settings {
   /** Seconds picked by dragging or by a click on a bar; wins over `window`. */
   zoom: Range | null;
   percent: boolean;
+  /** Whether allocated memory is drawn part by part, where they are known. */
+  parts: boolean;
   paused: boolean;
   /** Metrics that are switched off. */
   hidden: Set<string>;
@@ -23,6 +25,7 @@ export function defaultSettings(): Settings {
     window: null,
     zoom: null,
     percent: false,
+    parts: true,
     paused: false,
     hidden: new Set(),
   };

@@ -2,10 +2,11 @@
 
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes, formatDuration } from "./format.ts";
+import { PART, type Parts, toldOf } from "./parts.ts";
 import { readDevice } from "./readings.ts";
 import type { Store } from "./store.ts";
 
-const HEADINGS = ["device", "allocated", "peak", "reserved", "device in use", "capacity"];
+const HEADINGS = ["device", "allocated", "made of", "peak", "reserved", "device in use", "capacity"];
 
 export class Summary {
   readonly element = make("table", "hidden");
@@ -15,9 +16,10 @@ export class Summary {
     if (schema === null) return;
     const all = schema.devices.map((device) => readDevice(store, device));
     const caption = `Memory of ${schema.label || "this run"} after ${formatDuration(status?.elapsed ?? 0)}`;
-    const rows = all.map(({ device, allocated, peak, reserved, deviceUsed, total }) => [
+    const rows = all.map(({ device, allocated, parts, peak, reserved, deviceUsed, total }) => [
       `${device.key} ${device.name}`,
       formatBytes(allocated),
+      parts ? partsText(parts) : "n/a",
       peak ? `${formatBytes(peak.bytes)}, ${peak.certainty}` : "n/a",
       ...[reserved, deviceUsed, total].map(formatBytes),
     ]);
@@ -38,7 +40,12 @@ export class Summary {
         ),
       ),
     );
-    const first = rows.map((cells) => `${cells[0]}: allocated ${cells[1]}, peak ${cells[2]}`).join("; ");
+    const first = rows.map((cells) => `${cells[0]}: allocated ${cells[1]}, peak ${cells[3]}`).join("; ");
     setAttribute(chart, "aria-label", `${caption}. ${first}.`);
   }
+}
+
+function partsText(parts: Parts): string {
+  const told = toldOf(parts);
+  return told.map((name) => `${PART[name].text} ${formatBytes(parts[name])}`).join(", ") || "nothing";
 }

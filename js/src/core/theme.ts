@@ -4,6 +4,8 @@ export interface Theme {
   text: string;
   muted: string;
   line: string;
+  /** What the page is painted with. */
+  surface: string;
   font: string;
 }
 
@@ -19,6 +21,7 @@ export function readTheme(probe: Element): Theme {
     text: asRgb(style.color, "#24292f"),
     muted: asRgb(style.borderTopColor, "#6b7280"),
     line: asRgb(style.borderBottomColor, "#e0e3e7"),
+    surface: asRgb(style.borderLeftColor, "#ffffff"),
     font: style.fontFamily || "sans-serif",
   };
 }

@@ -5,7 +5,8 @@ import { MARGIN } from "./scene.ts";
 
 export interface TipText {
   title: string;
-  rows: [name: string, value: string][];
+  /** Where there is a colour, it is a part of the row before. */
+  rows: [name: string, value: string, color?: string][];
 }
 
 interface Plot {
@@ -22,9 +23,7 @@ export class Tip {
   show(text: TipText, x: number, y: number, plot: Plot, hasRule: boolean): void {
     const title = make("div", "tip-title");
     setText(title, text.title);
-    const rows = text.rows.map(([name, value]) =>
-      make("div", "tip-row", {}, [make("span", "", {}, [name]), value]),
-    );
+    const rows = text.rows.map(([name, value, color]) => tipRow(name, value, color));
     this.element.replaceChildren(title, ...rows);
     this.element.hidden = false;
     const isRight = x > plot.width / 2;
@@ -41,4 +40,11 @@ export class Tip {
     this.element.hidden = true;
     this.rule.hidden = true;
   }
+}
+
+function tipRow(name: string, value: string, color: string | undefined): HTMLElement {
+  if (color === undefined) return make("div", "tip-row", {}, [make("span", "", {}, [name]), value]);
+  const swatch = make("span", "swatch");
+  swatch.style.background = color;
+  return make("div", "tip-row", {}, [make("span", "tip-part", {}, [swatch, name]), value]);
 }

@@ -6,10 +6,12 @@ import { type Condition, conditionOf } from "./condition.ts";
 import { Controls } from "./controls.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { Headline } from "./headline.ts";
-import { Legend } from "./legend.ts";
+import { Legend, type Shown } from "./legend.ts";
 import { Lens } from "./lens.ts";
+import { knowsParts } from "./parts.ts";
 import { Progress } from "./progress.ts";
 import { readDevice, shareUsed } from "./readings.ts";
+import { namesIn } from "./scene.ts";
 import { defaultSettings, type Range, type Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 import { injectStyles } from "./styles.ts";
@@ -156,9 +158,14 @@ export class View {
     this.headline.update(store, readDevice(store, device), settings.percent);
     const isCloud = settings.lens === "tokens" && hasCloud(store, device.key);
     this.controls.update(device.total !== null, !isCloud);
-    this.legend.update(store, this.chart.scene?.lines.map(({ metric }) => metric) ?? null, isCloud);
+    this.legend.update(store, this.shown(device.key), isCloud);
     this.progress.update(store);
     this.lens.update(hasCloud(store, device.key));
+  }
+
+  private shown(device: string): Shown | null {
+    const { scene } = this.chart;
+    return scene && { ...namesIn(scene), knowsParts: knowsParts(this.store, device) };
   }
 
   private zoom(range: Range | null): void {

@@ -14,11 +14,11 @@ from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
 from hfmem_widget.view import protocol
 
 
-def make_session(gpus: int = 1, samples: int = 5) -> Session:
-    """Return a session of some GPUs with every charted metric and one that is not charted."""
+def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
+    """Return a session of some GPUs with what is charted of each, and one metric that is not charted."""
     session = Session("fine-tune", started_at=1000.0)
     keys = [f"cuda:{index}" for index in range(gpus)]
-    metrics = ("allocated", "reserved", "active", "device_used")
+    metrics = ("allocated", "reserved", "active", "device_used", *(protocol.PARTS if parts else ()))
     session.adopt(
         [Device(key, "NVIDIA H200", total=100.0) for key in keys],
         [Series(key, metric, metric) for key in keys for metric in metrics],
@@ -33,6 +33,23 @@ def test_only_charted_metrics_are_sent() -> None:
     schema = protocol.describe(make_session())
 
     assert [one["metric"] for one in schema["series"]] == ["allocated", "reserved", "device_used"]
+
+
+def test_parts_travel_from_the_moment_they_are_known() -> None:
+    """Columns at the end, which the page names by itself; before, they cost no byte."""
+    session = make_session()
+    (_, values), known = (
+        protocol.rows(session, "run", 1, [(0.5, (1.0,) * 4)], [])[1],
+        [*session.series],
+    )
+    session.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in protocol.PARTS)])
+    wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(10)))], [])[1][1]
+    described = protocol.describe(session)["series"]
+
+    assert len(values) == 12
+    assert np.frombuffer(wider, "<f4").tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+    assert described[3] == {"device": "cuda:0", "metric": "weights"}
+    assert [one["metric"] for one in described[3:]] == list(protocol.PARTS)
 
 
 def test_rows_carry_what_is_new() -> None:
@@ -75,20 +92,26 @@ def test_a_span_tells_what_it_did_to_each_device_it_touched() -> None:
     }
 
 
+@pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_a_snapshot_is_bounded(gpus: int) -> None:
+def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
     """However long the run and many the devices, a snapshot's numbers stay within their bound."""
-    session = make_session(gpus, samples=20_000)
+    session = make_session(gpus, samples=20_000, parts=parts)
     message, (time, values) = protocol.snapshot(session, "run", 1)
 
     assert len(time) + len(values) <= protocol.FULL.row_bytes
     assert message["rows"] * 8 == len(time)
 
 
-@pytest.mark.parametrize(("gpus", "most"), [(1, 3_500), (8, 11_000)])
-def test_an_outline_is_small_and_says_that_it_is_coarse(gpus: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "parts", "most"),
+    [(1, False, 3_000), (1, True, 3_500), (8, False, 8_000), (8, True, 11_000)],
+)
+def test_an_outline_is_small_and_says_that_it_is_coarse(
+    gpus: int, most: int, *, parts: bool
+) -> None:
     """Schema, spans, samples and steps together, however long the run."""
-    session = make_session(gpus, samples=20_000)
+    session = make_session(gpus, samples=20_000, parts=parts)
     add_steps(session, 2500)
     for number in range(30):
         span = session.open_span("epoch", f"epoch {number}", session.last_sample)
@@ -120,12 +143,32 @@ def test_news_that_fold_keep_extremes_and_gaps() -> None:
 
 
 def test_a_live_message_does_not_grow_with_the_run() -> None:
-    """One tick of one GPU is below 1.2 kB after a day as after a second."""
-    session = make_session(samples=50_000)
+    """One tick of one GPU is below 1.2 kB after a day as after a second, its parts included."""
+    session = make_session(samples=50_000, parts=True)
     span = session.open_span("cell", "fine-tune", session.last_sample)
-    message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 4)], [span])
+    message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 10)], [span])
 
     assert len(json.dumps(message)) + sum(map(len, buffers)) < 1200
+
+
+def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_highest() -> None:
+    """The higher row of each pair has the high of allocated memory, and no part above its own high."""
+    session = make_session(samples=0, parts=True)
+    samples: list[tuple[float, tuple[float, ...]]] = [
+        (at / 10, (10.0 + at % 7, 20.0, 20.0, 30.0, 4.0, 1.0, float(at % 3), 2.0, math.nan, 0.5))
+        for at in range(400)
+    ]
+    message, (time, values) = protocol.rows(session, "run", 1, samples, [])
+    columns = [one["metric"] for one in protocol.describe(session)["series"]]
+    low, high = np.frombuffer(values, "<f4").reshape(-1, 2, len(columns)).transpose(1, 0, 2)
+
+    assert len(time) + len(values) <= protocol.NEWS.row_bytes
+    assert message["rows"] == 2 * len(low)
+    assert (high[:, columns.index("allocated")] == 16.0).all()
+    assert (low[:, columns.index("gradients")] == 0.0).all()
+    assert (high[:, columns.index("gradients")] == 2.0).all()
+    assert (high[:, columns.index("weights")] == low[:, columns.index("weights")]).all()
+    assert np.isnan(high[:, columns.index("unattributed")]).all()
 
 
 @given(

@@ -6,6 +6,7 @@
  */
 
 import { decimate } from "../../core/decimate.ts";
+import { isPart } from "../../core/parts.ts";
 import { decode, type Message, PROTOCOL, type Span } from "../../core/protocol.ts";
 import type { StepTable } from "../../core/steps.ts";
 import type { Store } from "../../core/store.ts";
@@ -54,7 +55,9 @@ export function toFrame(store: Store): Frame | null {
   const { schema, status, timeline, run, seq } = store;
   if (schema === null) return null;
   const columns = timeline.columns.map((_, index) => index);
-  const { x, y } = decimate(timeline, columns, [0, timeline.last], PIXELS);
+  const { x, y } = decimate(timeline, columns, [0, timeline.last], PIXELS, {
+    leads: leadsIn(store, columns),
+  });
   const values = new Float32Array(x.length * columns.length);
   y.forEach((column, index) => {
     for (let row = 0; row < x.length; row++) values[row * columns.length + index] = column[row]!;
@@ -73,6 +76,15 @@ export function fromFrame({ content, buffers }: Frame): Message | null {
   } catch {
     return null;
   }
+}
+
+/** The parts of allocated memory go with it, so that they stand together again. */
+function leadsIn(store: Store, columns: number[]): number[] {
+  return columns.map((column) => {
+    // Rows may have more columns than the schema that came last tells.
+    const series = store.schema?.series[column];
+    return series && isPart(series.metric) ? store.columnOf(series.device, "allocated") : column;
+  });
 }
 
 function newestSteps(steps: StepTable, names: string[]): { count: number; figures: Float64Array } {

@@ -1,0 +1,96 @@
+/** Memory over time as Plotly's traces: lines, and areas under them. */
+
+import { ALLOCATED, laidOn, OTHER } from "./colors.ts";
+import { PART } from "./parts.ts";
+import type { Line, Scene } from "./scene.ts";
+import type { Band } from "./stack.ts";
+import type { Theme } from "./theme.ts";
+
+const TRACE = { type: "scatter", hoverinfo: "skip", connectgaps: false };
+/** So much of a part's colour, on the page's own. */
+const PART_SHARE = 0.84;
+/** Turns a pixel, up to which a line is a line and not a texture. */
+const SPARSE = 0.15;
+
+export function areaTraces(scene: Scene, theme: Theme): object[] {
+  return scene.lines.flatMap((line) => lineTraces(line, scene, theme));
+}
+
+function lineTraces({ metric, values }: Line, scene: Scene, theme: Theme): object[] {
+  const isStack = metric === "allocated" && scene.bands.length > 0;
+  const { fill, ...style } = isStack ? stackStroke(values, scene, theme) : styleOf(metric, theme);
+  const points = { x: scene.x, y: inUnit(values, scene) };
+  const stroke = { ...TRACE, mode: "lines", uid: metric, ...withoutFlats(points), ...style };
+  // From the uppermost down, each over the one before: side by side, their edges would let the page shine through.
+  if (isStack) return [...[...scene.bands].reverse().map((band) => bandTrace(band, scene, theme)), stroke];
+  if (fill === undefined) return [stroke];
+  const area = areaTrace(points, fill);
+  return style.line.width === 0 ? [{ ...area, uid: metric }] : [{ ...area, uid: `${metric}-area` }, stroke];
+}
+
+function bandTrace({ part, top }: Band, scene: Scene, theme: Theme): object {
+  const color = laidOn(theme.surface, PART[part].color, PART_SHARE);
+  return { ...areaTrace({ x: scene.x, y: inUnit(top, scene) }, color), uid: `${part}-area` };
+}
+
+function areaTrace(points: Points, fillcolor: string): object {
+  return { ...TRACE, mode: "none", fill: "tozeroy", fillcolor, ...withoutFlats(downToZero(points)) };
+}
+
+function inUnit(values: Float32Array, { unit }: Scene): Float64Array {
+  return Float64Array.from(values, (bytes) => bytes / unit.divisor);
+}
+
+interface Style {
+  fill?: string;
+  line: { width: number; color?: string; dash?: string };
+  opacity?: number;
+}
+
+function styleOf(metric: string, theme: Theme): Style {
+  if (metric === "allocated") return { fill: `${ALLOCATED}55`, line: { color: ALLOCATED, width: 1.4 } };
+  if (metric === "device_used") return { fill: `${OTHER}38`, line: { width: 0 } };
+  return { line: { color: theme.text, width: 1, dash: "4px,3px" }, opacity: 0.75 };
+}
+
+/** Where it turns at every other pixel, the colours beneath must still read. */
+function stackStroke(values: Float32Array, { width }: Scene, theme: Theme): Style {
+  const isTurn = (index: number) =>
+    (values[index]! - values[index - 1]!) * (values[index + 1]! - values[index]!) < 0;
+  const turns = values.reduce((count, _, index) => count + Number(isTurn(index)), 0);
+  const opacity = Math.max(0.2, 0.6 * Math.min(1, (SPARSE * width) / Math.max(1, turns)));
+  return { line: { color: theme.text, width: 1 }, opacity };
+}
+
+interface Points {
+  x: Float64Array;
+  y: Float64Array;
+}
+
+/** Within a level stretch only its ends are drawn: what is held stays level for most of a run. */
+function withoutFlats({ x, y }: Points): Points {
+  const isBend = (index: number) => y[index] !== y[index - 1] || y[index] !== y[index + 1];
+  const bends = y.reduce((count, _, index) => count + Number(isBend(index)), 0);
+  if (bends === y.length) return { x, y };
+  return { x: x.filter((_, index) => isBend(index)), y: y.filter((_, index) => isBend(index)) };
+}
+
+/** A line breaks at NaN, but Plotly fills straight across; an area must come down to zero there. */
+function downToZero({ x, y }: Points): Points {
+  if (!y.some(Number.isNaN)) return { x, y };
+  const area: { x: number[]; y: number[] } = { x: [], y: [] };
+  const put = (time: number, value: number) => {
+    area.x.push(time);
+    area.y.push(value);
+  };
+  for (let index = 0; index < y.length; index++) {
+    const value = y[index]!;
+    const isFirst = Number.isNaN(y[index - 1] ?? Number.NaN);
+    const isLast = Number.isNaN(y[index + 1] ?? Number.NaN);
+    if (Number.isNaN(value)) continue;
+    if (isFirst) put(x[index]!, 0);
+    put(x[index]!, value);
+    if (isLast) put(x[index]!, 0);
+  }
+  return { x: Float64Array.from(area.x), y: Float64Array.from(area.y) };
+}

@@ -1,0 +1,35 @@
+/** Allocated memory as areas that stand on one another. */
+
+import { type PartName, type Parts, partsOf, type READ, STACK } from "./parts.ts";
+
+/** The upper edge of a part at every instant, in bytes; its lower edge is the band's below. */
+export interface Band {
+  part: PartName;
+  top: Float32Array;
+  /** Bytes, where it is thickest. */
+  thickest: number;
+}
+
+/** The bands from the bottom up, without those of which there is nothing. The last one's top is `allocated`. */
+export function stackOf(
+  allocated: Float32Array,
+  read: Partial<Record<(typeof READ)[number], Float32Array>>,
+): Band[] {
+  const bands = STACK.map((part) => ({ part, top: new Float32Array(allocated.length), thickest: 0 }));
+  for (let index = 0; index < allocated.length; index++) {
+    const parts = partsOf(allocated[index]!, (metric) => read[metric]?.[index] ?? Number.NaN);
+    pile(bands, index, allocated[index]!, parts);
+  }
+  return bands.filter(({ thickest }) => thickest > 0);
+}
+
+function pile(bands: Band[], index: number, allocated: number, parts: Parts): void {
+  let top = 0;
+  for (const band of bands) {
+    const bytes = parts[band.part];
+    top += bytes;
+    // A gap stays a gap, and rounding does not lift the stack above its line.
+    band.top[index] = Number.isNaN(allocated) ? Number.NaN : Math.min(top, allocated);
+    if (bytes > band.thickest) band.thickest = bytes;
+  }
+}

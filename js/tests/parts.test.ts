@@ -1,0 +1,93 @@
+import { describe, expect, test } from "vitest";
+import { type PartName, partsOf, STACK, toldOf } from "../src/core/parts.ts";
+import { stackOf } from "../src/core/stack.ts";
+import { random } from "./frames.ts";
+
+const NONE = { weights: 0, buffers: 0, optimizer: 0, gradients: 0, unattributed: 0, activations: 0 };
+
+function parts(allocated: number, known: Partial<Record<PartName, number>>) {
+  return partsOf(allocated, (metric) => known[metric] ?? Number.NaN);
+}
+
+describe("partsOf", () => {
+  test("within a step, what nothing explained when it began is not attributed, and the rest are activations", () => {
+    const known = { weights: 10, buffers: 1, optimizer: 20, gradients: 5, unattributed: 4 };
+    expect(parts(60, known)).toEqual({ ...known, activations: 20 });
+  });
+
+  test("outside of steps nothing is called an activation", () => {
+    expect(parts(60, { weights: 10 })).toEqual({ ...NONE, weights: 10, unattributed: 50 });
+  });
+
+  test("what was not attributed may have been freed since", () => {
+    expect(parts(12, { weights: 10, unattributed: 4 })).toEqual({ ...NONE, weights: 10, unattributed: 2 });
+  });
+
+  test("where known parts exceed what is allocated, the uppermost are cut", () => {
+    const known = { weights: 10, buffers: 1, optimizer: 20, gradients: 5, unattributed: 4 };
+    expect(parts(25, known)).toEqual({ ...NONE, weights: 10, buffers: 1, optimizer: 14 });
+  });
+
+  test("of what is not known there is nothing", () => {
+    expect(parts(Number.NaN, { weights: 10 })).toEqual(NONE);
+    expect(parts(0, { weights: -3 })).toEqual(NONE);
+  });
+
+  test("whatever is read, the parts add up to what is allocated", () => {
+    const next = random(7);
+    const reading = () => (next() < 0.2 ? Number.NaN : Math.floor(100 * next()));
+    for (let trial = 0; trial < 500; trial++) {
+      const allocated = Math.floor(150 * next());
+      const found = partsOf(allocated, reading);
+      const sum = STACK.reduce((all, name) => all + found[name], 0);
+      expect(sum).toBe(allocated);
+      expect(Math.min(...Object.values(found))).toBeGreaterThanOrEqual(0);
+    }
+  });
+});
+
+describe("toldOf", () => {
+  test("names from the bottom up what there is, and not what only rounding leaves", () => {
+    const found = parts(64 * 2 ** 30, { weights: 2 ** 34, optimizer: 3 * 2 ** 34 - 8192, unattributed: 0 });
+    expect(found.activations).toBe(8192);
+    expect(toldOf(found)).toEqual(["weights", "optimizer"]);
+    expect(toldOf(NONE)).toEqual([]);
+  });
+});
+
+describe("stackOf", () => {
+  const allocated = Float32Array.of(30, 60, Number.NaN, 20);
+  const read = {
+    weights: Float32Array.of(10, 10, Number.NaN, 10),
+    gradients: Float32Array.of(0, 5, Number.NaN, Number.NaN),
+    unattributed: Float32Array.of(4, 4, Number.NaN, Number.NaN),
+  };
+
+  test("each band stands on the one below, and the last ends at what is allocated", () => {
+    const bands = stackOf(allocated, read).map(({ part, top, thickest }) => ({
+      part,
+      top: [...top],
+      thickest,
+    }));
+    expect(bands).toEqual([
+      { part: "weights", top: [10, 10, Number.NaN, 10], thickest: 10 },
+      { part: "gradients", top: [10, 15, Number.NaN, 10], thickest: 5 },
+      { part: "unattributed", top: [14, 19, Number.NaN, 20], thickest: 10 },
+      { part: "activations", top: [30, 60, Number.NaN, 20], thickest: 41 },
+    ]);
+  });
+
+  test("no band rises above what is allocated by the rounding of its sum", () => {
+    const next = random(9);
+    const values = () => Float32Array.from({ length: 2000 }, () => 1e11 * next());
+    const tops = stackOf(values(), { weights: values(), buffers: values(), unattributed: values() });
+    for (let index = 0; index < 2000; index++) {
+      const at = tops.map(({ top }) => top[index]!);
+      expect(at).toEqual(at.toSorted((a, b) => a - b));
+    }
+  });
+
+  test("of nothing there is no band", () => {
+    expect(stackOf(new Float32Array(3), {})).toEqual([]);
+  });
+});
