@@ -57,12 +57,13 @@ class Attribution:
         self._only_gradients = _Effort()
         self._at_optimizer = False
 
-    def follow(self, *subjects: object) -> None:
-        """Count these models and optimizers from now on; anything else is left out."""
+    def follow(self, *subjects: object) -> bool:
+        """Count these models and optimizers from now on, and return whether one is new; no others are."""
         new = [self.subjects.add(subject) for subject in subjects]
         if any(new):
             self._everything.forget()
             self._only_gradients.forget()
+        return any(new)
 
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what a span's edge gives reason to; for the user's thread, before the edge is read."""
@@ -78,8 +79,9 @@ class Attribution:
 
     def optimizer_steps(self, optimizer: object) -> None:
         """Count the gradients, which are ready now."""
-        self.follow(optimizer)
-        if not self._at_optimizer:
+        if self.follow(optimizer):
+            self._count_everything(always=True)
+        elif not self._at_optimizer:
             self._count_gradients()
 
     def optimizer_stepped(self) -> None:

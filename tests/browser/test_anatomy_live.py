@@ -102,3 +102,35 @@ def test_where_nothing_was_found_the_area_is_one(lab: Lab) -> None:
         assert "weights" not in told
     lab.screenshot("anatomy-nothing-found")
     assert lab.errors == []
+
+
+LOOP = """
+%%memwatch --label loop
+import time, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(1536, 1536) for _ in range(6)])
+optimizer = torch.optim.AdamW(model.parameters())
+until = time.monotonic() + {seconds}
+while time.monotonic() < until:
+    loss = model(torch.ones(256, 1536)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab) -> None:
+    """In a real kernel weights, optimizer states and gradients are told apart before the cell has ended."""
+    lab.open(LOAD, LOOP.format(seconds=12))
+    lab.run_all(wait=False)
+    chart = lab.cell(1).locator(".hfmem-root")
+    for part in ("weights", "optimizer", "activations"):
+        chart.locator(".hfmem-legend-part:visible", has_text=part).wait_for()
+    told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
+    lab.screenshot("anatomy-loop-busy")
+    assert "running" in chart.inner_text()
+    assert "weights" in told
+
+    lab.wait_until_idle(60_000)
+    lab.screenshot("anatomy-loop-done")
+    assert lab.errors == []

@@ -109,7 +109,7 @@ def test_the_hooks_of_an_optimizer_do_without_spans(loop: Loop) -> None:
     loop.optimizer.zero_grad()
     loop.attribution.gradients_cleared()
 
-    assert before == {"gradients": loop.size}
+    assert before["gradients"] == loop.size
     assert stepped["optimizer"] > 2 * loop.size
     assert stepped["weights"] == stepped["gradients"] == loop.size
     assert loop.held.get("gradients", 0.0) == 0.0
@@ -163,3 +163,13 @@ def test_where_nothing_is_there_nothing_is_told() -> None:
     Attribution(source, Subjects(dict)).at_edge("cell", begins=True)
 
     assert source.series == ()
+
+
+def test_an_optimizer_that_nobody_named_brings_its_weights(loop: Loop) -> None:
+    """Before its first step, weights and gradients of an unknown optimizer are told together."""
+    source = TensorSource()
+    loop.backward()
+
+    Attribution(source, Subjects(dict)).optimizer_steps(loop.optimizer)
+
+    assert source.counted["cpu"] == {"weights": loop.size, "gradients": loop.size}
