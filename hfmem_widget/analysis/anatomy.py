@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from hfmem_widget.analysis.parts import Read, parts_of
+from hfmem_widget.analysis.parts import LABELS, Read, parts_of
+from hfmem_widget.analysis.readings import at_its_peak, held_throughout, known_of, overridden
 from hfmem_widget.errors import OptionError
 from hfmem_widget.labels import plain
 from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span
-from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import format_bytes
+from hfmem_widget.session.steps import PHASES
+from hfmem_widget.units import MIB, format_bytes
 
 Moment = str | int
 
 NOW, AT_THE_PEAK = "now", "peak"
+PEAK_MOMENT, END_MOMENT = "at the peak", "at the end"
 
-BACKWARD_NOTE = "Up to {} of the activations are gradients that were being made."
-OPTIMIZER_NOTE = "Up to {} of the temporaries are optimizer states that were being made."
+MADE_IN = {"backward": "gradients", "optimizer": "optimizer"}
+"""What each part of a step makes."""
+
 SAMPLED_NOTE = (
-    "The parts are those of the highest sample, {} below the peak; what is between stands under {}."
+    "The parts are those of the highest sample, {} below the peak; "
+    'what is between stands under "{}".'
 )
-FOLDED_NOTE = "Steps {} to {} are kept together; this is the worst of them."
+FOLDED_NOTE = "Steps {} to {} are kept together; this is the worst of them, step {}."
+BEYOND_NOTE = (
+    "{} of what was found is not counted as allocated, such as weights that are mapped from a file."
+)
 
 
 def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
@@ -31,7 +39,8 @@ def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
     ----------
     session : Session
     at : "now", "peak" or int, optional
-        The newest reading; the highest allocated of the session; or the peak of a step, by its number.
+        The newest reading, which of a finished session is its end; the highest allocated of the session; or
+        the peak of a step, by its number.
     device : str, optional
         Its key; the one on which most was allocated by default.
 
@@ -44,14 +53,32 @@ def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
     if at == NOW:
         return _at_sample(session, found, session.last_sample)
     if at == AT_THE_PEAK:
-        span = _highest((*session.spans, *_worst_phases(session, found)), found)
-        if span is None:
-            return _at_sample(session, found, _highest_sample(session, found), "at the peak")
-        return _at_peak(session, found, span, "at the peak")
+        key = f"{found.key}/allocated"
+        roots = [span.id for span in session.spans if span.parent is None]
+        span = _highest((*session.spans, *_worst_phases(session, found, roots)), found)
+        if span is None or session.peak(key) > span.peaks[key].value:
+            return _at_highest_sample(session, found, moment=PEAK_MOMENT)
+        return _at_peak(session, found, span, PEAK_MOMENT)
     if isinstance(at, bool) or not isinstance(at, int):
         message = f"at is {NOW!r}, {AT_THE_PEAK!r} or the number of a step, not {plain(at)!r}"
         raise OptionError(message)
     return _at_step(session, found, at)
+
+
+def peak_of(session: Session, span: Span, device: Device) -> Anatomy:
+    """Return what a device's memory was made of at the peak of one span of a session."""
+    inside = [*_within(session.spans, span), *_worst_phases(session, device, [span.id])]
+    highest = _highest(inside, device)
+    if highest is None:
+        stretch = (span.start, math.inf if span.stop is None else span.stop)
+        return _at_highest_sample(session, device, stretch, moment=PEAK_MOMENT)
+    return _at_peak(session, device, highest, PEAK_MOMENT)
+
+
+def end_of(session: Session, span: Span, device: Device) -> Anatomy:
+    """Return what a device's memory was made of when a span ended; now, while it is open."""
+    after = session.last_sample if span.after is None else span.after
+    return _anatomy(device, END_MOMENT, after.time, _reader(session, device, after))
 
 
 def devices_with_parts(session: Session) -> tuple[Device, ...]:
@@ -82,43 +109,47 @@ def _device(session: Session, key: str) -> Device:
     return max(used, key=lambda one: session.peak(f"{one.key}/allocated"))
 
 
-def _at_sample(session: Session, device: Device, sample: Sample, moment: str = NOW) -> Anatomy:
+def _at_sample(session: Session, device: Device, sample: Sample) -> Anatomy:
+    moment = NOW if session.running else END_MOMENT
     return _anatomy(device, moment, sample.time, _reader(session, device, sample))
 
 
 def _at_peak(session: Session, device: Device, span: Span, moment: str) -> Anatomy:
     """Return the parts at a span's peak: what was there at both of its edges was there in between."""
     peak = span.peaks[f"{device.key}/allocated"]
-    if span.after is None or not _is_told_apart(span):
-        return _at_highest_sample(session, device, span, peak, moment)
+    if span.after is None or span.kind not in PHASES:
+        stop = session.last_sample.time if span.stop is None else span.stop
+        stretch = (span.start, stop)
+        return _at_highest_sample(session, device, stretch, moment=moment, peak=peak, span=span)
     before = _reader(session, device, span.before)
     after = _reader(session, device, span.after)
-    held = {metric: min(before(metric), after(metric)) for metric in HELD}
-    notes = []
-    for metric, note in (("gradients", BACKWARD_NOTE), ("optimizer", OPTIMIZER_NOTE)):
-        made = after(metric) - before(metric)
-        if made > 0:
-            notes.append(note.format(format_bytes(made)))
-    read = _overridden(
-        before,
-        {**held, **_peaks(span, device), "active": NOT_AVAILABLE},
-    )
-    return _anatomy(device, moment, span.start, read, peak=peak, notes=notes)
+    held, notes = held_throughout(before, after, MADE_IN.get(span.kind, ""))
+    unattributed = known_of(before("unattributed"), after("unattributed"))
+    known = held | {"unattributed": unattributed} | at_its_peak(before, device, peak, span)
+    return _anatomy(device, moment, span.start, overridden(before, known), peak=peak, notes=notes)
 
 
 def _at_highest_sample(
-    session: Session, device: Device, span: Span, peak: Peak, moment: str
+    session: Session,
+    device: Device,
+    stretch: tuple[float, float] = (0.0, math.inf),
+    *,
+    moment: str,
+    peak: Peak | None = None,
+    span: Span | None = None,
 ) -> Anatomy:
-    stop = session.last_sample.time if span.stop is None else span.stop
-    sample = _highest_sample(session, device, span.start, stop)
-    there = _reader(session, device, sample)
+    """Return the parts of the row of the timeline where most was allocated, raised to the peak if known."""
+    low, high = _highest_row(session, device, *stretch)
+    there = _reader(session, device, high)
+    held, notes = held_throughout(_reader(session, device, low), there)
+    if peak is None:
+        return _anatomy(device, moment, high.time, overridden(there, held), notes=notes)
     below = peak.value - there("allocated")
-    notes = []
     if below > 0:
-        named = "not attributed" if math.isnan(there("unattributed")) else "activations"
-        notes.append(SAMPLED_NOTE.format(format_bytes(below), named))
-    known = {**_peaks(span, device), "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
-    return _anatomy(device, moment, sample.time, _overridden(there, known), peak=peak, notes=notes)
+        beyond = "unattributed" if math.isnan(there("unattributed")) else "activations"
+        notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
+    known = held | at_its_peak(there, device, peak, span)
+    return _anatomy(device, moment, high.time, overridden(there, known), peak=peak, notes=notes)
 
 
 def _at_step(session: Session, device: Device, number: int) -> Anatomy:
@@ -128,23 +159,25 @@ def _at_step(session: Session, device: Device, number: int) -> Anatomy:
         None,
     )
     moment = f"at step {number}"
-    if step is not None and step.stop is not None:
-        inside = _highest(_within(spans, step), device)
-        if inside is not None:
-            return _at_peak(session, device, inside, moment)
-    group = next((one for one in session.steps if one.first <= number <= one.last), None)
-    if group is None or device.key not in group.devices:
-        numbers = [edge for one in session.steps for edge in (one.first, one.last)]
-        there = f"steps {min(numbers)} to {max(numbers)}" if numbers else "no steps"
-        message = f"this session has no step {number} on {device.key}; it has {there}"
+    inside = None if step is None else _highest(_within(spans, step), device)
+    if inside is not None:
+        return _at_peak(session, device, inside, moment)
+    groups = [group for group in session.steps if device.key in group.devices]
+    # The newest: the steps of a second training are counted from one again.
+    group = next((one for one in reversed(groups) if one.first <= number <= one.last), None)
+    if group is None:
+        numbers = [edge for one in groups for edge in (one.first, one.last)]
+        there = f"it has steps {min(numbers)} to {max(numbers)}" if numbers else "it has none"
+        message = f"this session has no step {number} on {device.key}; {there}"
         raise OptionError(message)
     worst = group.devices[device.key]
-    sample = _highest_sample(session, device, group.start, group.stop)
-    known = {"allocated": worst.peak, "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
-    notes = [FOLDED_NOTE.format(group.first, group.last)] if group.last > group.first else []
-    read = _overridden(_reader(session, device, sample), known)
     peak = Peak(worst.peak, worst.certainty)
-    return _anatomy(device, f"at step {worst.worst}", group.start, read, peak=peak, notes=notes)
+    stretch, moment = (group.start, group.stop), f"at step {worst.worst}"
+    found = _at_highest_sample(session, device, stretch, moment=moment, peak=peak)
+    if group.first == group.last:
+        return found
+    folded = FOLDED_NOTE.format(group.first, group.last, worst.worst)
+    return replace(found, notes=(folded, *found.notes))
 
 
 def _anatomy(
@@ -156,17 +189,20 @@ def _anatomy(
     peak: Peak | None = None,
     notes: Iterable[str] = (),
 ) -> Anatomy:
-    reserved, context = read("reserved"), read("context")
+    is_host = _is_host(device)
+    allocated, reserved = read("allocated"), read("reserved")
+    parts = parts_of(read, device.total, is_host=is_host)
+    beyond = sum(part.bytes for part in parts if part.name in HELD) - allocated
     return Anatomy(
         device=device,
         moment=moment,
         time=time,
-        allocated=read("allocated"),
+        allocated=allocated,
         reserved=reserved,
-        process=reserved if _is_host(device) else reserved + context,
-        parts=parts_of(read, device.total, is_host=_is_host(device)),
+        process=reserved if is_host else reserved + read("context"),
+        parts=parts,
         certainty="sampled" if peak is None else peak.certainty,
-        notes=tuple(notes),
+        notes=(*notes, BEYOND_NOTE.format(format_bytes(beyond))) if beyond >= MIB else tuple(notes),
     )
 
 
@@ -178,31 +214,13 @@ def _reader(session: Session, device: Device, sample: Sample) -> Read:
     return lambda metric: session.value(sample, f"{device.key}/{metric}")
 
 
-def _overridden(read: Read, known: dict[str, float]) -> Read:
-    return lambda metric: known[metric] if metric in known else read(metric)
-
-
-def _peaks(span: Span, device: Device) -> dict[str, float]:
-    known = {}
-    for metric in ("allocated", "requested", "reserved"):
-        peak = span.peaks.get(f"{device.key}/{metric}")
-        known[metric] = NOT_AVAILABLE if peak is None else peak.value
-    return known
-
-
-def _is_told_apart(span: Span) -> bool:
-    """Return whether nothing comes and goes within a span but what its edges show."""
-    return span.kind in {"forward", "backward", "optimizer"}
-
-
-def _worst_phases(session: Session, device: Device) -> list[Span]:
+def _worst_phases(session: Session, device: Device, roots: Iterable[int]) -> list[Span]:
     """Return the worst span of each kind, which are kept however many there were."""
     key = f"{device.key}/allocated"
     return [
         phase.highest[key]
-        for root in session.spans
-        if root.parent is None
-        for phase in session.phases(root.id)
+        for root in roots
+        for phase in session.phases(root)
         if key in phase.highest
     ]
 
@@ -231,14 +249,15 @@ def _within(spans: tuple[Span, ...], root: Span) -> list[Span]:
     return found
 
 
-def _highest_sample(
-    session: Session, device: Device, start: float = 0.0, stop: float = math.inf
-) -> Sample:
-    """Return the row of the timeline where most was allocated."""
+def _highest_row(
+    session: Session, device: Device, start: float, stop: float
+) -> tuple[Sample, Sample]:
+    """Return the row of the timeline where most was allocated: its lowest and its highest values."""
     column = session.index(f"{device.key}/allocated")
     part = session.between(start, stop)
     if column is None or not len(part):
-        return session.last_sample
+        return session.last_sample, session.last_sample
     values = part.high[:, column].tolist()
     row = max(range(len(values)), key=lambda at: (not math.isnan(values[at]), values[at]))
-    return Sample(float(part.time[row]), tuple(part.high[row].tolist()))
+    time = float(part.time[row])
+    return Sample(time, tuple(part.low[row].tolist())), Sample(time, tuple(part.high[row].tolist()))

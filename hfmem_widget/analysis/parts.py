@@ -36,8 +36,11 @@ ON_THE_HOST: Mapping[str, str] = MappingProxyType(
 )
 """What some of them are called where memory is the process' own heap."""
 
-OF_ALLOCATED = (*HELD, "unattributed", "activations", "rounding")
-"""What adds up to the allocated bytes."""
+OF_ALLOCATED = tuple(LABELS)[: tuple(LABELS).index("rounding") + 1]
+"""What adds up to the allocated bytes, from the bottom to the top."""
+
+OF_RESERVED = ("pending", "cache")
+"""What the allocator has beyond that."""
 
 Read = Callable[[str], float]
 """Takes a metric and returns its value at the instant in question, NaN where it is not available."""
@@ -69,17 +72,21 @@ def allocated_parts(read: Read) -> dict[str, float]:
     if not allocated > 0:
         return {}
     known = {name: value for name in HELD if (value := read(name)) > 0}
-    requested = read("requested")
-    if math.isnan(requested):
-        requested = allocated
-    remainder = max(0.0, requested - sum(known.values()))
+    others = sum(value for name, value in known.items() if name != "gradients")
+    # They may have been freed since they were counted. The rest stays; weights may lie outside the allocator.
+    if "gradients" in known and others <= allocated:
+        known["gradients"] = min(known["gradients"], allocated - others)
+    remainder = max(0.0, allocated - sum(known.values()))
+    rounding = min(remainder, max(0.0, allocated - read("requested")))
+    remainder -= rounding
     # What nobody explained when the step began is not what the step made.
     before = read("unattributed")
     held = remainder if math.isnan(before) else min(remainder, before)
-    known["unattributed"] = held
-    known["activations"] = remainder - held
-    known["rounding"] = max(0.0, allocated - requested)
-    return known
+    return known | {
+        "unattributed": held,
+        "activations": remainder - held,
+        "rounding": rounding,
+    }
 
 
 def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
@@ -105,5 +112,6 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
     else:
         parts["context"], parts["others"] = context, others
         beside = context + others
-    parts["free"] = max(0.0, total - driver - beside - ours)
+    if not math.isnan(used):
+        parts["free"] = max(0.0, total - driver - beside - ours)
     return parts

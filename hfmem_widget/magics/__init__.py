@@ -9,11 +9,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from hfmem_widget.attaching import attach, detach
 from hfmem_widget.history import History
 from hfmem_widget.magics import memwatch
+from hfmem_widget.magics.memanatomy import MemanatomyMagics
+from hfmem_widget.magics.memcompare import MemcompareMagics
+from hfmem_widget.magics.memfit import MemfitMagics
 from hfmem_widget.magics.report import ReportMagics, add, remove
 
 __all__ = ["register", "unregister"]
 
-REPORTS: tuple[type[ReportMagics], ...] = ()
+REPORTS: tuple[type[ReportMagics], ...] = (MemanatomyMagics, MemcompareMagics, MemfitMagics)
 """The line magics that tell something on demand."""
 
 

@@ -52,7 +52,9 @@ class Subjects:
 
     def all(self) -> tuple[list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once."""
-        found = itertools.chain(self.named(), _search(dict(self._namespace()).values()))
+        found = map(
+            _unwrapped, itertools.chain(self.named(), _search(dict(self._namespace()).values()))
+        )
         each = {id(subject): subject for subject in found}.values()
         return (
             [one for one in each if _is_module(one)],
@@ -83,6 +85,12 @@ def _search(values: Iterable[object]) -> Iterator[object]:
                     yield inner
                 elif type(inner) is list:
                     yield from filter(_is_subject, inner[:MOST_WITHIN])
+
+
+def _unwrapped(subject: Any) -> Any:
+    """Return what an optimizer wraps, as accelerate's does, which has no states of its own."""
+    inner = getattr(subject, "__dict__", {}).get("optimizer")
+    return subject if _is_module(subject) or not _is_subject(inner) else inner
 
 
 def _within(value: object) -> list[object]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
 
 Certainty = Literal["exact", "at least", "sampled"]
 """How a peak is known: by the allocator's counter, as a lower bound, or as the highest of some samples."""
 
 SpanKind = Literal[
     "cell", "block", "train", "epoch", "step", "substep", "forward", "backward",
-    "optimizer", "evaluate", "predict", "save", "oom", "mark",
+    "optimizer", "evaluate", "predict", "save", "load", "shard", "oom", "mark",
 ]  # fmt: skip
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
@@ -232,6 +236,33 @@ class Anatomy:
     def bytes(self, name: str) -> float:
         """Return the bytes of a part by its name; NaN if it is not told."""
         return next((part.bytes for part in self.parts if part.name == name), NOT_AVAILABLE)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the parts as a data frame, indexed by name: label, bytes, share of the device, note."""
+        import pandas as pd
+
+        shares = [part.bytes / self.device.total for part in self.parts]
+        columns = {
+            "label": [part.label for part in self.parts],
+            "bytes": [part.bytes for part in self.parts],
+            "share": shares,
+            "note": [part.note for part in self.parts],
+        }
+        names = [part.name for part in self.parts]
+        return pd.DataFrame(columns, index=pd.Index(names, name="part"))
+
+    def figure(self) -> go.Figure:
+        """Return the parts as a bar, a `plotly.graph_objects.Figure`."""
+        # Against the arrow, as below: a method where users look for it, like DataFrame.plot.
+        from hfmem_widget.view.figure import anatomy_figure
+
+        return anatomy_figure([self])
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Show it as a table where it is the last value of a cell."""
+        from hfmem_widget.view.anatomy import anatomy_bundle
+
+        return anatomy_bundle([self])
 
 
 @dataclass(frozen=True, slots=True)

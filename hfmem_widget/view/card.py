@@ -9,6 +9,7 @@ from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session import Polling, Session, Span
 from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
 from hfmem_widget.view import palette
+from hfmem_widget.view.card_parts import parts_html
 from hfmem_widget.view.facts import Facts, facts_of, samples_in
 from hfmem_widget.view.line import (
     duration_text,
@@ -56,6 +57,7 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
             _BOX,
             _header(session, span, facts),
             _figures(facts[0]) if len(facts) == 1 else _table(facts),
+            parts_html(session, span),
             phases_html(session, span),
             "" if with_chart else _picture(session, span),
             _use(facts[0]) if len(facts) == 1 else "",

@@ -28,18 +28,39 @@ def curve(part: Timeline, column: int, start: float, stop: float, *, columns: in
     columns : int
         Into how many columns of equal width the time is divided; the lowest and highest value of each stay.
     """
+    points: Points = []
+    for run in chosen_rows(part, column, start, stop, columns=columns):
+        drawn = [
+            (
+                float(part.time[row].clip(start, stop) - start),
+                float((part.high if is_high else part.low)[row, column]),
+            )
+            for row, is_high in run
+        ]
+        if points:
+            points.append(((points[-1][0] + drawn[0][0]) / 2, math.nan))
+        points += drawn
+    return points
+
+
+def chosen_rows(
+    part: Timeline, column: int, start: float, stop: float, *, columns: int
+) -> list[list[tuple[int, bool]]]:
+    """Return which rows a series is drawn by, and whether by their high, for each of its unbroken runs."""
     if column >= part.width:
         return []
     low, high = part.low[:, column], part.high[:, column]
     time = part.time.clip(start, stop)
     pixel = np.minimum((time - start) / max(stop - start, 1e-9) * columns, columns - 1).astype(int)
-    points: Points = []
-    for rows in _stretches(part, ~np.isnan(high), visible_gaps(part, start, stop, columns)):
-        if points:
-            points.append(((points[-1][0] + time[rows[0]] - start) / 2, math.nan))
-        for row, values in _extremes(rows, pixel[rows], low, high):
-            points.append((float(time[row] - start), float(values[row])))
-    return points
+    return [
+        list(_extremes(rows, pixel[rows], low, high))
+        for rows in _stretches(part, ~np.isnan(high), visible_gaps(part, start, stop, columns))
+    ]
+
+
+def grounded(run: Points) -> Points:
+    """Return a run that begins and ends at zero."""
+    return [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]
 
 
 def visible_gaps(part: Timeline, start: float, stop: float, columns: int) -> list[Gap]:
@@ -64,14 +85,14 @@ def _extremes(
     pixel: NDArray[np.intp],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
-) -> Iterator[tuple[int, NDArray[np.float64]]]:
+) -> Iterator[tuple[int, bool]]:
     """Yield, in order of time, which rows to draw and whether by their low or their high."""
     for group in np.split(rows, np.flatnonzero(np.diff(pixel)) + 1):
         lowest, highest = int(group[low[group].argmin()]), int(group[high[group].argmax()])
-        chosen = {(lowest, 0), (highest, 1)}
+        chosen = {(lowest, False), (highest, True)}
         # A line reaches from its first reading to its last, whatever the extremes in between.
-        chosen |= {(int(row), 1) for row in group if row in (rows[0], rows[-1])}
+        chosen |= {(int(row), True) for row in group if row in (rows[0], rows[-1])}
         for row, is_high in sorted(chosen):
-            if is_high and (row, 0) in chosen and low[row] == high[row]:
+            if is_high and (row, False) in chosen and low[row] == high[row]:
                 continue
-            yield row, high if is_high else low
+            yield row, is_high

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.labels import for_plotly, plain
-from hfmem_widget.session import Session, Span
-from hfmem_widget.units import format_duration
+from hfmem_widget.session import Anatomy, Session, Span
+from hfmem_widget.units import format_duration, unit_for
 from hfmem_widget.view import palette
+from hfmem_widget.view.anatomy_bar import drawn_parts
+from hfmem_widget.view.anatomy_table import moment_text
 from hfmem_widget.view.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Scene, build_scene
 from hfmem_widget.view.sparkline import chart_html
 from hfmem_widget.view.traces import BAR_FONT, CLEAR, short, traces
@@ -22,11 +27,15 @@ PLOTLY_MIME = "application/vnd.plotly.v1+json"
 HEIGHT = 300
 MARGIN = {"l": 56, "r": 20, "t": 4, "b": 46}
 LEGEND_ROW = 19
+BAR_ROW = 34
 LANE = 15
 LANE_GAP = 8
 
 POINTS = 3000
 """For all lines together: about 11 bytes each."""
+
+LAYER_COSTS = 1.5
+"""A layer's points have three figures, a line's two."""
 
 _FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 _CONFIG = {"displaylogo": False, "responsive": True}
@@ -45,6 +54,54 @@ def figure(session: Session, span: Span | None = None) -> go.Figure:
 
     drawn = figure_dict(session, span)
     return go.Figure(data=drawn["data"], layout=drawn["layout"])
+
+
+def anatomy_figure(anatomies: Sequence[Anatomy]) -> go.Figure:
+    """Return a horizontal bar for each anatomy, its parts one after the other."""
+    import plotly.graph_objects as go
+
+    drawn = anatomy_dict(anatomies)
+    return go.Figure(data=drawn["data"], layout=drawn["layout"])
+
+
+def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
+    """Return the bars as Plotly's own JSON: ``data`` and ``layout``, of plain values."""
+    names = drawn_parts(anatomies)
+    labels = {part.name: part.label for one in anatomies for part in one.parts}
+    divisor, unit = unit_for(max(one.allocated for one in anatomies))
+    bars = [for_plotly(f"{one.device.key} {moment_text(one)}") for one in anatomies]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": for_plotly(labels[name]),
+            "y": bars,
+            "x": [short(max(0.0, one.bytes(name)) / divisor) for one in anatomies],
+            "hovertemplate": f"%{{x:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
+            "marker": {"color": palette.PARTS[name], "line": {"width": 0}},
+        }
+        for name in LABELS
+        if name in labels and name in names
+    ]
+    plot, bottom = BAR_ROW * len(anatomies), MARGIN["b"] + LEGEND_ROW * math.ceil(len(data) / 4)
+    layout = {
+        "barmode": "stack",
+        "height": MARGIN["t"] + plot + bottom,
+        "margin": {"l": 10, "r": 20, "t": MARGIN["t"], "b": bottom},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        "xaxis": {"ticksuffix": f" {unit}", "gridcolor": palette.GRID, "zeroline": False},
+        "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
+        "legend": {
+            "orientation": "h",
+            "traceorder": "normal",
+            "y": -24 / plot,
+            "yanchor": "top",
+            "bgcolor": CLEAR,
+        },
+    }
+    return {"data": data, "layout": layout}
 
 
 def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] | None:
@@ -75,8 +132,8 @@ def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
 
 
 def _columns(session: Session) -> int:
-    lines = len(session.devices) + 2
-    return max(80, min(360, POINTS // (2 * lines)))
+    lines = len(session.devices) + 2 + LAYER_COSTS * layers_of(session)
+    return max(72, min(360, int(POINTS / (2 * lines))))
 
 
 def _drawn(scene: Scene) -> dict[str, Any]:
@@ -151,7 +208,7 @@ def _axis(ticks: Ticks) -> dict[str, Any]:
 
 def _legend_rows(scene: Scene) -> int:
     """Return how many rows the legend takes where the notebook is of a usual width."""
-    return math.ceil(len(scene.lines) / 5)
+    return math.ceil((len(scene.lines) + len(scene.layers)) / 5)
 
 
 def _bottom(scene: Scene) -> int:

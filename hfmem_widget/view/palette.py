@@ -44,6 +44,24 @@ STROKES: dict[str, str] = {
 }
 """Plotly's names of dashes as SVG writes them."""
 
+PARTS: dict[str, str] = {
+    "weights": "#0072B2",
+    "buffers": "#00466E",
+    "optimizer": "#56B4E9",
+    "gradients": "#009E73",
+    "unattributed": "#A9B0B8",
+    "activations": "#E69F00",
+    "rounding": "#B4BBC3",
+    "pending": "#7D8794",
+    "cache": "rgba(128,128,128,.36)",
+    "context": "#9AA3AD",
+    "driver": "rgba(128,128,128,.55)",
+    "others": "#5F6875",
+    "unexplained": "#868C94",
+    "free": "rgba(128,128,128,.13)",
+}
+"""Colours of what memory is for; greys for what nobody chose to have there."""
+
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
 _KINDS: dict[SpanKind, str] = {
     "evaluate": "#CC79A7",

@@ -19,11 +19,11 @@ LEAST_RIVALS = 3
 
 _ORDER: tuple[SpanKind, ...] = (
     *("train", "step", "forward", "backward", "optimizer", "substep"),
-    *("evaluate", "predict", "save", "block"),
+    *("evaluate", "predict", "load", "shard", "save", "block"),
 )
 """What is worth a row; the rest says nothing that these, or the card, do not."""
 
-_WITHIN_STEPS = {"forward", "backward", "optimizer", "substep"}
+_PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
 _CELL = "padding:1px 0 1px 18px;text-align:right;white-space:nowrap;border:0;background:none"
 _FIRST = "padding:1px 0;text-align:left;white-space:nowrap;border:0;background:none"
 _QUIET = "opacity:.72"
@@ -114,7 +114,7 @@ def _row(phase: Phase, devices: list[str]) -> PhaseRow:
     note = _note(worst) if phase.kind == "step" and phase.count >= LEAST_RIVALS else ""
     return PhaseRow(
         name=plain(phase.label) or phase.kind,
-        is_part=phase.kind in _WITHIN_STEPS,
+        is_part=phase.kind in _PARTS,
         count=phase.count,
         seconds=phase.seconds,
         device=device,

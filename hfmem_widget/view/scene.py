@@ -11,6 +11,7 @@ from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.curve import Gap, Points, curve, visible_gaps
 from hfmem_widget.view.facts import active_devices, allocated_peak, end_of, label_of
 from hfmem_widget.view.lanes import lay_lanes
+from hfmem_widget.view.layers import Layer, layers
 from hfmem_widget.view.line import peak_text
 
 LEAST_SAMPLES = 5
@@ -76,6 +77,8 @@ class Scene:
         The highest of what is drawn, and the upper end of the vertical axis; labels stand between.
     bars : tuple of Bar
     gaps : tuple of (float, float)
+    layers : tuple of Layer
+        What stands below the allocated line of the device shown in full, where it is known.
     """
 
     duration: float
@@ -87,6 +90,7 @@ class Scene:
     top: float
     bars: tuple[Bar, ...]
     gaps: tuple[Gap, ...]
+    layers: tuple[Layer, ...] = ()
 
     @property
     def unit(self) -> tuple[float, str]:
@@ -156,6 +160,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         top,
         tuple(lay_lanes(session, primary.key, start, stop)),
         tuple((one - start, two - start) for one, two in visible_gaps(part, start, stop, columns)),
+        layers(session, primary, part, (start, stop), columns=columns),
     )
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import pairwise
 
 from hfmem_widget.labels import for_html
 from hfmem_widget.session import Session, Span
 from hfmem_widget.units import format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.axis import time_ticks, value_ticks
-from hfmem_widget.view.curve import Points
+from hfmem_widget.view.curve import Points, grounded
+from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Line, Scene, build_scene
 
 WIDTH = 1000
 """Units across the stretched part; text and dots stand outside of it and keep their size."""
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
+POINTS = 1900
+"""For all lines together: about 10 bytes each."""
+
 _CARD_HEIGHT, _CHART_HEIGHT = 52, 170
 _LANE, _LANE_GAP = 9, 6
 _FOOT = 20
@@ -24,7 +29,7 @@ _GUTTER = 56
 
 def sparkline(session: Session, span: Span) -> str:
     """Return a small picture of allocated and reserved, without axes; empty where there is too little."""
-    scene = build_scene(session, span, columns=_CARD_COLUMNS)
+    scene = build_scene(session, span, columns=_columns(session, _CARD_COLUMNS))
     if scene is None:
         return ""
     inside = _stretched(scene, _CARD_HEIGHT, 0) + _dot(scene, _CARD_HEIGHT, 0)
@@ -33,7 +38,7 @@ def sparkline(session: Session, span: Span) -> str:
 
 def chart_html(session: Session, span: Span | None = None) -> str:
     """Return the chart with axes, lanes and legend; empty where there is too little."""
-    scene = build_scene(session, span, columns=_columns(session))
+    scene = build_scene(session, span, columns=_columns(session, _CHART_COLUMNS))
     if scene is None:
         return ""
     lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
@@ -57,8 +62,9 @@ def chart_html(session: Session, span: Span | None = None) -> str:
     )
 
 
-def _columns(session: Session) -> int:
-    return max(60, min(_CHART_COLUMNS, 1200 // (2 * (len(session.devices) + 2))))
+def _columns(session: Session, most: int) -> int:
+    lines = len(session.devices) + 2 + layers_of(session)
+    return max(50, min(most, POINTS // (2 * lines)))
 
 
 def _svg(scene: Scene, height: int, inside: str) -> str:
@@ -96,6 +102,14 @@ def _shape(line: Line, scene: Scene, height: int) -> str:
     area = _path(runs, scene, height, closed=True)
     if line.metric == "device_used":
         return f'<path d="{area}" fill="{palette.DEVICE_USED}" fill-opacity=".25"/>'
+    if scene.layers:
+        # From the top down, each over the one above it: an edge is written once.
+        areas = "".join(
+            f'<path d="{_path(list(layer.runs), scene, height, closed=True)}" '
+            f'fill="{palette.PARTS[layer.name]}"/>'
+            for layer in reversed(scene.layers)
+        )
+        return areas + _stroke(_path(runs, scene, height), "currentColor", 1, opacity=0.6)
     filled = f'<path d="{area}" fill="{palette.ALLOCATED}" fill-opacity=".3"/>'
     return filled + _stroke(_path(runs, scene, height), palette.ALLOCATED, 1.3)
 
@@ -114,18 +128,30 @@ def _stroke(path: str, colour: str, width: float, dash: str = "", *, opacity: fl
 
 
 def _path(runs: list[Points], scene: Scene, height: int, *, closed: bool = False) -> str:
-    def at(time: float, value: float) -> str:
-        return (
-            f"{_number(time / scene.duration * WIDTH)} {_number(height * (1 - value / scene.top))}"
-        )
-
     drawn = []
     for run in runs:
-        line = "L".join(at(*point) for point in run)
-        if closed:
-            line = f"{at(run[0][0], 0)}L{line}L{at(run[-1][0], 0)}z"
-        drawn.append(f"M{line}")
+        corners = _corners(grounded(run) if closed else run, scene, height)
+        moves = [
+            f"{_number((x - left) / 10)} {_number((y - above) / 10)}"
+            for (left, above), (x, y) in pairwise(corners)
+        ]
+        x, y = corners[0]
+        drawn.append(f"M{_number(x / 10)} {_number(y / 10)}l{'l'.join(moves)}{'z' * closed}")
     return "".join(drawn)
+
+
+def _corners(run: Points, scene: Scene, height: int) -> list[tuple[int, int]]:
+    """Return the points in tenths of a unit, less those in the middle of a level stretch."""
+    corners: list[tuple[int, int]] = []
+    for time, value in run:
+        point = (
+            round(10 * WIDTH * time / scene.duration),
+            round(10 * height * (1 - value / scene.top)),
+        )
+        if len(corners) > 1 and corners[-2][1] == corners[-1][1] == point[1]:
+            corners.pop()
+        corners.append(point)
+    return corners if len(corners) > 1 else corners * 2
 
 
 def _number(value: float) -> str:
@@ -214,9 +240,10 @@ def _bars(scene: Scene) -> str:
 
 
 def _legend(scene: Scene) -> str:
+    entries = [(_square(one.name), one.short_label) for one in scene.layers]
+    entries += [(_key(line, scene), scene.name(line)) for line in scene.lines]
     keys = "".join(
-        f'<span style="white-space:nowrap">{_key(line, scene)} {for_html(scene.name(line))}</span> '
-        for line in scene.lines
+        f'<span style="white-space:nowrap">{key} {for_html(name)}</span> ' for key, name in entries
     )
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:0 14px;'
@@ -224,12 +251,19 @@ def _legend(scene: Scene) -> str:
     )
 
 
+def _square(part: str) -> str:
+    return f'<span aria-hidden="true" style="color:{palette.PARTS[part]}">\u25a0</span>'
+
+
 def _key(line: Line, scene: Scene) -> str:
+    """Return a piece of a line as it is drawn."""
     if line.device != scene.device.key:
         colour, dash = _style(line.device, scene)
         shape = _stroke("M0 5H18", colour, 1.6, palette.STROKES[dash])
     elif line.metric == "reserved":
         shape = _stroke("M0 5H18", "currentColor", 1, "4 3", opacity=0.55)
+    elif line.metric == "allocated" and scene.layers:
+        shape = _stroke("M0 5H18", "currentColor", 1, opacity=0.6)
     else:
         colour = palette.ALLOCATED if line.metric == "allocated" else palette.DEVICE_USED
         shape = f'<rect width="18" height="10" rx="2" fill="{colour}" fill-opacity=".55"/>'

@@ -11,7 +11,8 @@ import numpy as np
 from hfmem_widget.labels import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.bar import Bar
-from hfmem_widget.view.curve import Points
+from hfmem_widget.view.curve import Points, grounded
+from hfmem_widget.view.layers import Layer
 from hfmem_widget.view.scene import Line, PeakMark, Scene
 
 Trace = dict[str, Any]
@@ -73,6 +74,10 @@ def _line(line: Line, scene: Scene, style: tuple[str, str]) -> list[Trace]:
     bare = {"line": {"color": CLEAR, "width": 0}}
     if line.metric == "device_used":
         return [trace | _points(_grounded(line), scene) | fill | bare]
+    if scene.layers:
+        # From the top down, each over the one above it: side by side, the page would shine through.
+        stacked = [_layer(layer, scene) for layer in reversed(scene.layers)]
+        return [*stacked, trace | {"line": {"color": palette.INK, "width": 1}}]
     stroke = {"line": {"color": palette.ALLOCATED, "width": 1.3}}
     if len(line.runs) == 1:
         return [trace | fill | stroke]
@@ -80,6 +85,25 @@ def _line(line: Line, scene: Scene, style: tuple[str, str]) -> list[Trace]:
         _points(_grounded(line), scene) | fill | bare | {"hoverinfo": "skip", "showlegend": False}
     )
     return [area, trace | stroke]
+
+
+def _layer(layer: Layer, scene: Scene) -> Trace:
+    divisor, unit = scene.unit
+    if len(layer.runs) == 1:
+        (edge,), (heights,) = layer.runs, layer.heights
+    else:
+        edge = [point for run in layer.runs for point in grounded(run)]
+        heights = [one for run in layer.heights for one in (run[0], *run, run[-1])]
+    return _points(edge, scene) | {
+        "name": layer.short_label,
+        "customdata": packed(value / divisor for value in heights),
+        "hovertemplate": f"%{{customdata:.4~g}} {unit}<extra>{layer.label}</extra>",
+        "fill": "tozeroy",
+        "fillcolor": palette.PARTS[layer.name],
+        "line": {"color": CLEAR, "width": 0},
+        # In the legend from the bottom up, before the lines.
+        "legendrank": 1 + scene.layers.index(layer),
+    }
 
 
 def _points(points: Points, scene: Scene) -> Trace:
@@ -94,10 +118,7 @@ def _points(points: Points, scene: Scene) -> Trace:
 
 def _grounded(line: Line) -> Points:
     """Return the points with every run brought down to zero, since Plotly fills across breaks."""
-    grounded: Points = []
-    for run in line.runs:
-        grounded += [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]
-    return grounded
+    return [point for run in line.runs for point in grounded(run)]
 
 
 def _gaps(scene: Scene) -> Trace:

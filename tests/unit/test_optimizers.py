@@ -96,7 +96,7 @@ def test_a_fault_of_ours_leaves_the_step_alone(
         raise ZeroDivisionError
 
     with hfmem_widget.watch("loop", quiet=True) as session:
-        monkeypatch.setattr("hfmem_widget.monitor.attribution.count_gradients", fail)
+        monkeypatch.setattr("hfmem_widget.monitor.attribution.count", fail)
         _, optimizer = train(steps=1)
 
     assert optimizer.state

@@ -100,3 +100,14 @@ def test_variables_that_change_meanwhile_do_no_harm() -> None:
             return super().values()
 
     assert Subjects(lambda: Growing(variables)).all() == ([], [])
+
+
+def test_a_wrapped_optimizer_is_the_one_within() -> None:
+    """An optimizer that only wraps another and the optimizer in it are one."""
+    optimizer = torch.optim.SGD(model().parameters())
+
+    class Wrapper(torch.optim.SGD):  # type: ignore[misc]  # torch is not checked here
+        def __init__(self) -> None:
+            self.optimizer = optimizer
+
+    assert Subjects(lambda: {"wrapper": Wrapper(), "inner": optimizer}).all() == ([], [optimizer])

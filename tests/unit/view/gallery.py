@@ -11,6 +11,7 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
 from hfmem_widget.view.figure import PLOTLY_MIME, chart_bundle
 
@@ -66,6 +67,10 @@ def page(theme: str) -> str:
                     card_bundle(session, span, with_chart=False)["text/html"],
                 )
             )
+        anatomies = [session.anatomy("now"), session.anatomy("peak")]
+        sections.append(
+            _output("anatomy", anatomy_bundle(anatomies, title=session.label)["text/html"])
+        )
         sections.append(_output("one line", compact_bundle(session, span)["text/html"]))
         sections.append(_output("plain text", f"<pre>{escape(card['text/plain'])}</pre>"))
         if name in {"training", "two gpus"}:

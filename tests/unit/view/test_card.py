@@ -9,7 +9,10 @@ import pytest
 
 from hfmem_widget.session import Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.units import GIB
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+from hfmem_widget.view.card_parts import parts_html
+from tests.unit.analysis.parted import Script, training
 
 
 def card(name: str, *, with_chart: bool = True) -> str:
@@ -42,10 +45,57 @@ def test_the_facts_read_in_order_without_any_markup() -> None:
         "allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
         "peak (exact) 6.99 GiB +6.99 GiB above the start reserved 7.41 GiB 7.41 GiB at its peak "
         "headroom at the peak 131.8 GiB of 140.4 GiB "
+        "at the peak: ■ weights 1.24 GiB · ■ buffers 0.02 · ■ optimizer states 2.48 · "
+        "■ not attributed 0.02 · ■ activations and temporaries 3.24 "
         "phase count time highest peak train 1 10.4 s 6.99 GiB exact "
         "step 31 9.0 s 6.99 GiB exact worst: step 21 evaluate 1 1.4 s 4.20 GiB exact "
         "device in use 8.04 of 140.4 GiB · this process 8.01 · other processes 0.03"
     )
+
+
+def parts_told(session: Session) -> str:
+    """Return what a card says of the parts, as text."""
+    return text(parts_html(session, session.spans[0]))
+
+
+def test_the_parts_of_the_peak_are_told_where_they_are_known() -> None:
+    """What would read as nothing beside the whole is left out, such as 4 MiB of buffers."""
+    assert parts_told(training()) == (
+        "at the peak: ■ weights 1.25 GiB · ■ optimizer states 2.50 · ■ not attributed 0.02 "
+        "· ■ activations and temporaries 2.53"
+    )
+
+
+@pytest.mark.parametrize("name", ["two gpus", "short", "idle gpu"])
+def test_a_card_says_nothing_of_parts_where_nothing_was_found(name: str) -> None:
+    assert parts_told(scripted_run(name)) == ""
+    assert "at the peak:" not in text(card(name))
+
+
+def test_what_stays_is_told_where_it_is_of_another_kind() -> None:
+    """Here the gradients that were only being made at the peak; after the usual step they are gone."""
+    script = Script()
+    with script.span("cell", gradients=GIB, allocated=3 * GIB):
+        script.read(
+            allocated=3 * GIB, reserved=9 * GIB, weights=2 * GIB, gradients=0.0, unattributed=0.0
+        )
+        with script.span("backward", peak=9 * GIB, gradients=GIB):
+            pass
+    assert parts_told(script.session) == (
+        "at the peak: ■ weights 2.00 GiB · ■ activations and temporaries 7.00 "
+        "at the end: ■ weights 2.00 GiB · ■ gradients 1.00"
+    )
+
+
+def test_of_several_devices_the_highest_tells_its_parts_and_its_name() -> None:
+    session = scripted_run("eight gpus")
+    assert parts_told(session).startswith("cuda:0 at the peak: ■ weights 21.5 GiB")
+    assert parts_told(session).count("at the peak") == 1
+
+
+def test_a_quick_cells_line_says_nothing_of_parts() -> None:
+    session = training()
+    assert "weights" not in compact_bundle(session, session.spans[0])["text/html"]
 
 
 def test_the_cpus_card_has_the_cpus_words() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Device, Sample, Series, Session, Span
+from hfmem_widget.analysis.anatomy import anatomy
+from hfmem_widget.session import Anatomy, Contents, Device, Sample, Series, Session, Span
 from hfmem_widget.units import GIB
+from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
-from hfmem_widget.view.figure import PLOTLY_MIME, chart_bundle
+from hfmem_widget.view.contents import contents_text
+from hfmem_widget.view.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
 
 CORPUS = {
     "element": "<img src=x onerror=alert(1)>",
@@ -28,6 +32,7 @@ CORPUS = {
     "long": "<b>" * 4000,
     "comment": "<!-- x --> <![CDATA[ y ]]>",
 }
+METRICS = ("allocated", "reserved", "device_used", "weights")
 TAGS = {"details", "summary", "div", "strong", "span", "table", "thead", "tbody", "tr", "th", "td"}
 SVG_TAGS = {"svg", "title", "path", "rect", "line", "circle", "text"}
 ATTRIBUTES = {
@@ -90,13 +95,9 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
     keys = [f"cuda:{index}{text}" for index in range(devices)]
     session.adopt(
         [Device(key, text, total=80 * GIB) for key in keys],
-        [
-            Series(key, metric, text)
-            for key in keys
-            for metric in ("allocated", "reserved", "device_used")
-        ],
+        [Series(key, metric, text) for key in keys for metric in METRICS],
     )
-    row = (GIB, 2 * GIB, 3 * GIB) * devices
+    row = (GIB, 2 * GIB, 3 * GIB, GIB / 2) * devices
     span = session.open_span("cell", text, session.append(Sample(0.0, row)))
     for step in range(4):
         inner = session.open_span("step", text, session.append(Sample(step + 0.1, row)))
@@ -109,8 +110,17 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
     )
 
 
+def anatomy_of(text: str) -> Anatomy:
+    told = anatomy(hostile(text)[0], "peak")
+    parts = tuple(replace(part, label=text, note=text) for part in told.parts)
+    return replace(told, moment=text, notes=(text,), parts=parts)
+
+
 def sinks(text: str) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = [running_bundle(text)]
+    told = anatomy_of(text)
+    made: list[dict[str, Any]] = [running_bundle(text), anatomy_bundle([told], title=text)]
+    found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
+    made.append(anatomy_bundle([told], contents=found))
     for devices in (1, 2):
         session, span = hostile(text, devices)
         chart = chart_bundle(session, span)
@@ -148,8 +158,9 @@ def test_html_shows_the_text_as_it_was_typed(name: str) -> None:
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_plotly_gets_no_tag_and_no_dollar_of_theirs(text: str) -> None:
     """Of ours, it gets bold, line breaks, and the box for a trace's name."""
-    for bundle in sinks(text):
-        for one in strings(bundle.get(PLOTLY_MIME, {})):
+    figures = [one[PLOTLY_MIME] for one in sinks(text) if PLOTLY_MIME in one]
+    for figure in (*figures, anatomy_dict([anatomy_of(text)])):
+        for one in strings(figure):
             assert not re.search(r"<(?!/?b>|br>|/?extra>)", one)
             assert "$" not in one
 

@@ -1,0 +1,61 @@
+"""What is known of an instant between two readings, or above one."""
+
+from __future__ import annotations
+
+import math
+
+from hfmem_widget.analysis.parts import Read
+from hfmem_widget.session import HELD, Device, Peak, Span
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.units import format_bytes
+
+MAY_BE_NOTES = {
+    "gradients": "Up to {} of the activations are gradients that were being made.",
+    "optimizer": "Up to {} of the temporaries are optimizer states that were being made.",
+}
+"""What is made while a peak is reached is counted as held only once it was there throughout."""
+
+
+def held_throughout(low: Read, high: Read, made: str = "") -> tuple[dict[str, float], list[str]]:
+    """Return what is held at both of two readings, and what to say of that which is only at one.
+
+    Parameters
+    ----------
+    low, high : callable
+        Readings at the two edges of a stretch, or the extremes of a row.
+    made : str, optional
+        The metric that the stretch makes: where it was not known at the beginning it was not there. Any
+        other was only not looked for yet.
+    """
+    held, notes = {}, []
+    for metric in HELD:
+        one, other = low(metric), high(metric)
+        if math.isnan(one) and metric == made:
+            one = 0.0
+        held[metric] = min(known_of(one, other), known_of(other, one))
+        if metric in MAY_BE_NOTES and other - held[metric] > 0:
+            notes.append(MAY_BE_NOTES[metric].format(format_bytes(other - held[metric])))
+    return held, notes
+
+
+def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> dict[str, float]:
+    """Return the sums at a peak, as overrides of a reading that was taken some time before or below it."""
+    known = {"allocated": peak.value, "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
+    peaks = {} if span is None else span.peaks
+    for metric in ("requested", "reserved"):
+        if f"{device.key}/{metric}" in peaks:
+            known[metric] = peaks[f"{device.key}/{metric}"].value
+    grown = known.get("reserved", NOT_AVAILABLE) - known_of(read("reserved"), 0.0)
+    if grown > 0:
+        known["device_used"] = read("device_used") + grown
+    return known
+
+
+def known_of(first: float, second: float) -> float:
+    """Return the first of two figures, the second where the first is not known."""
+    return second if math.isnan(first) else first
+
+
+def overridden(read: Read, known: dict[str, float]) -> Read:
+    """Return a reading in which some figures are others."""
+    return lambda metric: known[metric] if metric in known else read(metric)

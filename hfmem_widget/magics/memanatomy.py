@@ -1,0 +1,111 @@
+"""``%memanatomy``: what the memory is for, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.history import HOW_TO_WATCH
+from hfmem_widget.labels import plain
+from hfmem_widget.magics.report import ReportMagics
+
+if TYPE_CHECKING:
+    from hfmem_widget.session import Session
+
+NOW, PEAK = "now", "peak"
+
+
+@magics_class
+class MemanatomyMagics(ReportMagics):
+    """Tells what the memory of the newest watched cell is for."""
+
+    name = "memanatomy"
+    options = (NOW, PEAK, "--device", "--all")
+
+    @magic_arguments("memanatomy")
+    @argument(
+        "moment",
+        nargs="?",
+        metavar="now|peak|N",
+        help="A reading of this moment, the highest of the watch, or the peak of step N. "
+        "Default: the end of the watch beside its peak.",
+    )
+    @argument(
+        "-d",
+        "--device",
+        default="",
+        help="Which device, such as cuda:0. Default: the one on which most was allocated.",
+    )
+    @argument("-a", "--all", action="store_true", help="Every device that was used.")
+    @no_var_expand
+    @line_magic("memanatomy")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    def memanatomy(self, line: str) -> None:
+        """Show what the memory is for: weights, gradients, optimizer states, activations, cache.
+
+        ::
+
+            %%memwatch
+            trainer.train()
+
+            %memanatomy
+
+        shows two bars and a table, now and at the peak: each part in bytes and as a share of the device,
+        and what cannot be known as a part of its own. Below stand the sums that they add up to.
+
+        It is of the newest watched cell, running or finished: ``%memanatomy peak`` is its peak alone,
+        ``%memanatomy 12`` that of step 12. ``%memanatomy now`` is a reading of this moment, for which nothing
+        need have been watched. ``session.anatomy()`` is the same for your own code.
+        """
+        arguments = self.parse(line)
+        if arguments.all and arguments.device:
+            message = "--all shows every device, --device one of them: give either"
+            raise UsageError(message)
+        moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
+        session = self._history.latest
+        if session is None and PEAK in moments and len(moments) > 1:
+            moments = [NOW]
+        if moments == [NOW] and not (session is not None and session.running):
+            session = _read_now()
+        if session is None:
+            raise UsageError(HOW_TO_WATCH)
+        self._show(session, moments, arguments.device, every=arguments.all)
+
+    def _show(
+        self, session: Session, moments: Sequence[str | int], device: str, *, every: bool
+    ) -> None:
+        from hfmem_widget.view.anatomy import anatomy_bundle
+        from hfmem_widget.view.contents import contents_text
+        from hfmem_widget.view.facts import active_devices
+        from hfmem_widget.view.screen import Screen
+
+        devices = [one.key for one in active_devices(session)] if every else [device]
+        try:
+            told = [session.anatomy(at, one) for one in devices for at in moments]
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        if moments == [NOW]:
+            told = [replace(one, moment=NOW) for one in told]
+        contents = contents_text(session.contents)
+        Screen(self._shell).show(anatomy_bundle(told, title=session.label, contents=contents))
+
+
+def _read_now() -> Session:
+    """Return a reading of this moment, for which nothing need have been watched."""
+    from hfmem_widget.watching import read_once
+
+    return read_once()
+
+
+def _moment(word: str) -> str | int:
+    if word in {NOW, PEAK}:
+        return word
+    if word.isdecimal():
+        return int(word)
+    message = f"%memanatomy takes 'now', 'peak' or the number of a step, not {plain(word)!r}"
+    raise UsageError(message)

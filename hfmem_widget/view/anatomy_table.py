@@ -1,0 +1,167 @@
+"""What a table of anatomies says, before it is drawn: names, columns, cells as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
+from hfmem_widget.analysis.parts import LABELS, ON_THE_HOST
+from hfmem_widget.labels import plain
+from hfmem_widget.session import Anatomy, Device
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.units import MINUS, format_bytes
+
+SUMS = ("allocated", "reserved", "process")
+LABELS_OF_SUMS = {"allocated": "allocated", "reserved": "reserved", "process": "this process"}
+LABELS_ON_THE_HOST = {"allocated": "heap in use", "reserved": "resident"}
+
+AT_LEAST = "\u2265 "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, a cell for each row.
+
+    Attributes
+    ----------
+    head : str
+    cells : tuple of str
+        Plain text; empty where there is nothing to say.
+    is_text : bool
+        True where cells stand at the left.
+    is_quiet : bool
+        True for what is said beside a figure.
+    """
+
+    head: str
+    cells: tuple[str, ...]
+    is_text: bool = False
+    is_quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The parts of one device, and below them its sums.
+
+    Attributes
+    ----------
+    names, labels : tuple of str
+        Of each row.
+    parts : int
+        How many of the rows are parts.
+    columns : tuple of Column
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    parts: int
+    columns: tuple[Column, ...]
+
+
+def table_of(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> Table:
+    """Return the table of one device at one moment or several.
+
+    Parameters
+    ----------
+    predicted : mapping of str to float
+        Bytes by the name of a part or a sum, to compare with the last moment; no columns where empty.
+    """
+    device = anatomies[0].device
+    told = {part.name for one in anatomies for part in one.parts} | set(predicted)
+    parts = [name for name in LABELS if name in told]
+    labels = _labels(device)
+    sums = [
+        name
+        for name in SUMS
+        if name in labels and any(not math.isnan(_value(one, name)) for one in anatomies)
+    ]
+    names = (*parts, *sums)
+    columns = [_measured(one, names) for one in anatomies]
+    if device.total > 0:
+        columns.append(_shares(anatomies[-1], names))
+    if predicted:
+        columns += _predicted(anatomies[-1], names, predicted)
+    notes = tuple(_note(anatomies, name) for name in names)
+    if any(notes):
+        columns.append(Column("", notes, is_text=True))
+    return Table(names, tuple(labels[name] for name in names), len(parts), tuple(columns))
+
+
+def moment_text(anatomy: Anatomy) -> str:
+    """Return the moment as plain text, and of a peak how it is known."""
+    moment = plain(anatomy.moment)
+    return moment if moment in {NOW, END_MOMENT} else f"{moment} ({anatomy.certainty})"
+
+
+def _labels(device: Device) -> dict[str, str]:
+    is_host = ":" not in device.key
+    return {
+        **LABELS,
+        **(ON_THE_HOST if is_host else {}),
+        **(LABELS_ON_THE_HOST if is_host else LABELS_OF_SUMS),
+    }
+
+
+def _value(anatomy: Anatomy, name: str) -> float:
+    sums = {
+        "allocated": anatomy.allocated,
+        "reserved": anatomy.reserved,
+        "process": anatomy.process,
+    }
+    return sums.get(name, anatomy.bytes(name))
+
+
+def _measured(anatomy: Anatomy, names: Sequence[str]) -> Column:
+    bound = AT_LEAST if anatomy.certainty == "at least" else ""
+    cells = tuple(
+        _known(value, (bound if name == "allocated" else "") + format_bytes(value))
+        for name in names
+        for value in [_value(anatomy, name)]
+    )
+    return Column(moment_text(anatomy), cells)
+
+
+def _shares(anatomy: Anatomy, names: Sequence[str]) -> Column:
+    """Return the shares of the device: of the last moment, lest the table grow too wide to be read."""
+    values = [_value(anatomy, name) for name in names]
+    shares = tuple(_known(one, _percent(one / anatomy.device.total)) for one in values)
+    return Column("share", shares, is_quiet=True)
+
+
+def _predicted(
+    anatomy: Anatomy, names: Sequence[str], predicted: Mapping[str, float]
+) -> list[Column]:
+    values = [predicted.get(name, NOT_AVAILABLE) for name in names]
+    measured = [_value(anatomy, name) for name in names]
+    return [
+        Column("predicted", tuple(_known(one, format_bytes(one)) for one in values)),
+        Column("off by", tuple(map(_off, values, measured))),
+    ]
+
+
+def _off(predicted: float, measured: float) -> str:
+    """Return the forecast less the figure, also in percent of the figure."""
+    off = predicted - measured
+    if math.isnan(off):
+        return ""
+    text = format_bytes(off, signed=True)
+    if not measured > 0:
+        return text
+    percent = round(1000 * off / measured) / 10
+    sign = "+" if percent > 0 else MINUS if percent < 0 else "\u00b1"
+    return f"{text} ({sign}{abs(percent):.1f} %)"
+
+
+def _percent(share: float) -> str:
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def _known(value: float, text: str) -> str:
+    return "" if math.isnan(value) else text
+
+
+def _note(anatomies: Sequence[Anatomy], name: str) -> str:
+    notes = (part.note for one in anatomies for part in one.parts if part.name == name)
+    return plain(next((note for note in notes if note), ""))

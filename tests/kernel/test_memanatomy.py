@@ -1,0 +1,138 @@
+"""`%memanatomy` in a real kernel: what it shows, of which cell, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.kernel.drive import Kernel, Result
+
+WATCH = """%%memwatch --label blocks --no-chart --interval 0.02
+import time
+blocks = [bytearray(1_000_000) for _ in range(60)]
+time.sleep(0.1)
+del blocks[20:]
+time.sleep(0.1)
+"""
+# A session with steps and parts, in the place of a watched one.
+SCRIPTED = """
+from hfmem_widget.testing import scripted_run
+magic = get_ipython().magics_manager.registry["MemanatomyMagics"]
+magic._history.begins(scripted_run({name!r}))
+"""
+
+
+@pytest.fixture
+def loaded(kernel: Kernel) -> Kernel:
+    assert kernel.run("%load_ext hfmem_widget").status == "ok"
+    return kernel
+
+
+def shown(result: Result) -> dict[str, Any]:
+    """Return the one bundle that a cell displayed."""
+    assert result.status == "ok", result.errors
+    (display,) = result.displays
+    return dict(display.content["data"])
+
+
+def columns(result: Result) -> list[str]:
+    head = shown(result)["text/plain"].splitlines()[2]
+    return re.split(r"  +", head)
+
+
+def error(result: Result) -> str:
+    """Return what a refused line printed."""
+    return "".join(one.content["text"] for one in result.of("stream"))
+
+
+def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(loaded: Kernel) -> None:
+    """On the CPU: the heap in use, the resident set, and what of them nobody explains."""
+    loaded.run(WATCH)
+    bundle = shown(loaded.run("%memanatomy"))
+    assert set(bundle) == {"text/html", "text/plain"}
+    title, device, head, *rows = bundle["text/plain"].splitlines()
+    assert title == "blocks"
+    assert device.startswith("cpu ")
+    assert re.split(r"  +", head) == ["part", "at the end", "at the peak (sampled)", "share"]
+    heap = next(row for row in rows if row.startswith("heap in use"))
+    end, peak = (float(one) for one in re.findall(r"([\d.]+) MiB", heap))
+    assert 30 < peak - end < 50
+    assert bundle["text/html"].count('<svg role="img"') == 2
+
+
+def test_it_shows_a_cell_that_is_still_running(loaded: Kernel) -> None:
+    code = "import time; time.sleep(0.2); get_ipython().run_line_magic('memanatomy', 'now')"
+    result = loaded.run(f"%%memwatch --no-chart --label live\n{code}")
+    told = [one.content["data"]["text/plain"] for one in result.displays]
+    (anatomy,) = [one for one in told if one.startswith("live\ncpu ")]
+    assert re.split(r"  +", anatomy.splitlines()[2]) == ["part", "now", "share"]
+
+
+def test_it_knows_parts_steps_and_devices(loaded: Kernel) -> None:
+    loaded.run(SCRIPTED.format(name="steps"))
+    assert columns(loaded.run("%memanatomy peak")) == ["part", "at the peak (exact)", "share"]
+    assert columns(loaded.run("%memanatomy 37"))[1] == "at step 37 (exact)"
+    assert "\noptimizer states " in shown(loaded.run("%memanatomy"))["text/plain"]
+    of_host = shown(loaded.run("%memanatomy --device cpu"))["text/plain"]
+    assert of_host.splitlines()[1].startswith("cpu ")
+
+
+def test_all_shows_every_device_that_was_used(loaded: Kernel) -> None:
+    loaded.run(SCRIPTED.format(name="eight gpus"))
+    told = shown(loaded.run("%memanatomy --all peak"))["text/plain"]
+    assert re.findall(r"^cuda:\d", told, re.MULTILINE) == [f"cuda:{index}" for index in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%memanatomy later", "takes 'now', 'peak' or the number of a step, not 'later'"),
+        ("%memanatomy 99", "no step 99 on cuda:0; it has steps 1 to 60"),
+        ("%memanatomy --device cuda:7", "no device 'cuda:7' in this session; there is cuda:0, cpu"),
+        ("%memanatomy --all --device cpu", "--all shows every device, --device one of them"),
+        ("%memanatomy peak now", "unrecognized arguments: now"),
+    ],
+)
+def test_what_it_cannot_show_is_refused_in_a_sentence(loaded: Kernel, line: str, said: str) -> None:
+    """And without a traceback."""
+    loaded.run(SCRIPTED.format(name="steps"))
+    result = loaded.run(line)
+    assert said in error(result)
+    assert "Traceback" not in error(result)
+    assert not result.displays
+
+
+def test_before_the_first_watch_its_peak_says_how_to_watch(loaded: Kernel) -> None:
+    assert "%%memwatch" in error(loaded.run("%memanatomy peak"))
+
+
+def test_now_needs_no_watch(loaded: Kernel) -> None:
+    """A reading of this moment tells a model that lies in a variable."""
+    loaded.run("import torch; model = torch.nn.Linear(2048, 2048)")
+
+    for line in ("%memanatomy", "%memanatomy now"):
+        assert "weights" in shown(loaded.run(line))["text/plain"]
+
+
+def test_its_manual_and_its_completion_are_there(loaded: Kernel) -> None:
+    manual = loaded.run("%memanatomy?").reply["payload"][0]["data"]["text/plain"]
+    assert "weights, gradients, optimizer states" in manual
+    assert "--device" in manual
+    completed = loaded.run("print(get_ipython().complete('', '%memanatomy ', 12)[1])")
+    assert "peak" in error(completed)
+    assert "--all" in error(completed)
+
+
+def test_an_anatomy_is_a_table_where_it_is_a_cells_value(loaded: Kernel) -> None:
+    loaded.run(SCRIPTED.format(name="steps"))
+    value = loaded.run("magic._history.latest.anatomy('peak')").value
+    assert value is not None
+    assert value["text/html"].startswith("<div")
+    assert value["text/plain"].startswith("cuda:0 NVIDIA H200")
+
+
+def test_unloading_takes_it_back(loaded: Kernel) -> None:
+    loaded.run("%unload_ext hfmem_widget")
+    assert "not found" in error(loaded.run("%memanatomy"))

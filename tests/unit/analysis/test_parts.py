@@ -1,0 +1,161 @@
+"""The parts of one reading: what adds up, and what is never told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, allocated_parts, parts_of
+from hfmem_widget.session import HELD
+from hfmem_widget.units import GIB
+
+NAN = math.nan
+BYTES = st.integers(0, 2**40).map(float) | st.just(NAN)
+METRICS = (
+    *("allocated", "reserved", "requested", "active", "device_used", "driver_reserved"),
+    *("context", "others", "unattributed", *HELD),
+)
+READINGS = st.fixed_dictionaries(dict.fromkeys(METRICS, BYTES))
+
+
+def parts(
+    values: dict[str, float], total: float = 80 * GIB, *, is_host: bool = False
+) -> dict[str, float]:
+    told = parts_of(lambda metric: values.get(metric, NAN), total, is_host=is_host)
+    return {part.name: part.bytes for part in told}
+
+
+def held(values: dict[str, float]) -> float:
+    return sum(values[metric] for metric in HELD if values[metric] > 0)
+
+
+def beside_gradients(values: dict[str, float]) -> float:
+    return sum(values[one] for one in HELD if one != "gradients" and values[one] > 0)
+
+
+@given(READINGS)
+def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float]) -> None:
+    """Wherever what was found, gradients aside, is no more than that; otherwise only that is told."""
+    known = allocated_parts(values.__getitem__)
+    if not values["allocated"] > 0:
+        assert known == {}
+    else:
+        fits = beside_gradients(values) <= values["allocated"]
+        assert sum(known.values()) == (values["allocated"] if fits else held(values))
+
+
+@given(READINGS, BYTES, st.booleans())
+def test_no_part_is_negative_nothing_or_not_a_number(
+    values: dict[str, float], total: float, is_host: bool
+) -> None:
+    assert all(value > 0 for value in parts(values, total, is_host=is_host).values())
+
+
+@given(READINGS, st.booleans())
+def test_parts_stand_in_the_order_of_the_stack(values: dict[str, float], is_host: bool) -> None:
+    told = list(parts(values, is_host=is_host))
+    assert told == sorted(told, key=list(LABELS).index)
+
+
+@given(READINGS, st.booleans())
+def test_what_is_found_is_told_as_it_was_found(values: dict[str, float], is_host: bool) -> None:
+    """No remainder, and no rounding, ever takes from it; of gradients some may have been freed since."""
+    told = parts(values, is_host=is_host)
+    if values["allocated"] > 0:
+        lasting = [name for name in HELD if name != "gradients"]
+        assert {name: told[name] for name in lasting if name in told} == {
+            name: values[name] for name in lasting if values[name] > 0
+        }
+        assert not told.get("gradients", 0.0) > values["gradients"]
+
+
+@given(READINGS)
+def test_everything_adds_up_to_the_device_where_the_readings_fit_each_other(
+    values: dict[str, float],
+) -> None:
+    """As they do at one instant: found ≤ allocated ≤ active ≤ reserved, and the driver knows all of it."""
+    for metric, value in values.items():
+        values[metric] = 0.0 if math.isnan(value) else value
+    values["allocated"] += 1 + held(values)
+    values["active"] += values["allocated"]
+    values["reserved"] += values["active"]
+    values["device_used"] = values["reserved"] + values["context"] + values["others"]
+    total = values["device_used"] + values["driver_reserved"] + GIB
+    assert sum(parts(values, total).values()) == total
+
+
+def test_what_nobody_explained_before_the_step_is_not_called_an_activation() -> None:
+    told = parts({"allocated": 10.0, "weights": 4.0, "unattributed": 1.0})
+    assert told == {"weights": 4.0, "unattributed": 1.0, "activations": 5.0}
+
+
+def test_outside_of_steps_nothing_is_called_an_activation() -> None:
+    told = parts({"allocated": 10.0, "weights": 4.0})
+    assert told == {"weights": 4.0, "unattributed": 6.0}
+
+
+def test_blocks_are_larger_than_what_was_asked_for() -> None:
+    told = parts({"allocated": 10.0, "requested": 9.0, "weights": 4.0, "unattributed": 0.0})
+    assert told == {"weights": 4.0, "activations": 5.0, "rounding": 1.0}
+
+
+def test_without_nvml_the_context_and_the_others_are_not_guessed() -> None:
+    told = parts({"allocated": 3.0, "reserved": 4.0})
+    assert told == {"unattributed": 3.0, "cache": 1.0}
+
+
+def test_where_the_driver_does_not_name_us_the_rest_is_one_part() -> None:
+    told = parts({"allocated": 3.0, "reserved": 4.0, "device_used": 10.0}, total=12.0)
+    assert told == {"unattributed": 3.0, "cache": 1.0, "unexplained": 6.0, "free": 2.0}
+
+
+def test_before_the_allocator_is_there_the_driver_alone_is_told() -> None:
+    told = parts(
+        {"device_used": 2.0, "driver_reserved": 1.0, "context": 0.0, "others": 2.0}, total=12.0
+    )
+    assert told == {"driver": 1.0, "others": 2.0, "free": 9.0}
+
+
+def test_what_a_stream_still_uses_is_neither_allocated_nor_cache() -> None:
+    told = parts({"allocated": 3.0, "active": 5.0, "reserved": 9.0})
+    assert told == {"unattributed": 3.0, "pending": 2.0, "cache": 4.0}
+
+
+def test_the_host_has_a_heap_resident_pages_and_a_machine_around_it() -> None:
+    values = {"allocated": 3.0, "reserved": 5.0, "device_used": 9.0, "weights": 2.0}
+    told = parts_of(lambda metric: values.get(metric, NAN), 12.0, is_host=True)
+    assert [(part.label, part.bytes) for part in told] == [
+        ("weights", 2.0),
+        ("not attributed", 1.0),
+        ("resident, but not in the heap", 2.0),
+        ("the rest of the machine", 4.0),
+        ("free", 3.0),
+    ]
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+def test_nothing_read_is_nothing_told(is_host: bool) -> None:
+    """Not even that all of it is free."""
+    assert parts({}, is_host=is_host) == {}
+
+
+def test_allocated_stands_below_what_the_allocator_keeps() -> None:
+    in_order = "weights buffers optimizer gradients unattributed activations rounding"
+    assert " ".join(OF_ALLOCATED) == in_order
+
+
+def test_gradients_freed_since_they_were_counted_are_not_told() -> None:
+    """Where less is allocated than was counted, it is gradients that are gone."""
+    counted = {"allocated": 100.0, "weights": 60.0, "optimizer": 30.0, "gradients": 60.0}
+
+    assert parts(counted) == {"weights": 60.0, "optimizer": 30.0, "gradients": 10.0}
+
+
+def test_weights_outside_the_allocator_take_nothing_from_gradients() -> None:
+    """Weights that are mapped from a file are more than the heap, and gradients stand as counted."""
+    counted = {"allocated": 100.0, "weights": 600.0, "gradients": 60.0}
+
+    assert parts(counted, is_host=True) == {"weights": 600.0, "gradients": 60.0}

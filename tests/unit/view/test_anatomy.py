@@ -1,0 +1,300 @@
+"""The anatomy as people see it: a table, its bars, plain text, a figure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import plotly.graph_objects as go
+import pytest
+
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.session import Anatomy, Contents, Device, Part
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.units import GIB, MIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.anatomy import NOTHING_FOUND, anatomy_bundle
+from hfmem_widget.view.anatomy_bar import drawn_parts
+from hfmem_widget.view.contents import contents_text
+from hfmem_widget.view.figure import anatomy_dict
+from tests.unit.analysis.parted import NAN, training
+
+DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
+
+
+def made(moment: str = "at the peak", device: Device = DEVICE, **parts: float) -> Anatomy:
+    """Return an anatomy of so many GiB in each part."""
+    known = tuple(Part(name, LABELS[name], parts[name] * GIB) for name in LABELS if name in parts)
+    allocated = sum(part.bytes for part in known if part.name in OF_ALLOCATED)
+    reserved = allocated + parts.get("cache", 0.0) * GIB
+    process = reserved + parts.get("context", NAN) * GIB
+    return Anatomy(device, moment, 1.0, allocated, reserved, process, known, "exact")
+
+
+WHOLE = made(weights=2, optimizer=4, activations=3, cache=1, context=0.5, others=1, free=88.5)
+
+
+def lines(*anatomies: Anatomy, predicted: dict[str, float] | None = None) -> list[str]:
+    forecast = None if predicted is None else {"cuda:0": predicted}
+    return anatomy_bundle(anatomies, forecast)["text/plain"].splitlines()
+
+
+def row(name: str, *anatomies: Anatomy, predicted: dict[str, float] | None = None) -> list[str]:
+    """Return the cells of one row of the plain table."""
+    found = next(one for one in lines(*anatomies, predicted=predicted) if one.startswith(name))
+    return re.split(r"  +", found)
+
+
+def text(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def widths(html: str) -> list[list[float]]:
+    """Return how wide the pieces of each bar are, in percent."""
+    bars = re.findall(r'<svg role="img".*?</svg>', html)
+    return [
+        [float(one) for one in re.findall(r'width="([\d.]+)%" height', bar)[1:]] for bar in bars
+    ]
+
+
+def test_the_table_reads_in_columns_as_plain_text() -> None:
+    assert anatomy_bundle([WHOLE], title="fine-tune")["text/plain"] == (
+        "fine-tune\n"
+        "cuda:0 NVIDIA H200 \u00b7 100.0 GiB\n"
+        "part                         at the peak (exact)   share\n"
+        "weights                                 2.00 GiB   2.0 %\n"
+        "optimizer states                        4.00 GiB   4.0 %\n"
+        "activations and temporaries             3.00 GiB   3.0 %\n"
+        "allocator cache                         1.00 GiB   1.0 %\n"
+        "CUDA context and libraries             512.0 MiB   0.5 %\n"
+        "other processes                         1.00 GiB   1.0 %\n"
+        "free                                    88.5 GiB  88.5 %\n"
+        "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500"
+        "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500  \u2500\u2500\u2500\u2500\u2500\u2500"
+        "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500  "
+        "\u2500\u2500\u2500\u2500\u2500\u2500\n"
+        "allocated                               9.00 GiB   9.0 %\n"
+        "reserved                                10.0 GiB  10.0 %\n"
+        "this process                            10.5 GiB  10.5 %"
+    )
+
+
+def test_html_and_plain_text_say_the_same() -> None:
+    """But for the bars' own words, and the rule below the parts."""
+    bundle = anatomy_bundle([training().anatomy(), training().anatomy("peak")], title="fine-tune")
+    table = bundle["text/html"].split("</table>")[0].split("<table")[1]
+    for line in bundle["text/plain"].splitlines()[2:]:
+        if not line.startswith(("\u2500", "At the")):
+            assert " ".join(line.split()) in text(f"<table{table}").replace("\u25a0 ", "")
+
+
+def test_moments_of_one_device_are_columns_of_one_table() -> None:
+    now = made("now", weights=2)
+    assert re.split(r"  +", lines(now, WHOLE)[1]) == ["part", "now", "at the peak (exact)", "share"]
+    assert row("weights", now, WHOLE) == ["weights", "2.00 GiB", "2.00 GiB", "2.0 %"]
+    assert row("allocated", now, WHOLE) == ["allocated", "2.00 GiB", "9.00 GiB", "9.0 %"]
+
+
+def test_devices_have_tables_of_their_own() -> None:
+    other = made(device=replace(DEVICE, key="cuda:1"), weights=3)
+    html = anatomy_bundle([WHOLE, other])["text/html"]
+    assert html.count("<table") == 2
+    assert html.index("cuda:0") < html.index("cuda:1")
+
+
+def test_a_bound_is_told_as_one() -> None:
+    bound = replace(WHOLE, certainty="at least")
+    assert lines(bound)[1].split("  ")[-2].strip() == "at the peak (at least)"
+    assert row("allocated", bound)[1] == "\u2265 9.00 GiB"
+    assert row("reserved", bound)[1] == "10.0 GiB"
+
+
+@pytest.mark.parametrize("moment", ["now", "at the end"])
+def test_a_reading_needs_no_word_on_how_it_is_known(moment: str) -> None:
+    assert "(" not in lines(made(moment, weights=1))[1]
+
+
+def test_a_part_that_hardly_counts_has_no_share_of_nothing() -> None:
+    assert row("buffers", made(weights=1, buffers=1 / 1024))[2] == "<0.1 %"
+
+
+def test_a_device_without_a_known_size_has_no_shares() -> None:
+    device = replace(DEVICE, total=NAN)
+    assert row("weights", made(device=device, weights=2)) == ["weights", "2.00 GiB"]
+
+
+def test_what_was_forecast_stands_beside_what_was_measured_with_the_difference() -> None:
+    """The forecast less the figure: a minus is more memory than was foreseen."""
+    predicted = {"weights": 2 * GIB, "activations": 2.4 * GIB, "optimizer": 4.2 * GIB}
+    assert row("part", WHOLE, predicted=predicted)[-2:] == ["predicted", "off by"]
+    assert row("activations", WHOLE, predicted=predicted)[-2:] == [
+        "2.40 GiB",
+        "\u2212614.4 MiB (\u221220.0 %)",
+    ]
+    assert row("optimizer", WHOLE, predicted=predicted)[-1] == "+204.8 MiB (+5.0 %)"
+    assert row("weights", WHOLE, predicted=predicted)[-1] == "\u00b10 MiB (\u00b10.0 %)"
+    assert len(row("allocator cache", WHOLE, predicted=predicted)) == 3
+
+
+def test_a_forecast_of_a_sum_stands_beside_the_sum() -> None:
+    assert row("allocated", WHOLE, predicted={"allocated": 9.9 * GIB})[-2:] == [
+        "9.90 GiB",
+        "+921.6 MiB (+10.0 %)",
+    ]
+
+
+def test_a_part_that_was_only_forecast_has_a_row_and_no_difference() -> None:
+    assert row("gradients", WHOLE, predicted={"gradients": GIB}) == ["gradients", "1.00 GiB"]
+
+
+def test_a_forecast_is_compared_with_the_last_moment() -> None:
+    now = made("now", weights=1)
+    assert row("weights", now, WHOLE, predicted={"weights": 3 * GIB})[-1] == "+1.00 GiB (+50.0 %)"
+
+
+def test_a_forecast_of_another_device_makes_no_columns() -> None:
+    told = anatomy_bundle([WHOLE], {"cuda:1": {"weights": GIB}})
+    assert "predicted" not in told["text/plain"]
+
+
+def test_notes_are_sentences_below_the_table_and_name_their_moment() -> None:
+    peak = replace(WHOLE, notes=("Something is not known.",))
+    assert lines(peak)[-1] == "Something is not known."
+    assert lines(made("now", weights=1), peak)[-1] == "At the peak: Something is not known."
+
+
+def test_a_parts_own_note_stands_beside_it() -> None:
+    noted = replace(WHOLE, parts=(replace(WHOLE.parts[0], note="on two devices"), *WHOLE.parts[1:]))
+    assert row("weights", noted)[-1] == "on two devices"
+    assert "on two devices" in anatomy_bundle([noted])["text/html"]
+
+
+def test_where_nothing_was_found_it_says_so() -> None:
+    assert lines(made(unattributed=3))[-1] == NOTHING_FOUND
+    assert NOTHING_FOUND not in lines(WHOLE)
+    assert NOTHING_FOUND not in lines(made(free=3))
+
+
+def test_the_host_has_its_own_words() -> None:
+    session = scripted_run("cpu")
+    told = anatomy_bundle([session.anatomy("peak")])["text/plain"]
+    assert "\nheap in use " in told
+    assert "\nresident " in told
+    assert "this process" not in told
+
+
+def test_the_bars_of_a_device_have_one_scale() -> None:
+    """Of the longest, so that two moments can be compared."""
+    now = made("now", weights=2)
+    first, second = widths(anatomy_bundle([now, WHOLE])["text/html"])
+    assert first == pytest.approx([100 * 2 / 11.5], abs=0.01)
+    assert sum(second) == pytest.approx(100, abs=0.05)
+    assert second[0] == first[0]
+
+
+def test_the_bar_shows_what_is_free_only_where_little_is() -> None:
+    """As the chart draws the capacity only when the data come near it."""
+    full = made(weights=60, free=40)
+    assert "free" in drawn_parts([full])
+    assert "free" not in drawn_parts([WHOLE])
+    assert "full width: 11.5 GiB of 100.0 GiB" in text(anatomy_bundle([WHOLE])["text/html"])
+    assert "full width" not in text(anatomy_bundle([full])["text/html"])
+
+
+def test_the_bar_leaves_out_others_who_would_squeeze_it() -> None:
+    crowded = made(weights=2, others=50, free=48)
+    assert widths(anatomy_bundle([crowded])["text/html"]) == [[100.0]]
+    assert "other processes" in text(anatomy_bundle([crowded])["text/html"])
+
+
+def test_the_bars_pieces_are_named_for_who_points_at_them() -> None:
+    html = anatomy_bundle([WHOLE])["text/html"]
+    assert "<title>weights 2.00 GiB</title>" in html
+    assert 'aria-label="cuda:0 at the peak (exact): allocated 9.00 GiB"' in html
+
+
+def test_every_part_has_a_colour() -> None:
+    assert set(palette.PARTS) == set(LABELS)
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_it_needs_nothing_but_itself(name: str) -> None:
+    """No script, no style sheet, no address: a saved notebook has none of them; and it is small."""
+    session = scripted_run(name)
+    told = [session.anatomy(at, one.key) for one in session.devices for at in ("now", "peak")]
+    html = anatomy_bundle(told)["text/html"]
+    assert not re.search(r"<(script|style|link|img|iframe|a)\b|https?:|url\(|class=", html)
+    assert len(html) < 11_500 * len(session.devices)
+
+
+def test_an_anatomy_without_any_reading_is_still_shown() -> None:
+    nothing = Anatomy(Device("cuda:0", ""), "now", 0.0, NAN, NAN, NAN, ())
+    bundle = anatomy_bundle([nothing])
+    assert bundle["text/plain"].splitlines()[0] == "cuda:0"
+    assert "<svg" not in bundle["text/html"]
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_plotly_accepts_every_property_of_the_bars(name: str) -> None:
+    assert isinstance(scripted_run(name).anatomy("peak").figure(), go.Figure)
+
+
+def test_the_figures_bars_are_stacked_in_the_order_of_the_table() -> None:
+    drawn = anatomy_dict([made("now", weights=1), WHOLE])
+    names = [one["name"] for one in drawn["data"]]
+    assert names == [part.label for part in WHOLE.parts if part.name != "free"]
+    assert drawn["data"][0]["x"] == [1.0, 2.0]
+    assert drawn["data"][0]["y"] == ["cuda:0 now", "cuda:0 at the peak (exact)"]
+
+
+def test_an_anatomy_shows_itself_where_it_is_the_last_value_of_a_cell() -> None:
+    assert WHOLE._repr_mimebundle_() == anatomy_bundle([WHOLE])
+
+
+def test_an_anatomy_is_a_data_frame_of_its_parts() -> None:
+    frame = WHOLE.to_pandas()
+    assert list(frame.index) == [part.name for part in WHOLE.parts]
+    assert frame.loc["weights"].to_dict() == {
+        "label": "weights",
+        "bytes": 2 * GIB,
+        "share": 0.02,
+        "note": "",
+    }
+    assert frame["bytes"].sum() == 100 * GIB
+
+
+BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
+
+
+@pytest.mark.parametrize(
+    ("contents", "told"),
+    [
+        (Contents(), ""),
+        (BERT, "BertModel, AdamW · 110 parameters, all trainable · float32"),
+        (
+            replace(BERT, parameters=2000, trainable=22, dtypes={"float32": 88, "uint8": 2**30}),
+            (
+                "BertModel, AdamW · 2,000 parameters, 22 (1.1 %) trainable · uint8 1.00 GiB · "
+                "float32 0.00 MiB"
+            ),
+        ),
+        (
+            replace(BERT, trainable=0, optimizers=(), dtypes={}),
+            "BertModel · 110 parameters, none trainable",
+        ),
+        (Contents(modules=("A", "B", "C", "D", "B", "E")), "A, B, C, 2 more"),
+    ],
+)
+def test_what_the_models_consist_of_is_one_line(contents: Contents, told: str) -> None:
+    assert contents_text(contents) == told
+
+
+def test_the_line_on_the_models_stands_below_the_title() -> None:
+    bundle = anatomy_bundle([WHOLE], title="fine-tune", contents="BertModel<T>")
+    assert bundle["text/plain"].splitlines()[:2] == ["fine-tune", "BertModel<T>"]
+    assert text(bundle["text/html"]).startswith("fine-tune BertModel<T> cuda:0")
+
+
+def test_mebibytes_are_not_lost_among_gibibytes() -> None:
+    assert row("buffers", made(weights=1, buffers=3 * MIB / GIB))[1] == "3.00 MiB"
