@@ -174,6 +174,9 @@ class MemwatchMagics(Magics):
             harmless(watch.stop, error)
         if self._every_cell is not None and not self._running:
             harmless(self._every_cell.cell_ends, error, annotate=not own)
+        # The id comes from front ends that have one, and IPython hands it on since 8.8.
+        cell_id = getattr(result.info, "cell_id", None) or ""
+        harmless(self._remember, result.execution_count, cell_id)
 
     def close(self) -> None:
         """End everything that is watched."""
@@ -272,16 +275,23 @@ class MemwatchMagics(Magics):
 
     def _start(self, watch: Watch, arguments: Namespace) -> None:
         try:
-            self._keep(arguments, watch.start())
+            self._keep(arguments, watch.start(), arguments.label)
         except OptionError as error:
             raise UsageError(str(error)) from None
         except Exception as error:  # noqa: BLE001  (a fault of ours must not keep the cell from running)
             warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
 
-    def _keep(self, arguments: Namespace, session: Session) -> None:
-        self._history.begins(session)
+    def _keep(self, arguments: Namespace, session: Session, label: str = "") -> None:
+        self._history.begins(session, label)
         if arguments.output:
             self._shell.user_ns[arguments.output] = session
+
+    def _remember(self, number: int | None, cell_id: str = "") -> None:
+        """Have a record made of what was watched in a cell, of a long one on a thread of its own."""
+        if self._history.cell_ended(number, cell_id):
+            from hfmem_widget.monitor import shared_monitor
+
+            shared_monitor().aside(self._history.settle)
 
     def _run_as_function(self, line: str, cell: str) -> Any:
         """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
@@ -296,6 +306,7 @@ class MemwatchMagics(Magics):
             raise
         finally:
             harmless(watch.stop, error)
+            harmless(self._remember, self._cell_number())
             # The exception's traceback holds this frame, and the frame would hold the exception.
             error = None
 

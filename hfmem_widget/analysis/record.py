@@ -1,0 +1,185 @@
+"""What is kept of a watched cell once its session is gone: figures, parts, steps and a coarse curve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.session import Peak
+from hfmem_widget.session.model import NOT_AVAILABLE
+
+Floats = NDArray[np.floating]
+
+MOST_POINTS = 400
+"""Of a curve."""
+
+MOST_STEP_ROWS = 300
+"""Of a table of steps; neighbours are kept together where there were more."""
+
+STEP_COLUMNS = ("first", "last", "lowest", "highest", "worst")
+"""Of `DeviceRecord.steps`."""
+
+
+def no_points() -> Floats:
+    """Return a curve of no points."""
+    return np.empty((2, 0), dtype=np.float32)
+
+
+def no_steps() -> Floats:
+    """Return a table of no steps."""
+    return np.empty((0, len(STEP_COLUMNS)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceRecord:
+    """What one watched cell did to one device. Bytes; NaN where not known.
+
+    Attributes
+    ----------
+    key, name : str
+        The device's.
+    total : float
+        Its capacity.
+    allocated_label, reserved_label : str
+        What the roles are called on it.
+    peak : Peak
+        Highest allocated, and how it is known.
+    before, after : float
+        Allocated at the cell's edges.
+    reserved_peak : float
+        Highest reserved.
+    headroom : float
+        What could still have been reserved at the peak.
+    at_peak, at_end : mapping of str to float
+        The parts then, by name; empty where no tensors of models or optimizers were found.
+    worst_step : int or None
+        The number of the step with the highest peak.
+    worst_tokens : float
+        Tokens of that step's largest batch.
+    curve : array of shape (2, at most `MOST_POINTS`)
+        Seconds since the cell began, and allocated; none where there are too few samples. NaN breaks it.
+    steps : array of shape (at most `MOST_STEP_ROWS`, 5)
+        A row for one step or for neighbours, with `STEP_COLUMNS`: the first and the last of them, counted on
+        where the numbers begin anew; the lowest and the highest of their peaks, and which has the highest.
+    """
+
+    key: str
+    name: str
+    total: float
+    allocated_label: str
+    reserved_label: str
+    peak: Peak
+    before: float
+    after: float
+    reserved_peak: float
+    headroom: float
+    at_peak: Mapping[str, float] = field(default_factory=dict)
+    at_end: Mapping[str, float] = field(default_factory=dict)
+    worst_step: int | None = None
+    worst_tokens: float = NOT_AVAILABLE
+    curve: Floats = field(default_factory=no_points)
+    steps: Floats = field(default_factory=no_steps)
+
+    @property
+    def left_behind(self) -> float:
+        """Allocated at the end less allocated at the start."""
+        return self.after - self.before
+
+
+UNUSED = DeviceRecord(
+    key="",
+    name="",
+    total=NOT_AVAILABLE,
+    allocated_label="",
+    reserved_label="",
+    peak=Peak(NOT_AVAILABLE, "exact"),
+    before=NOT_AVAILABLE,
+    after=NOT_AVAILABLE,
+    reserved_peak=NOT_AVAILABLE,
+    headroom=NOT_AVAILABLE,
+)
+"""What a cell did to a device that it did not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How quick the steps of a cell were, the first one (which warms up) left out where it stands alone.
+
+    Attributes
+    ----------
+    steps : int
+        How many there were, the first included.
+    steps_per_second, samples_per_second, tokens_per_second : float
+        Within steps: what lies between them, such as evaluations, is not counted. Tokens include padding.
+        NaN if unknown.
+    """
+
+    steps: int = 0
+    steps_per_second: float = NOT_AVAILABLE
+    samples_per_second: float = NOT_AVAILABLE
+    tokens_per_second: float = NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One run of a watched cell, or of a watched block.
+
+    Attributes
+    ----------
+    label : str
+        What the user calls it; plain text, empty if nothing.
+    title : str
+        What it is called without a label, such as ``cell [7]``; plain text.
+    number : int or None
+        The cell's, of this run.
+    run : int
+        Which run of this label, or of this cell where it has none; from 1.
+    identity : str
+        What its runs have in common.
+    started_at : float
+        Wall clock, seconds since the epoch.
+    duration : float
+        Seconds.
+    outcome : str
+        "done", "interrupted", or "raised TypeName".
+    devices : tuple of DeviceRecord
+        Those on which anything was allocated.
+    pace : Pace
+    """
+
+    label: str
+    title: str
+    number: int | None
+    run: int
+    identity: str
+    started_at: float
+    duration: float
+    outcome: str
+    devices: tuple[DeviceRecord, ...]
+    pace: Pace = Pace()
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.label or self.title
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        return sys.getsizeof(self) + sum(map(_size, self.devices))
+
+    def device(self, key: str) -> DeviceRecord | None:
+        """Return what it did to a device; None if nothing."""
+        return next((one for one in self.devices if one.key == key), None)
+
+
+_BESIDE_ARRAYS = 3_000
+"""Bytes of a device's figures and parts, about; a test holds it against what Python takes."""
+
+
+def _size(device: DeviceRecord) -> int:
+    return device.curve.nbytes + device.steps.nbytes + _BESIDE_ARRAYS

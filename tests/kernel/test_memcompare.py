@@ -1,0 +1,174 @@
+"""`%memcompare` in a real kernel: watched cells side by side, and nothing of it in the cells' way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+
+from tests.kernel.drive import Kernel, Result
+
+PLOTLY = "application/vnd.plotly.v1+json"
+WORK = """%%memwatch --label {label} --interval 0.01
+import time, torch
+kept = torch.ones({mebibytes}, 1024, 256)
+time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def watched(kernel: Kernel) -> Kernel:
+    """Return a kernel with the extension loaded."""
+    assert kernel.run("import torch\n%load_ext hfmem_widget").status == "ok"
+    return kernel
+
+
+def work(kernel: Kernel, label: str, mebibytes: int) -> None:
+    """Watch a cell that allocates so much beyond what it frees."""
+    kernel.run("kept = None")
+    assert kernel.run(WORK.format(label=label, mebibytes=mebibytes)).status == "ok"
+
+
+def lines_of(figure: Mapping[str, Any]) -> list[str]:
+    """Return the names of a figure's lines; a band has none."""
+    return [one["name"] for one in figure["data"] if one["type"] == "scatter" and "name" in one]
+
+
+def told(result: Result) -> str:
+    """Return the first output's plain text."""
+    assert result.status == "ok", result.reply
+    return str(result.displays[0].content["data"]["text/plain"])
+
+
+def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
+    """Figures of each, the runs of a label together, differences to the first."""
+    for mebibytes in (50, 52, 54):
+        work(watched, "small", mebibytes)
+    work(watched, "'twice as large'", 100)
+    work(watched, "large", 200)
+    result = watched.run("%memcompare small 'twice as large' la -o seen")
+    table, chart = (one.content["data"] for one in result.displays)
+
+    assert "small (baseline · 3 runs)" in table["text/plain"]
+    assert table["text/plain"].splitlines()[0].endswith("against small")
+    assert {"text/html", "text/plain"} == set(table)
+    assert {PLOTLY, "text/html", "text/plain"} == set(chart)
+    assert lines_of(chart[PLOTLY]) == ["small", "twice as large", "large"]
+    frame = watched.run("print(*(seen.to_pandas()['left_behind'] / 2**20).round())")
+    assert [float(one) for one in frame.text().split()] == pytest.approx([52, 100, 200], abs=3)
+    assert result.value is None
+
+
+def test_what_there_is_is_listed(watched: Kernel) -> None:
+    """Without a name, a row for each label and for each cell without one."""
+    work(watched, "base", 8)
+    work(watched, "base", 8)
+    watched.run("%memwatch on --no-chart")
+    watched.run("x = 1")
+    watched.run("%memwatch off")
+    listed = told(watched.run("%memcompare")).splitlines()
+
+    assert listed[0].split()[:3] == ["label", "cell", "runs"]
+    assert listed[1].startswith("[7] x = 1")
+    assert listed[2].split()[:4] == ["base", "3,", "5", "2"]
+
+
+def test_a_failed_and_a_quick_cell_are_kept_too(watched: Kernel) -> None:
+    """Whatever becomes of a cell, it can be compared."""
+    watched.run("%%memwatch -l fails -q\n1 / 0")
+    watched.run("%%memwatch -l passes -q\npass")
+    text = told(watched.run("%memcompare fails passes"))
+
+    assert "fails: raised ZeroDivisionError." in text
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nothing", "no watched cell is called 'nothing'; there is 'base'"),
+        ("base --device cuda:9", "did not use 'cuda:9'; they used cpu"),
+        ("base --by step", "none of these cells has steps"),
+        ("base --by epoch", "not by 'epoch'"),
+        ("base --output 1x", "--output is the name of a variable"),
+        ("'base", "No closing quotation"),
+        ("--nonsense", "unrecognized arguments"),
+    ],
+)
+def test_bad_input_says_what_is_allowed(watched: Kernel, line: str, said: str) -> None:
+    """A UsageError, and nothing is shown."""
+    watched.run("%%memwatch -l base -q\npass")
+    result = watched.run(f"%memcompare {line}")
+
+    assert result.displays == ()
+    assert said in result.text("stderr")
+    assert "Traceback" not in result.text("stderr")
+
+
+def test_before_anything_was_watched_it_says_how(watched: Kernel) -> None:
+    """The first thing to do is named."""
+    assert "%%memwatch --label" in watched.run("%memcompare").text("stderr")
+
+
+def test_a_cell_that_runs_is_called_running(watched: Kernel) -> None:
+    """From within the watched cell itself there is nothing to compare yet."""
+    result = watched.run("%%memwatch -l now -q\n%memcompare now")
+    assert "is still running" in result.text("stderr")
+
+
+def test_sessions_and_names_are_compared_from_code(watched: Kernel) -> None:
+    """`hfmem_widget.compare` takes both, and shows itself as a cell's value."""
+    watched.run("%%memwatch -l base -q -o base\npass")
+    watched.run("%%memwatch -l other -q -o other\npass")
+    result = watched.run("import hfmem_widget\nhfmem_widget.compare('base', other)")
+
+    assert result.value is not None
+    assert "against base" in result.value["text/plain"]
+    assert "<table" in result.value["text/html"]
+
+
+def test_the_outputs_survive_without_a_kernel(watched: Kernel) -> None:
+    """A page made of the saved notebook has the table and the picture."""
+    work(watched, "a", 20)
+    work(watched, "b", 40)
+    outputs = [
+        nbformat.v4.new_output("display_data", data=one.content["data"])
+        for one in watched.run("%memcompare a b").displays
+    ]
+    for one in outputs:
+        one["data"].pop(PLOTLY, None)
+    cell = nbformat.v4.new_code_cell("%memcompare a b", outputs=outputs)
+    exporter: Any = HTMLExporter()  # type: ignore[no-untyped-call]
+    page, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+
+    assert "memcompare" in page
+    assert "heap in use since the cell began" in page
+    assert page.count('role="img"') == 1
+
+
+def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None:
+    """A reloaded extension begins anew; an unloaded one has no magic and no thread."""
+    work(watched, "base", 8)
+    watched.run("%reload_ext hfmem_widget")
+    assert "No watched cell has ended yet" in watched.run("%memcompare").text("stderr")
+    watched.run("%unload_ext hfmem_widget")
+    left = watched.run(
+        "import threading\n"
+        "manager = get_ipython().magics_manager\n"
+        "print('memcompare' in manager.magics['line'], 'MemcompareMagics' in manager.registry,"
+        " [one.name for one in threading.enumerate() if 'hfmem' in one.name])"
+    )
+    assert left.text() == "False False []\n"
+
+
+def test_a_fault_in_keeping_never_changes_the_cell(watched: Kernel) -> None:
+    """The cell has its value and its card; a line on stderr says what is missing."""
+    watched.run("import hfmem_widget.history as h\nh.History._keep = lambda *_: 1 / 0")
+    result = watched.run("%%memwatch -l base\n41 + 1")
+
+    assert result.status == "ok"
+    assert result.value is not None
+    assert result.value["text/plain"] == "42"
+    assert watched.run("%memcompare base").displays == ()
