@@ -1,6 +1,6 @@
-"""Following transformers' own ``Trainer`` and ``generate`` with no change to the user's code.
+"""Following optimizers, ``Trainer``, ``generate`` and ``from_pretrained`` with no change to the user's code.
 
-Their methods are surrounded on their classes, as soon as transformers' modules are imported, or now if they
+The methods are surrounded on their classes, as soon as transformers' modules are imported, or now if they
 are. So Trainers built before the extension was loaded are followed too, and nothing of ours stays in one
 that was built. Where nothing is being watched, a surrounded method only asks whether something is.
 """
@@ -13,17 +13,24 @@ from types import ModuleType
 from hfmem_widget.surrounding import restore, surround
 from hfmem_widget.when_imported import WhenImported
 
+TORCH = "torch"
 TRAINER = "transformers.trainer"
 GENERATION = "transformers.generation.utils"
+LOADING = ("transformers.modeling_utils", "peft.peft_model")
 
 _waiting: WhenImported | None = None
 
 
 def attach() -> None:
-    """Follow every Trainer and every ``generate`` from now on; attaching again does nothing."""
+    """Follow all of them from now on; attaching again does nothing."""
     global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
     if _waiting is None:
-        _waiting = WhenImported({TRAINER: _follow_trainers, GENERATION: _follow_generation})
+        followed = {
+            TORCH: _follow_optimizers,
+            TRAINER: _follow_trainers,
+            GENERATION: _follow_generation,
+        }
+        _waiting = WhenImported(followed | dict.fromkeys(LOADING, _follow_loading))
         _waiting.begin()
 
 
@@ -33,6 +40,10 @@ def detach() -> None:
     waiting, _waiting = _waiting, None
     if waiting is not None:
         waiting.end()
+    if "hfmem_widget.optimizers" in sys.modules:
+        from hfmem_widget.optimizers import leave_optimizers
+
+        leave_optimizers()
     if "hfmem_widget.trainer" in sys.modules:
         from hfmem_widget.trainer import leave_trainers
 
@@ -40,6 +51,17 @@ def detach() -> None:
     generation = sys.modules.get(GENERATION)
     if generation is not None:
         restore(generation.GenerationMixin, "generate")
+    if "hfmem_widget.loading" in sys.modules:
+        from hfmem_widget.loading import leave_loading
+
+        for module in filter(None, map(sys.modules.get, LOADING)):
+            leave_loading(module)
+
+
+def _follow_optimizers(_module: ModuleType) -> None:
+    from hfmem_widget.optimizers import follow_optimizers
+
+    follow_optimizers()
 
 
 def _follow_trainers(_module: ModuleType) -> None:
@@ -52,3 +74,9 @@ def _follow_generation(module: ModuleType) -> None:
     from hfmem_widget.spans import span
 
     surround(module.GenerationMixin, "generate", lambda _model: span("generate"))
+
+
+def _follow_loading(module: ModuleType) -> None:
+    from hfmem_widget.loading import follow_loading
+
+    follow_loading(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 
@@ -131,3 +132,76 @@ def test_a_fault_of_ours_leaves_the_call_as_it_is(
 
     assert owner().work(3) == 6
     assert capsys.readouterr().err.count("broken") == 1
+
+
+class Kinds:
+    @classmethod
+    def of_class(cls, number: int = 1) -> tuple[type, int]:
+        return cls, number
+
+    @staticmethod
+    def of_nobody(number: int = 1) -> int:
+        return number
+
+
+class Derived(Kinds):
+    pass
+
+
+def test_a_class_method_is_surrounded_and_restored() -> None:
+    """The context is given the class that it is called on, and it stays a class method."""
+    seen: list[object] = []
+    original = vars(Kinds)["of_class"]
+
+    @contextmanager
+    def around(kind: type) -> Iterator[None]:
+        seen.append(kind)
+        yield
+
+    surround(Kinds, "of_class", around)
+    result = Derived.of_class(2), Kinds().of_class(number=3)
+    restore(Kinds, "of_class")
+
+    assert result == ((Derived, 2), (Kinds, 3))
+    assert seen == [Derived, Kinds]
+    assert vars(Kinds)["of_class"] is original
+
+
+def test_a_static_method_is_surrounded_and_restored() -> None:
+    """With all arguments if that is asked for, however they are given."""
+    seen: list[object] = []
+    original = vars(Kinds)["of_nobody"]
+
+    @contextmanager
+    def around(*args: object, **kwargs: object) -> Iterator[None]:
+        seen.append((args, kwargs))
+        yield
+
+    surround(Kinds, "of_nobody", around, whole_call=True)
+    result = Kinds.of_nobody(2), Kinds().of_nobody(number=3)
+    restore(Kinds, "of_nobody")
+
+    assert result == (2, 3)
+    assert seen == [((2,), {}), ((), {"number": 3})]
+    assert vars(Kinds)["of_nobody"] is original
+
+
+def test_a_function_of_a_module_is_surrounded_and_restored() -> None:
+    """Whoever looks it up in the module calls it in the context."""
+    module = ModuleType("somebody_elses")
+    seen: list[object] = []
+
+    def work(number: int) -> int:
+        return 2 * number
+
+    @contextmanager
+    def around(number: int) -> Iterator[None]:
+        seen.append(number)
+        yield
+
+    module.work = work  # type: ignore[attr-defined]  # a module made here
+    surround(module, "work", around)
+    result = vars(module)["work"](4)
+    restore(module, "work")
+
+    assert (result, seen, vars(module)["work"]) == (8, [4], work)

@@ -1,0 +1,73 @@
+"""The files of a checkpoint, and which of them are completed as their tensors go into a model."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+LONGEST_HEADER = 100_000_000
+"""Bytes; longer ones safetensors does not read either."""
+
+
+class Shards:
+    """Which of a checkpoint's files are completed, as their tensors go into a model.
+
+    Parameters
+    ----------
+    files : sequence of str
+
+    Attributes
+    ----------
+    sizes : dict
+        The bytes of each tensor, by file; empty for files that are not safetensors.
+    """
+
+    def __init__(self, files: Sequence[str] = ()) -> None:
+        self.sizes = {file: _sizes_in(file) for file in files}
+        self._file_of = {name: file for file, sizes in self.sizes.items() for name in sizes}
+        self._waiting: Counter[str] = Counter()
+        self._placing: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> int:
+        """How many files have a tensor that the model takes."""
+        return len(self._waiting)
+
+    def collect(self, name: str) -> None:
+        """Take note of a tensor that the model takes."""
+        file = self._file_of.get(name)
+        if file is not None:
+            self._waiting[file] += 1
+
+    def place(self, names: Iterable[str]) -> Iterator[tuple[int, bool]]:
+        """Take note of the tensors that go into the model now: those before them are in it.
+
+        Yields
+        ------
+        tuple of int and bool
+            The bytes of each of those, and whether a file is completed with it.
+        """
+        placed, self._placing = self._placing, tuple(names)
+        for name in placed:
+            file = self._file_of.pop(name, None)
+            if file is not None:
+                self._waiting[file] -= 1
+                yield self.sizes[file][name], not self._waiting[file]
+
+
+def _sizes_in(file: str) -> dict[str, int]:
+    """Return the bytes of each tensor in a file of safetensors; nothing of any other file."""
+    try:
+        if not file.endswith(".safetensors"):
+            return {}
+        with Path(file).open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length)) if length <= LONGEST_HEADER else {}
+        header.pop("__metadata__", None)
+        return {
+            name: one["data_offsets"][1] - one["data_offsets"][0] for name, one in header.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return {}  # transformers, which reads it next, knows better what to say

@@ -1,0 +1,96 @@
+"""`from_pretrained` in a watched cell of a real kernel: what is told live, and afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.drive import Kernel
+
+MODEL = """
+import tempfile, time, torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, core_model_loading
+from transformers import modeling_utils
+from transformers.utils import logging
+logging.disable_progress_bar()
+shape = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2)
+made = LlamaForCausalLM(LlamaConfig(**shape))
+folder = tempfile.mkdtemp()
+made.save_pretrained(folder, max_shard_size="60KB")
+"""
+SLOWLY = """
+set_param = core_model_loading.set_param_for_module
+def slow(*args, **kwargs):
+    time.sleep(0.02)
+    return set_param(*args, **kwargs)
+core_model_loading.set_param_for_module = slow
+"""
+LOAD = "%%memwatch -o kept -l load\nmodel = AutoModelForCausalLM.from_pretrained(folder)"
+TOLD = "print(*(f'{one.kind}: {one.label}: {one.outcome}' for one in kept.spans[1:]), sep='\\n')"
+SHARDS = [f"shard: shard {number} of 4: done" for number in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def loaded(kernel: Kernel) -> Kernel:
+    """Return a kernel with the extension, and a checkpoint of four shards."""
+    assert kernel.run("%load_ext hfmem_widget").status == "ok"
+    assert kernel.run(MODEL).status == "ok"
+    return kernel
+
+
+def test_a_watched_cell_tells_its_load_and_its_shards(loaded: Kernel) -> None:
+    """And the weights are those of the checkpoint, to the bit."""
+    result = loaded.run(LOAD)
+    told = loaded.run(TOLD).text().splitlines()
+    same = loaded.run(
+        "print(all(torch.equal(one, other) for one, other in "
+        "zip(made.state_dict().values(), model.state_dict().values(), strict=True)))"
+    )
+
+    assert result.status == "ok"
+    assert told == ["load: load LlamaForCausalLM: done", *SHARDS]
+    assert same.text() == "True\n"
+
+
+def test_which_shard_is_loaded_is_told_live(loaded: Kernel) -> None:
+    """Whoever looks at the chart meanwhile reads it in its status."""
+    loaded.run(SLOWLY)
+    result = loaded.run(LOAD)
+    paths = [
+        one.content["data"]["content"].get("status", {}).get("path", [])
+        for one in result.comms
+        if one.kind == "comm_msg" and "content" in one.content["data"]
+    ]
+
+    assert ["load", "load LlamaForCausalLM", "shard 2 of 4"] in paths
+
+
+def test_a_load_that_fails_is_the_cells_own_error(loaded: Kernel) -> None:
+    """Shown once, with the library's own words, and the load says how it ended."""
+    loaded.run("import os; os.remove(f'{folder}/model-00002-of-00004.safetensors')")
+    bare = loaded.run("AutoModelForCausalLM.from_pretrained(folder)")
+    result = loaded.run(LOAD)
+    told = loaded.run(TOLD).text()
+
+    assert result.status == bare.status == "error"
+    assert [one.content["ename"] for one in result.errors] == [bare.errors[0].content["ename"]]
+    assert result.errors[0].content["evalue"] == bare.errors[0].content["evalue"]
+    assert told.startswith("load: load LlamaForCausalLM: raised")
+
+
+def test_reloading_the_extension_leaves_one_of_each(loaded: Kernel) -> None:
+    """After a hundred times a load is told once, and unloading puts the library's own methods back."""
+    loaded.run(
+        "for _ in range(100):\n    get_ipython().run_line_magic('reload_ext', 'hfmem_widget')\n"
+    )
+    loaded.run(LOAD)
+    told = loaded.run(TOLD).text().splitlines()
+    left = loaded.run(
+        "%unload_ext hfmem_widget\n"
+        "owner = modeling_utils.PreTrainedModel\n"
+        "print([hasattr(vars(owner)[one].__func__, '__wrapped__') and\n"
+        "       vars(owner)[one].__func__.__code__.co_filename.endswith('surrounding.py')\n"
+        "       for one in ('from_pretrained', '_load_pretrained_model')])"
+    )
+
+    assert told == ["load: load LlamaForCausalLM: done", *SHARDS]
+    assert left.text().splitlines()[-1] == "[False, False]"
