@@ -21,7 +21,7 @@ Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
 
 The key tells storages apart that live at the same time; it is the address of one, so it means nothing later.
-The device is "cpu" (pinned memory too), "cuda:0", "mps:0", …, or `MANAGED`. The dtype is what the storage is
+The device is "cpu", "cuda:0", "mps:0", …, or `MANAGED` (pinned memory too). The dtype is what the storage is
 read as: the packed one, where it is quantised.
 """
 

@@ -72,7 +72,7 @@ def test_the_parts_come_to_the_process_use_at_every_tick(run_python: Run) -> Non
         TRAINER
         + """
 import pynvml, os
-trainer = make_trainer([128] * 24, layers=24)
+trainer = make_trainer([128] * 60, layers=24)
 rows = []
 def note(session):
     sample = session.last_sample
@@ -88,7 +88,7 @@ pynvml.nvmlInit()
 handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 listed = [one.usedGpuMemory for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
           if one.pid == os.getpid()][0]
-rows = rows[2:]
+rows = rows[len(rows) // 2:]  # CUDA loads its libraries piece by piece in the first steps
 report([len(rows), [max(abs(parts - process) for parts, process, _, _ in rows),
                     sorted(abs(parts - used) for parts, _, used, _ in rows)[int(len(rows) * 0.9)]],
         session.latest("cuda:0/context"), listed - torch.cuda.memory_reserved(0)])
