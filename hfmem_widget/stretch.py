@@ -47,7 +47,7 @@ class Watch(ContextDecorator):
     follow : callable, optional
         Takes the monitor and the session, and tells something within the watch apart until it ends.
     subjects : tuple of object
-        Models and optimizers whose tensors are counted. Only their being there is watched: none is kept alive.
+        Models and optimizers whose tensors are counted; none is kept alive by it.
     """
 
     def __init__(

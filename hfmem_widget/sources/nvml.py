@@ -220,7 +220,7 @@ class NvmlSource:
         return self._gpu(None, uuid)
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
-        return Gpu(self._nvml, handle, label, self._pids, self._note, self._reserved)
+        return Gpu(self._nvml, handle, label, self._pids, self._note, reserved=self._reserved)
 
     def _explain_process_ids(self) -> None:
         if not any(gpu.listed for gpu in self._gpus):

@@ -67,6 +67,7 @@ class Gpu:
         label: str,
         pids: ProcessIds,
         note: Callable[[str], None],
+        *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
     ) -> None:
         self.handle = handle

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, SpanKind, Timeline
-from hfmem_widget.testing import STARTED_AT, FakeClock
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.testing.stage import STARTED_AT
 from hfmem_widget.units import MIB
 from hfmem_widget.view import widget
 from hfmem_widget.view.protocol import Buffers, Message
