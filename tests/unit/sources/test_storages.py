@@ -503,7 +503,7 @@ class TestBesideMalloc:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_devices() -> None:
-    """A tensor on a GPU is told by the GPU's key; pinned memory is the driver's, and so in no heap's count."""
+    """A tensor on a GPU is told by the GPU's key; pinned memory is the driver's, in no heap's count."""
     there = torch.zeros(4, device="cuda")
     pinned = torch.zeros(4).pin_memory()
 

@@ -1,0 +1,139 @@
+"""Trainings and other cells, as scripts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hfmem_widget.session import Certainty, Session
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.units import GIB, MIB
+
+
+def _train(
+    stage: Stage,
+    steps: int,
+    seconds: float,
+    keys: Sequence[str],
+    top: float,
+    *,
+    weights: float | None = 0.18,
+) -> None:
+    """Weights, then steps whose activations rise and fall; optimizer states come with the first and stay.
+
+    `weights` is their share of the top, None where nobody knows what the tensors are.
+    """
+    chance = random.Random(7)  # noqa: S311  (a script, not a secret)
+    share_found = weights or 0.0
+    of_model = {"weights": 0.985 * share_found * top, "buffers": 0.015 * share_found * top}
+    gradients, states = {"gradients": of_model["weights"]}, {"optimizer": 2 * of_model["weights"]}
+    if weights is None:
+        of_model = gradients = states = {}
+    stage.hold(dict.fromkeys(keys, top * 0.18), seconds * 0.1, of_model)
+    evaluate_after = steps * 2 // 3
+    kept = top * 0.537
+    worst = chance.randrange(steps // 3, steps)
+    with stage.span("train", "train"):
+        for step in range(steps):
+            share = 1.0 if step == worst else 0.82 + 0.15 * chance.random()
+            with stage.span("step", f"step {step + 1}"):
+                took = seconds * 0.78 / steps
+                stage.hold(
+                    {key: top * share * (1 - 0.03 * at) for at, key in enumerate(keys)}, took * 0.55
+                )
+                stage.hold(dict.fromkeys(keys, top * 0.715), took * 0.3, gradients)
+                stage.hold(dict.fromkeys(keys, kept), took * 0.15, dict.fromkeys(gradients, 0.0))
+                stage.find(keys, states)
+            if step + 1 == evaluate_after:
+                with stage.span("evaluate", "evaluate"):
+                    stage.hold(dict.fromkeys(keys, kept * 1.12), seconds * 0.06)
+                    stage.hold(dict.fromkeys(keys, kept), seconds * 0.06)
+
+
+def training(
+    certainty: Certainty = "exact", outcome: str = "done", top: float = 6.99 * GIB
+) -> Session:
+    """Play an H200 training run with steps."""
+    stage = Stage("fine-tune", gpus=1)
+    stage.certainty = certainty
+    with stage.span("cell", "fine-tune", outcome):
+        _train(stage, 31, 11.6, ["cuda:0"], top)
+    return stage.finish()
+
+
+def eight_gpus() -> Session:
+    """Play eight GPUs at work."""
+    stage = Stage("pretrain", gpus=8)
+    with stage.span("cell", "pretrain"):
+        _train(stage, 24, 96.0, [f"cuda:{index}" for index in range(8)], 121.4 * GIB)
+    return stage.finish()
+
+
+def two_gpus() -> Session:
+    """Play two of four GPUs at work, and nothing of a model found."""
+    stage = Stage("pipeline", gpus=4)
+    with stage.span("cell", "pipeline"):
+        _train(stage, 12, 7.5, ["cuda:0", "cuda:1"], 18.2 * GIB, weights=None)
+    return stage.finish()
+
+
+def on_cpu() -> Session:
+    """Play a run without a GPU."""
+    stage = Stage("tiny-bert", gpus=0)
+    stage.session.notes.append("No GPU is visible to this process, so its own memory is shown.")
+    with stage.span("cell", "tiny-bert"):
+        _train(stage, 9, 6.2, ["cpu"], 0.9 * GIB, weights=0.11)
+    return stage.finish()
+
+
+def short() -> Session:
+    """Play a cell of 10 ms."""
+    stage = Stage("x = model(**batch)", gpus=1)
+    with stage.span("cell", "x = model(**batch)"):
+        stage.hold({"cuda:0": 212 * MIB}, 0.006)
+        stage.hold({"cuda:0": 3.5 * MIB}, 0.004)
+    return stage.finish()
+
+
+def hour_with_gaps() -> Session:
+    """Play an hour with gaps in it."""
+    stage = Stage("overnight", gpus=1, interval=0.5)
+    stage.session.notes.append(
+        "The poller slowed down from 100 ms to 500 ms, since a tick took long."
+    )
+    with stage.span("cell", "overnight"):
+        stage.hold({"cuda:0": 22 * GIB}, 40.0, {"weights": 21.9 * GIB, "buffers": 0.1 * GIB})
+        for epoch in range(3):
+            with stage.span("epoch", f"epoch {epoch + 1}"):
+                _steps(stage, epoch)
+            with stage.span("save", "save"):
+                stage.sleep_unsampled(95.0)
+    return stage.finish()
+
+
+def _steps(stage: Stage, epoch: int) -> None:
+    chance = random.Random(epoch)  # noqa: S311  (a script, not a secret)
+    for step in range(160):
+        with stage.span("step", f"step {160 * epoch + step + 1}"):
+            stage.hold({"cuda:0": (88 + 16 * chance.random()) * GIB}, 4.0)
+            stage.hold({"cuda:0": 88 * GIB}, 1.5, {"gradients": 21.9 * GIB})
+            stage.hold({"cuda:0": 66 * GIB}, 1.2, {"gradients": 0.0})
+            stage.find(["cuda:0"], {"optimizer": 43.8 * GIB})
+
+
+def failed() -> Session:
+    """Play a cell that failed when memory was nearly full."""
+    return training(outcome="raised OutOfMemoryError", top=138.7 * GIB)
+
+
+def at_least() -> Session:
+    """Play a run whose peak is only a lower bound."""
+    return training(certainty="at least")
+
+
+def idle() -> Session:
+    """Play an interrupted cell that left the GPU alone."""
+    stage = Stage("plot the losses", gpus=1)
+    with stage.span("cell", "plot the losses", "interrupted"):
+        stage.hold({"cpu": 0.24 * GIB}, 2.4)
+    return stage.finish()

@@ -1,0 +1,136 @@
+"""Trainings told apart into steps, as scripts."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from functools import cache
+from typing import Final
+
+from hfmem_widget.session import DeviceSteps, Session, Span, StepGroup, Steps
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.units import GIB, MIB
+
+
+class _Batches:
+    """Batches of eight sequences, the longest of which decides what a step takes."""
+
+    def __init__(self, kept: float, per_token: float, worst: int) -> None:
+        self._chance = random.Random(11)  # noqa: S311  (a script, not a secret)
+        self._kept = kept
+        self._per_token = per_token
+        self._worst = worst
+
+    def draw(self, step: int) -> dict[str, float]:
+        """Return what is counted in a step; one batch is longer than all others."""
+        longest = 144 if step == self._worst else self._chance.randrange(32, 129)
+        tokens, content = 8 * longest, 8 * longest - self._chance.randrange(2 * longest)
+        return {
+            "step": step,
+            "samples": 8,
+            "longest": longest,
+            "tokens": tokens,
+            "content_tokens": content,
+            "largest_batch": tokens,
+        }
+
+    def peak(self, tokens: float) -> float:
+        return self._kept + self._per_token * tokens
+
+
+def with_steps() -> Session:
+    """Play a training whose steps take different batches, with its phases, evaluations and saves."""
+    stage, kept = Stage("fine-tune", gpus=1), 3.75 * GIB
+    batches = _Batches(kept, 2.9 * MIB, 37)
+    with stage.span("cell", "fine-tune"):
+        stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
+        with stage.span("train", "train") as train:
+            stage.session.count(train.id, {"steps": 60, "epochs": 3})
+            for epoch in range(3):
+                with stage.span("epoch", f"epoch {epoch + 1} of 3"):
+                    for step in range(20 * epoch + 1, 20 * epoch + 21):
+                        _step(stage, batches, step, kept)
+                with stage.span("evaluate", "evaluate"):
+                    stage.hold({"cuda:0": kept + 0.4 * GIB}, 0.5)
+                    stage.hold({"cuda:0": kept}, 0.5)
+                with stage.span("save", f"checkpoint-{20 * epoch + 20}"):
+                    stage.hold({"cuda:0": kept}, 0.4)
+    return stage.finish()
+
+
+def _step(stage: Stage, batches: _Batches, step: int, kept: float) -> None:
+    counts = batches.draw(step)
+    peak = batches.peak(counts["tokens"])
+    with stage.span("step", f"step {step}") as span:
+        with stage.span("forward", "forward"):
+            stage.hold({"cuda:0": 0.96 * peak}, 0.08)
+        with stage.span("backward", "backward"):
+            stage.hold({"cuda:0": peak}, 0.03)
+            stage.hold({"cuda:0": kept + 0.62 * GIB}, 0.09, {"gradients": 0.61 * GIB})
+        with stage.span("optimizer", "optimizer"):
+            stage.hold({"cuda:0": kept + 0.7 * GIB}, 0.01)
+            stage.hold({"cuda:0": kept}, 0.02, {"gradients": 0.0})
+            stage.find(["cuda:0"], {"optimizer": 2.44 * GIB})
+        stage.session.count(span.id, counts)
+
+
+_LONG_EPOCHS: Final = 4
+_LONG_STEPS: Final = 100_000
+_LONG_STEP_SECONDS: Final = 0.4
+_LONG_TOP: Final = 20 * GIB
+
+
+def hundred_thousand_steps() -> Session:
+    """Play a training of 100,000 steps."""
+    stage, kept = Stage("pretrain", gpus=1, interval=30.0), 66 * GIB
+    epochs: list[Span] = []
+    with stage.span("cell", "pretrain"):
+        stage.hold({"cuda:0": kept}, 300.0, {"weights": 21.9 * GIB, "buffers": 0.1 * GIB})
+        stage.find(["cuda:0"], {"optimizer": 43.8 * GIB, "unattributed": 0.2 * GIB})
+        with stage.span("train", "train") as train:
+            stage.session.count(train.id, {"steps": _LONG_STEPS, "epochs": _LONG_EPOCHS})
+            for epoch in range(_LONG_EPOCHS):
+                with stage.span("epoch", f"epoch {epoch + 1} of {_LONG_EPOCHS}") as span:
+                    epochs.append(span)
+                    for stretch in range(50):
+                        has_worst = (epoch, stretch) == (2, 22)
+                        top = _LONG_TOP if has_worst else 0.85 * _LONG_TOP
+                        stage.hold({"cuda:0": kept + top}, 100.0)
+                        stage.hold({"cuda:0": kept}, 100.0)
+                with stage.span("evaluate", "evaluate"):
+                    stage.hold({"cuda:0": kept + 4 * GIB}, 500.0)
+                with stage.span("save", "save"):
+                    stage.hold({"cuda:0": kept}, 60.0)
+    session = stage.finish()
+    # A span for each would take ten seconds; what is left of so many is the table anyway.
+    session.steps = deepcopy(_long_steps(tuple((one.id, one.start) for one in epochs)))
+    return session
+
+
+@cache
+def _long_steps(epochs: tuple[tuple[int, float], ...]) -> Steps:
+    steps = Steps()
+    batches = _Batches(66 * GIB, _LONG_TOP / (8 * 144), 61_337)
+    for step in range(1, _LONG_STEPS + 1):
+        of_epoch, within = divmod(step - 1, _LONG_STEPS // _LONG_EPOCHS)
+        parent, began = epochs[of_epoch]
+        start = began + within * _LONG_STEP_SECONDS
+        counts = batches.draw(step)
+        peak = batches.peak(counts["tokens"])
+        phases = {"forward": 0.96 * peak, "backward": peak, "optimizer": 67 * GIB}
+        device = DeviceSteps(peak, "exact", peak, step, counts["tokens"], 66 * GIB, phases)
+        steps.append(
+            StepGroup(
+                parent=parent,
+                first=step,
+                last=step,
+                start=start,
+                stop=start + 0.98 * _LONG_STEP_SECONDS,
+                samples=counts["samples"],
+                longest=counts["longest"],
+                tokens=counts["tokens"],
+                content_tokens=counts["content_tokens"],
+                devices={"cuda:0": device},
+            )
+        )
+    return steps
