@@ -82,12 +82,17 @@ def end_of(session: Session, span: Span, device: Device) -> Anatomy:
 
 
 def devices_with_parts(session: Session) -> tuple[Device, ...]:
-    """Return the devices on which tensors of models or optimizers were found."""
+    """Return the devices on which tensors of models or optimizers were found at any time."""
     return tuple(
         device
         for device in session.devices
-        if any(session.latest(f"{device.key}/{metric}") > 0 for metric in HELD)
+        if any(_was_ever_held(session, f"{device.key}/{metric}") for metric in HELD)
     )
+
+
+def _was_ever_held(session: Session, key: str) -> bool:
+    column = session.index(key)
+    return column is not None and bool((session.timeline.high[:, column] > 0).any())
 
 
 def _device(session: Session, key: str) -> Device:

@@ -19,7 +19,7 @@ from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.tensors import TensorSource
 
 SHARE = 0.002
-"""Of the time: what counting may take at edges that are many. Of 10,000 tensors one pass takes 20 ms."""
+"""Of the time: what counting may take at edges that are many. Of 10,000 parameters, with what AdamW keeps of them, a pass takes 0.1 s."""
 
 ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict", "load"})
 """At the edges of these everything is counted, whatever it costs: they are few, and people compare them."""

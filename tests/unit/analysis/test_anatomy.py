@@ -330,6 +330,14 @@ def test_devices_on_which_nothing_was_found_have_no_parts() -> None:
     assert devices_with_parts(script.session) == (script.device,)
 
 
+def test_a_model_that_is_gone_was_there() -> None:
+    """What a function trained and let go of is told on the card of its cell."""
+    script = Script()
+    script.read(allocated=GIB, weights=GIB)
+    script.read(allocated=0.0, weights=0.0)
+    assert devices_with_parts(script.session) == (script.device,)
+
+
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 @pytest.mark.parametrize("at", ["now", "peak"])
 def test_every_run_has_an_anatomy_on_every_device(name: str, at: str) -> None:
