@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from hfmem_widget.analysis.comparison import Comparison
+    from hfmem_widget.comparing import compare
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
+    from hfmem_widget.forecast.fit import fit
+    from hfmem_widget.forecast.room import max_memory
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.session import (
         Anatomy,
@@ -34,6 +38,7 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "Anatomy": "session",
+    "Comparison": "analysis.comparison",
     "Device": "session",
     "Finding": "session",
     "HFMemError": "errors",
@@ -49,12 +54,16 @@ _HOMES = {
     "Timeline": "session",
     "WatchOptions": "options",
     "WatchStateError": "errors",
+    "compare": "comparing",
+    "fit": "forecast.fit",
+    "max_memory": "forecast.room",
     "span": "spans",
     "watch": "watching",
 }
 
 __all__ = [
     "Anatomy",
+    "Comparison",
     "Device",
     "Finding",
     "HFMemError",
@@ -70,6 +79,9 @@ __all__ = [
     "Timeline",
     "WatchOptions",
     "WatchStateError",
+    "compare",
+    "fit",
+    "max_memory",
     "span",
     "watch",
 ]

@@ -28,35 +28,63 @@ MAY_IMPORT = {
     "spans": GROUND | {"session", "monitor"},
     "trainer": GROUND
     | {"session", "monitor", "view", "options", "training", "stretch", "surrounding"},
-    "attaching": GROUND | {"spans", "trainer", "surrounding", "when_imported"},
+    "attaching": GROUND
+    | {"spans", "trainer", "loading", "optimizers", "surrounding", "when_imported"},
+    "loading": GROUND | {"session", "monitor", "shards", "surrounding"},
+    "shards": GROUND,
+    "optimizers": GROUND | {"monitor", "surrounding"},
     "surrounding": {"faults"},
     "when_imported": {"faults"},
-    "stretch": GROUND | {"session", "monitor", "view", "options"},
-    "watching": GROUND | {"monitor", "view", "options", "stretch", "training", "trainer"},
+    "stretch": GROUND | {"session", "monitor", "view", "options", "optimizers"},
+    "watching": GROUND
+    | {"session", "monitor", "view", "options", "stretch", "training", "trainer", "optimizers"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
-    "history": GROUND | {"session", "analysis"},
-    "forecast": GROUND | {"session"},
+    "history": GROUND | {"session", "analysis", "keeping"},
+    "keeping": GROUND | {"session", "analysis", "view"},
+    "comparing": GROUND | {"session", "analysis", "history", "keeping", "stretch"},
+    # What is free is read on the user's own request, by those who know how; view takes only its dataclasses.
+    "forecast": GROUND | {"session", "sources"},
     "magics": GROUND
     | {"session", "monitor", "analysis", "forecast", "view", "options", "history"}
-    | {"stretch", "every_cell", "attaching"},
+    | {"stretch", "every_cell", "attaching", "comparing", "watching"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
 
+ON_META = {
+    f"forecast/{name}.py"
+    for name in ("as_on_device", "backward", "checkpointing", "dry_run", "inputs", "live_bytes")
+} | {"forecast/on_meta.py", "forecast/predict.py"}
+"""What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""
+
 HOMES = {
-    "torch": {"sources/torch_cuda.py", "watching.py"},
+    "torch": {"sources/torch_cuda.py", "watching.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
-    "transformers": {"trainer.py", "watching.py"},
+    "transformers": {"trainer.py", "watching.py", "forecast/on_meta.py", "forecast/checkpoint.py"},
     "anywidget": {"view/widget.py"},
-    "IPython": {"magics/__init__.py", "magics/memwatch.py", "magics/report.py", "__init__.py"},
-    "plotly": {"view/figure.py", "session/session.py"},
+    "IPython": {
+        "magics/__init__.py",
+        "magics/memanatomy.py",
+        "magics/memcompare.py",
+        "magics/memfit.py",
+        "magics/memwatch.py",
+        "magics/report.py",
+        "__init__.py",
+    },
+    "plotly": {"view/figure.py", "session/session.py", "session/model.py"},
     "threading.Thread": {"monitor/ticker.py"},
 }
-"""The one file that may touch each of these (`__init__`, `session` and `watching` only for type checkers)."""
+"""The one file that may touch each of these (`__init__`, `session`, `watching` for type checkers)."""
 
-METHODS_WHERE_USERS_LOOK = {("session/session.py", "view"), ("session/session.py", "analysis")}
-"""`Session.figure()` and `Session.anatomy()`: the imports against the arrow, inside methods."""
+METHODS_WHERE_USERS_LOOK = {
+    ("session/session.py", "view"),
+    ("session/session.py", "analysis"),
+    ("session/model.py", "view"),
+    ("analysis/comparison.py", "view"),
+    ("forecast/model.py", "view"),
+}
+"""`Session.figure()` and `.anatomy()`; how `Anatomy` and `Comparison` show themselves: in methods."""
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -1,0 +1,125 @@
+"""A forecast out of what a dry run and the rules say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from hfmem_widget.forecast.dry_run import Inference, Step
+from hfmem_widget.forecast.model import Bound, Forecast, ForecastPart, Setting
+from hfmem_widget.forecast.optimizers import Needs
+from hfmem_widget.units import format_bytes
+
+FROM_SHAPES: Final = "shapes and types"
+FROM_A_RULE: Final = "rule on the shapes"
+FROM_A_DRY_RUN: Final = "dry run on meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a model before it is run.
+
+    Attributes
+    ----------
+    name : str
+    setting : Setting
+    weights, buffers : int
+        Bytes.
+    unpacked : int
+        Bytes of the largest quantised weight when it is unpacked; 0 without such.
+    parameters, trainable : int
+        Elements.
+    """
+
+    name: str
+    setting: Setting
+    weights: int
+    buffers: int
+    unpacked: int
+    parameters: int
+    trainable: int
+
+    @property
+    def held(self) -> tuple[ForecastPart, ...]:
+        """The parts that are there from the beginning."""
+        source = "bitsandbytes' rule" if self.setting.quantized else FROM_SHAPES
+        return (
+            _part("weights", self.weights, source),
+            _part("buffers", self.buffers, FROM_SHAPES),
+        )
+
+    @property
+    def bound(self) -> Bound:
+        """How a dry run of it is meant: kernels of a GPU may take more than they keep."""
+        return "estimate" if self.setting.device == "cuda" or self.unpacked else "exact"
+
+
+def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
+    """Return the forecast of a training step."""
+    # Above weights, buffers and states: what there is in all, and what of it is gradients.
+    above = {
+        "forward": (step.forward.bytes + known.unpacked, step.forward.gradients),
+        "backward": (step.backward.bytes + known.unpacked, step.backward.gradients),
+        "optimizer": (step.gradients + needed.temporaries, step.gradients),
+    }
+    moment = max(above, key=lambda name: above[name][0])
+    most, gradients = above[moment]
+    by_rule = moment == "optimizer"
+    parts = (
+        *known.held,
+        ForecastPart(
+            "optimizer", needed.states, needed.states + needed.paged, FROM_A_RULE, "exact"
+        ),
+        ForecastPart("gradients", gradients, step.gradients, FROM_SHAPES, "exact"),
+        ForecastPart(
+            "activations",
+            most - gradients,
+            max(total - complete for total, complete in above.values()),
+            FROM_A_RULE if by_rule else FROM_A_DRY_RUN,
+            "upper" if by_rule else known.bound,
+        ),
+    )
+    notes = [f"{format_bytes(step.kept)} are kept from the forward pass for the backward pass."]
+    if needed.paged:
+        notes.append(
+            f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
+            "when the device is full."
+        )
+    base = known.weights + known.buffers + needed.states
+    peaks = {name: base + total for name, (total, _) in above.items()}
+    return _forecast(known, parts, moment, peaks, tuple(notes))
+
+
+def of_inference(known: Known, run: Inference) -> Forecast:
+    """Return the forecast of a forward pass."""
+    rest = run.peak + known.unpacked - run.kv_cache
+    parts = (
+        *known.held,
+        _part("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
+        _part("activations", rest, FROM_A_DRY_RUN, known.bound),
+    )
+    return _forecast(known, parts, "forward", {"forward": sum(part.bytes for part in parts)})
+
+
+def _part(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
+    return ForecastPart(name, size, size, source, bound)
+
+
+def _forecast(
+    known: Known,
+    parts: tuple[ForecastPart, ...],
+    moment: str,
+    peaks: dict[str, int],
+    notes: tuple[str, ...] = (),
+) -> Forecast:
+    return Forecast(
+        model=known.name,
+        setting=known.setting,
+        parts=tuple(part for part in parts if part.full),
+        total=peaks[moment],
+        moment=moment,
+        peaks=peaks,
+        parameters=known.parameters,
+        trainable=known.trainable,
+        notes=notes,
+    )

@@ -1,0 +1,181 @@
+"""A backward pass that does not run autograd's engine.
+
+On a machine with GPUs the engine's first run starts a thread for each of them: CUDA is asked how many there
+are, and from then on no forked child can train. A graph on the meta device needs none of that. Its nodes are
+called one after the other, latest first, as the engine would, and dropped when they are done, which frees
+what they had saved.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+Accumulated = Callable[[torch.Tensor], None]
+"""Takes a tensor that has just got a gradient, or more of it."""
+
+
+def run_backward(
+    outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
+    accumulated: Accumulated = lambda _: None,
+) -> None:
+    """Give every leaf that the outputs depend on its gradient.
+
+    Parameters
+    ----------
+    outputs : list of (tensor, gradient or None)
+        Emptied, so that nothing here keeps the graph; nor should the caller.
+    accumulated : callable
+        Told of each leaf that got a gradient.
+    """
+    walk = _Walk(accumulated)
+    while outputs:
+        output, grad = outputs.pop()
+        if output.grad_fn is not None:
+            walk.begin(output, torch.ones_like(output) if grad is None else grad)
+        del output, grad
+    with torch.no_grad():
+        walk.run()
+
+
+class _Walk:
+    def __init__(self, accumulated: Accumulated) -> None:
+        self._accumulated = accumulated
+        self._awaited: dict[Any, int] = {}
+        self._grads: dict[Any, dict[int, tuple[torch.Tensor, bool]]] = {}
+        self._roots: list[Any] = []
+        self._owners: dict[Any, Any] = {}
+
+    def begin(self, output: torch.Tensor, grad: torch.Tensor) -> None:
+        node = output.grad_fn
+        self._roots.append(node)
+        self._awaited.setdefault(node, 0)
+        self._keep(node, output)
+        self._give(node, output.output_nr, grad, owned=False)
+
+    def run(self) -> None:
+        self._count()
+        ready: list[tuple[int, int, Any]] = []
+        tickets = count()  # no two entries are alike, so nodes are never compared
+        for node in self._roots:
+            if not self._awaited[node]:
+                heapq.heappush(ready, (_order(node), next(tickets), node))
+        self._roots.clear()
+        while ready:
+            node = heapq.heappop(ready)[2]
+            del self._awaited[node]
+            for following in self._step(node):
+                heapq.heappush(ready, (_order(following), next(tickets), following))
+            self._owners.pop(node, None)
+            del node
+
+    def _keep(self, node: Any, owner: Any) -> None:
+        """Keep what owns a node: before torch 2.13, the Python object of one written in Python did not."""
+        if isinstance(node, BackwardCFunction):
+            self._owners[node] = owner
+
+    def _count(self) -> None:
+        """Count for each node how many others it has to wait for."""
+        waiting, seen = list(dict.fromkeys(self._roots)), set(self._roots)
+        while waiting:
+            for following, _ in waiting.pop().next_functions:
+                if following is None:
+                    continue
+                self._awaited[following] = self._awaited.get(following, 0) + 1
+                if following not in seen:
+                    seen.add(following)
+                    waiting.append(following)
+
+    def _step(self, node: Any) -> Iterator[Any]:
+        given = self._grads.pop(node, {})
+        if hasattr(node, "variable"):
+            for grad, owned in given.values():
+                self._accumulate(node.variable, grad, owned=owned)
+            return
+        grads = [given[at][0] if at in given else None for at in range(_inputs(node, given))]
+        theirs = {_storage(grad) for grad in grads if grad is not None}
+        given.clear()
+        made = _called(node, grads)
+        grads.clear()
+        edges = node.next_functions
+        if len(made) > len(edges):
+            # A function's inputs that are no tensors have no edge, and nothing is made for them.
+            made = [grad for grad in made if grad is not None] or made
+        storages = [None if grad is None else _storage(grad) for grad in made]
+        for at, (following, number) in enumerate(edges):
+            if following is None:
+                continue
+            if at < len(made) and made[at] is not None:
+                owned = storages[at] not in theirs and storages.count(storages[at]) == 1
+                self._give(following, number, made[at], owned=owned)
+                made[at] = None
+            self._keep(following, node)
+            self._awaited[following] -= 1
+            if not self._awaited[following]:
+                yield following
+
+    def _give(self, node: Any, at: int, grad: torch.Tensor, *, owned: bool) -> None:
+        shaped = _as_expected(node, at, grad)
+        owned = owned or shaped is not grad
+        held = self._grads.setdefault(node, {})
+        if at not in held:
+            held[at] = (shaped, owned)
+        elif held[at][1]:
+            held[at][0].add_(shaped)
+        else:
+            held[at] = (held[at][0] + shaped, True)
+
+    def _accumulate(self, leaf: torch.Tensor, grad: torch.Tensor, *, owned: bool) -> None:
+        if leaf.grad is not None:
+            leaf.grad.add_(grad)
+        else:
+            is_whole = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
+            leaf.grad = grad.detach() if owned and is_whole else grad.clone()
+        self._accumulated(leaf)
+
+
+def _called(node: Any, grads: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    made = node.apply(*grads) if isinstance(node, BackwardCFunction) else node(*grads)
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def _order(node: Any) -> int:
+    """Return what comes first: gradients to keep, then what was computed last."""
+    return -(2**63) if hasattr(node, "variable") else -int(node._sequence_nr())  # noqa: SLF001  (graph's order)
+
+
+def _inputs(node: Any, given: Mapping[int, object]) -> int:
+    """Return how many gradients a node takes; of a function written in Python, at least those it is given."""
+    expected = _expected(node)
+    return max(given, default=-1) + 1 if expected is None else len(expected)
+
+
+def _expected(node: Any) -> Any:
+    """Return what the engine validates gradients against; None for a function that does not tell."""
+    try:
+        return node._input_metadata  # noqa: SLF001  (shapes and types of a node are nowhere public)
+    except RuntimeError:  # before torch 2.13, those written in Python
+        return None
+
+
+def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
+    """Sum what was broadcast, and cast what was promoted, as the engine does between nodes."""
+    if hasattr(node, "variable"):
+        shape, dtype = node.variable.shape, node.variable.dtype
+    else:
+        expected = _expected(node)
+        if expected is None:
+            return grad
+        shape, dtype = tuple(expected[at].shape), expected[at].dtype
+    if tuple(grad.shape) != tuple(shape):
+        grad = grad.sum_to_size(tuple(shape))
+    return grad if grad.dtype == dtype else grad.to(dtype)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (the identity of a storage is nowhere public)

@@ -1,0 +1,313 @@
+"""What a model will need, part by part, before anything is loaded; and what one that is there should need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
+from typing import Any, Final
+
+import torch
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.forecast import optimizers
+from hfmem_widget.forecast.assembled import Known, of_inference, of_training
+from hfmem_widget.forecast.checkpointing import is_checkpointed
+from hfmem_widget.forecast.dry_run import GRANULARITY, inference, training_step
+from hfmem_widget.forecast.inputs import batch_for
+from hfmem_widget.forecast.model import Forecast, Setting
+from hfmem_widget.forecast.on_meta import copy_of, from_config, storages, with_lora
+from hfmem_widget.forecast.optimizers import Trained
+from hfmem_widget.forecast.quantized import checked, quantized_bytes
+from hfmem_widget.labels import plain
+
+HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
+
+Lora = int | tuple[int, Iterable[str]]
+"""The rank of the adapters, and where they go; without that, where peft puts them."""
+
+
+def predict(
+    model_or_config: Any,
+    *,
+    batch: int = 1,
+    length: int = 512,
+    optimizer: str = "adamw_torch",
+    precision: str | None = None,
+    checkpointing: bool = False,
+    training: bool = True,
+    trainable: Iterable[str] | None = None,
+    accumulation: int = 1,
+    quantized: str = "",
+    lora: Lora | None = None,
+    device: str = "cuda",
+) -> Forecast:
+    """Return what one device will need for a model. Nothing is loaded, and no device is touched.
+
+    Parameters
+    ----------
+    model_or_config : torch.nn.Module or transformers.PreTrainedConfig
+        A model is left as it is, and its hooks do not run.
+    batch, length : int
+        Rows, and tokens of each.
+    optimizer : str
+        As `TrainingArguments.optim` names it.
+    precision : {"fp32", "bf16", "fp16", "pure bf16", "pure fp16"}, optional
+        For training, ``bf16`` and ``fp16`` are float32 weights and autocast, as `TrainingArguments` has it;
+        for inference they are the weights' own type. By default a model is as it is, and a configuration is
+        float32.
+    checkpointing : bool
+        Whether layers are computed again in the backward pass.
+    training : bool
+        Whether it is trained, or only run forward.
+    trainable : iterable of str, optional
+        Patterns of the names of parameters that are trained, such as ``*.classifier.*``.
+    accumulation : int
+        Batches to a step.
+    quantized : {"int8", "nf4", "nf4-double"}, optional
+        How bitsandbytes keeps the weights of linear layers; the second of 4 bit has its scales quantised too.
+    lora : int or (int, iterable of str), optional
+        The rank of adapters, and where they go.
+    device : {"cuda", "cpu"}
+        What it is to run on.
+
+    Raises
+    ------
+    OptionError
+        If there is no such choice, or the model cannot be run without being there; the message says why.
+    """
+    _check(batch, length, precision, accumulation, device)
+    is_config = not isinstance(model_or_config, torch.nn.Module)
+    if quantized:
+        checked(quantized)
+        if training and lora is None:
+            message = "quantised weights are not trained; with lora, adapters beside them are"
+            raise OptionError(message)
+    dtype = _weights_type(precision, training=training, quantized=bool(quantized))
+    if is_config:
+        if not hasattr(model_or_config, "model_type"):
+            message = (
+                "a forecast is made for a model, or a configuration of transformers, not for "
+                f"{plain(type(model_or_config).__name__)}"
+            )
+            raise OptionError(message)
+        model = from_config(model_or_config, dtype or torch.float32, for_training=training)
+    else:
+        model = copy_of(model_or_config)
+        if precision is not None and (not training or precision.startswith("pure")):
+            model.to(dtype)
+    known = optimizers.by_name(optimizer, device) if training else None
+    return _forecast(
+        model,
+        Setting(
+            training=training,
+            batch=batch,
+            length=length,
+            precision=precision or _own_precision(model),
+            optimizer=optimizer if training else "",
+            checkpointing=training and (checkpointing or is_checkpointed(model)),
+            accumulation=accumulation,
+            quantized=quantized,
+            lora=_lora_text(lora),
+            device=device,
+        ),
+        known,
+        trainable=trainable,
+        lora=lora,
+    )
+
+
+def predicted_parts(
+    model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
+) -> Mapping[str, int]:
+    """Return what a model that is being trained should need at the peak of a step, part by part.
+
+    As in the anatomy of a device, gradients that are only being made are among the activations.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    optimizer : torch.optim.Optimizer
+    counts : mapping
+        Of a step, as spans have them: ``largest_batch`` and ``longest`` in tokens, ``samples``.
+    device : {"cuda", "cpu"}, optional
+        What it runs on; that of its parameters by default.
+
+    Raises
+    ------
+    OptionError
+        If there is no telling; the message says why.
+    """
+    length = int(counts.get("longest", 0))
+    if length <= 0:
+        message = "the shape of the batch is not known"
+        raise OptionError(message)
+    rows = max(1, round(counts.get("largest_batch", 0) / length))
+    batches = max(1.0, counts.get("batches", 1))
+    device = device or next((p.device.type for p in model.parameters()), "cpu")
+    if device not in GRANULARITY:
+        message = f"there is no forecast for {plain(device)}"
+        raise OptionError(message)
+    known = _live_optimizer(optimizer, device)
+    forecast = _forecast(
+        copy_of(model),
+        Setting(
+            batch=rows,
+            length=length,
+            precision=_precision_of_accelerate(),
+            optimizer=type(optimizer).__name__,
+            checkpointing=is_checkpointed(model),
+            accumulation=int(batches),
+            device=device,
+        ),
+        known,
+    )
+    parts = {part.name: part.bytes for part in forecast.parts}
+    if forecast.moment != "optimizer" and batches == 1:
+        parts["activations"] = parts.get("activations", 0) + parts.pop("gradients", 0)
+    return parts
+
+
+def _forecast(
+    model: Any,
+    setting: Setting,
+    optimizer: optimizers.Optimizer | None,
+    *,
+    trainable: Iterable[str] | None = None,
+    lora: Lora | None = None,
+) -> Forecast:
+    name = type(model).__name__
+    rounded = _rounder(setting.device)
+    sizes: dict[int, int] = {}
+    unpacked = 0
+    if setting.quantized:
+        sizes, largest = quantized_bytes(model, setting.quantized, rounded)
+        unpacked = rounded(largest * 2)
+    inputs = batch_for(model, setting.batch, setting.length, with_labels=setting.training)
+    if lora is not None:
+        rank, targets = (lora, ()) if isinstance(lora, int) else lora
+        if setting.quantized:
+            model.requires_grad_(requires_grad=False)
+        model = with_lora(model, rank, targets)
+    if trainable is not None:
+        patterns = list(trainable)
+        for parameter_name, parameter in model.named_parameters():
+            parameter.requires_grad_(any(fnmatch(parameter_name, one) for one in patterns))
+    parameters = list(storages(model.parameters()))
+    trained = [one for one in parameters if one.requires_grad]
+    known = Known(
+        name,
+        setting,
+        weights=sum(sizes.get(id(one), rounded(_bytes(one))) for one in parameters),
+        buffers=sum(rounded(_bytes(one)) for one in storages(model.buffers())),
+        unpacked=unpacked,
+        parameters=sum(one.numel() for one in parameters),
+        trainable=sum(one.numel() for one in trained),
+    )
+    try:
+        if optimizer is None:
+            return of_inference(known, inference(model, inputs, device=setting.device))
+        step = training_step(
+            model,
+            inputs,
+            device=setting.device,
+            autocast=HALVES.get(setting.precision),
+            checkpointing=setting.checkpointing,
+            accumulating=setting.accumulation > 1,
+        )
+    except OptionError:
+        raise
+    except Exception as error:
+        message = (
+            f"{name} cannot be run on PyTorch's meta device, so its activations cannot be told: "
+            f"{plain(type(error).__name__)}: {plain(error)}"
+        )
+        raise OptionError(message) from error
+    return of_training(known, step, optimizers.needs(optimizer, _trained(model, trained), rounded))
+
+
+def _trained(model: Any, parameters: Iterable[torch.nn.Parameter]) -> Iterator[Trained]:
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
+    }
+    for one in parameters:
+        yield Trained(tuple(one.shape), one.element_size(), id(one) in embeddings)
+
+
+def _check(batch: int, length: int, precision: str | None, accumulation: int, device: str) -> None:
+    counts: dict[str, object] = {"batch": batch, "length": length, "accumulation": accumulation}
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            message = f"{name} is a whole number from 1, not {plain(value)}"
+            raise OptionError(message)
+    if precision is not None and precision not in PRECISIONS:
+        message = f"precision is {', '.join(PRECISIONS)}, not {plain(precision)!r}"
+        raise OptionError(message)
+    if device not in GRANULARITY:
+        message = f"device is {' or '.join(GRANULARITY)}, not {plain(device)!r}"
+        raise OptionError(message)
+
+
+def _weights_type(precision: str | None, *, training: bool, quantized: bool) -> torch.dtype | None:
+    if precision is None:
+        return torch.bfloat16 if quantized else None
+    half = HALVES.get(precision.removeprefix("pure "))
+    is_autocast = training and not quantized and not precision.startswith("pure")
+    return torch.float32 if half is None or is_autocast else half
+
+
+def _own_precision(model: Any) -> str:
+    """Return what most of a model's weights are, as a precision."""
+    sizes: dict[torch.dtype, int] = {}
+    for one in storages(model.parameters()):
+        sizes[one.dtype] = sizes.get(one.dtype, 0) + one.numel()
+    most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    return {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(most, "fp32")
+
+
+def _rounder(device: str) -> Any:
+    granularity = GRANULARITY[device]
+    return lambda size: -(-size // granularity) * granularity
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes())
+
+
+def _lora_text(lora: Lora | None) -> str:
+    if lora is None:
+        return ""
+    if isinstance(lora, int):
+        return f"r={lora}"
+    rank, targets = lora
+    named = ", ".join(plain(one) for one in targets)
+    return f"r={rank} on {named}" if named else f"r={rank}"
+
+
+def _precision_of_accelerate() -> str:
+    """Return the precision of a training that accelerate prepared: its autocast, or none."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    shared = getattr(state, "_shared_state", {})
+    precision = str(shared.get("_mixed_precision", "no"))
+    return precision if precision in HALVES else "fp32"
+
+
+def _live_optimizer(optimizer: Any, device: str) -> optimizers.Optimizer:
+    within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
+    kind = type(within)
+    if kind.__module__.startswith("bitsandbytes"):
+        found = optimizers.of_bitsandbytes(
+            kind.__name__,
+            int(getattr(getattr(within, "args", None), "optim_bits", 32)),
+            paged=bool(getattr(within, "is_paged", False)),
+        )
+    else:
+        settings = dict(within.param_groups[0]) if within.param_groups else {}
+        if settings.get("foreach") is None and device == "cpu":
+            settings["foreach"] = False
+        found = optimizers.of_class(kind.__name__, settings)
+    if found is None:
+        message = f"there is no rule for the optimizer {plain(kind.__name__)}"
+        raise OptionError(message)
+    return found

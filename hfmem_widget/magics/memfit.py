@@ -1,0 +1,143 @@
+"""``%memfit``: what a model will need, and whether that fits here, before it is loaded."""
+
+from __future__ import annotations
+
+import keyword
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.labels import plain
+from hfmem_widget.magics.report import ReportMagics
+
+
+@magics_class
+class MemfitMagics(ReportMagics):
+    """Forecasts."""
+
+    name = "memfit"
+    options = (
+        "--train", "--inference", "--batch", "--length", "--optim", "--precision", "--checkpointing",
+        "--accumulation", "--lora", "--quantized", "--headroom", "--output",
+    )  # fmt: skip
+
+    @magic_arguments("memfit")
+    @argument(
+        "model",
+        help="A variable with a model or a configuration, a folder or JSON file with one, or the name of a "
+        "model in the local cache. Nothing is fetched.",
+    )
+    @argument("--train", action="store_true", help="Forecast a training step. This is the default.")
+    @argument("--inference", action="store_true", help="Forecast a forward pass and its KV cache.")
+    @argument("-b", "--batch", type=int, default=1, help="Rows of a batch. Default: %(default)s.")
+    @argument(
+        "-l", "--length", type=int, default=512, help="Tokens of a row. Default: %(default)s."
+    )
+    @argument(
+        "--optim",
+        default="adamw_torch_fused",
+        help="The optimizer, as TrainingArguments names it. Default: %(default)s.",
+    )
+    @argument(
+        "-p",
+        "--precision",
+        default=None,
+        help="fp32; bf16 or fp16, with autocast where training; or pure-bf16, pure-fp16. Default: as the "
+        "weights are.",
+    )
+    @argument("-c", "--checkpointing", action="store_true", help="With gradient checkpointing.")
+    @argument(
+        "--accumulation", type=int, default=1, help="Batches to a step. Default: %(default)s."
+    )
+    @argument(
+        "--lora",
+        default="",
+        metavar="RANK[,LAYER...]",
+        help="With LoRA's adapters of this rank, in these layers or where peft puts them.",
+    )
+    @argument(
+        "-q",
+        "--quantized",
+        default="",
+        help="How bitsandbytes keeps the weights: int8, nf4, or nf4-double.",
+    )
+    @argument(
+        "--headroom",
+        type=float,
+        default=0.10,
+        help="Share of what is free that is left alone. Default: %(default)s.",
+    )
+    @argument(
+        "-o", "--output", default="", metavar="NAME", help="Keep the forecast in this variable."
+    )
+    @no_var_expand
+    @line_magic("memfit")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    def memfit(self, line: str) -> None:
+        """Say what a model will need, part by part, and whether that fits here. Nothing is loaded.
+
+        ::
+
+            %memfit ./bert-large --batch 16 --length 512 --precision bf16
+            %memfit config --lora 16,q_proj,v_proj --quantized nf4
+            %memfit model --inference --batch 8 --length 2048
+
+        runs one step of the model on PyTorch's meta device, where tensors have shapes and no memory.
+        """
+        arguments = self.parse(line)
+        keep = arguments.output
+        if keep and (not keep.isidentifier() or keyword.iskeyword(keep)):
+            message = f"--output is the name of a variable, not {plain(keep)!r}"
+            raise UsageError(message)
+        if arguments.train and arguments.inference:
+            message = "--train or --inference, not both"
+            raise UsageError(message)
+        from hfmem_widget.forecast.fit import fit
+        from hfmem_widget.view.fit import fit_bundle
+        from hfmem_widget.view.screen import Screen
+
+        try:
+            told = fit(
+                self._subject(arguments.model),
+                training=not arguments.inference,
+                batch=arguments.batch,
+                length=arguments.length,
+                optimizer=arguments.optim,
+                precision=arguments.precision and arguments.precision.replace("-", " "),
+                checkpointing=arguments.checkpointing,
+                accumulation=arguments.accumulation,
+                quantized=arguments.quantized,
+                lora=lora_of(arguments.lora),
+                headroom=arguments.headroom,
+            )
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        Screen(self._shell).show(fit_bundle(told))
+        if keep:
+            self._shell.user_ns[keep] = told
+
+    def _subject(self, name: str) -> Any:
+        """Return what a name stands for: a variable of the notebook's, if it is one."""
+        if name.isidentifier() and name in self._shell.user_ns:
+            return self._shell.user_ns[name]
+        return name
+
+
+def lora_of(text: str) -> tuple[int, tuple[str, ...]] | None:
+    """Return the rank and the layers of ``16,q_proj,v_proj``; None for an empty text.
+
+    Raises
+    ------
+    OptionError
+        If it does not begin with a number.
+    """
+    if not text:
+        return None
+    rank, *layers = (part.strip() for part in text.split(","))
+    try:
+        return int(rank), tuple(layer for layer in layers if layer)
+    except ValueError:
+        message = f"--lora begins with a rank, such as 16,q_proj,v_proj, not {plain(text)!r}"
+        raise OptionError(message) from None

@@ -1,0 +1,109 @@
+"""Forecasts on a real GPU: what they leave alone, and how close they come."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu.conftest import Run
+
+SHAPES = """
+import logging; logging.getLogger("transformers").setLevel(logging.ERROR)
+import torch, transformers
+bert = transformers.BertConfig(architectures=["BertForSequenceClassification"], hidden_size=1024,
+    num_hidden_layers=6, num_attention_heads=16, intermediate_size=4096)
+llama = transformers.LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=1024, intermediate_size=4096,
+    num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=4, vocab_size=32000)
+"""
+
+STEPS = """
+def peak(config, rows, length, dtype=torch.float32, autocast=False):
+    kind = getattr(transformers, config.architectures[0])
+    with torch.device("cuda"):
+        # Workspaces of the libraries, which stay, are no part of a step.
+        torch.nn.Linear(8, 8)(torch.ones(8, 8, requires_grad=True)).sum().backward()
+        before = torch.cuda.memory_allocated()
+        model = kind._from_config(config, dtype=dtype).train()
+        ids = torch.zeros(rows, length, dtype=torch.long)
+        labels = torch.zeros(rows, dtype=torch.long) if "Classification" in kind.__name__ else ids
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(3):
+        torch.cuda.reset_peak_memory_stats()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            outputs = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels)
+        if autocast:
+            outputs["logits"] = outputs["logits"].float()
+        loss = outputs.loss
+        del outputs
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cuda.max_memory_allocated() - before
+"""
+
+
+def test_a_forecast_leaves_cuda_alone_and_children_can_use_it(run_python: Run) -> None:
+    """No context, no driver initialised, no thread of autograd's: a forked child computes and trains."""
+    found = run_python(
+        SHAPES
+        + """
+import os, hfmem_widget
+told = hfmem_widget.fit(llama, batch=2, length=256, checkpointing=True)
+memory = hfmem_widget.max_memory()
+live = hfmem_widget.fit(transformers.BertForSequenceClassification(bert), batch=2, length=128)
+up = torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    leaf = torch.ones(4, device="cuda", requires_grad=True)
+    (leaf * 2).sum().backward()
+    os._exit(0 if float(leaf.grad.sum()) == 8 else 1)
+report([up, os.waitpid(child, 0)[1], sorted(map(str, memory)), told.verdicts[0].room.device])
+"""
+    )
+
+    assert found[:2] == [False, 0]
+    assert found[2][0] == "0"
+    assert found[3] == "cuda:0"
+
+
+def test_what_is_free_agrees_with_cuda(run_python: Run) -> None:
+    """Free and cached, once CUDA is up, are what CUDA and the allocator say."""
+    free, told = run_python(
+        """
+import torch, hfmem_widget
+block = torch.empty(2 << 30, dtype=torch.uint8, device="cuda"); del block
+free = torch.cuda.mem_get_info(0)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+report([free, hfmem_widget.max_memory(headroom=0.0)[0]])
+"""
+    )
+
+    assert told == pytest.approx(free, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("call", "choices"),
+    [
+        ("peak(bert, 8, 256)", "bert, batch=8, length=256"),
+        ("peak(bert, 8, 256, autocast=True)", "bert, batch=8, length=256, precision='bf16'"),
+        ("peak(llama, 4, 512, autocast=True)", "llama, batch=4, length=512, precision='bf16'"),
+        (
+            "peak(llama, 4, 512, torch.bfloat16)",
+            "llama, batch=4, length=512, precision='pure bf16'",
+        ),
+        ("peak(llama, 2, 512)", "llama, batch=2, length=512"),
+    ],
+)
+def test_the_peak_of_a_step_is_within_three_percent(
+    run_python: Run, call: str, choices: str
+) -> None:
+    """Told before loading, against the allocator's own peak of the third step."""
+    real, told = run_python(
+        SHAPES
+        + STEPS
+        + f"""
+from hfmem_widget.forecast.predict import predict
+told = predict({choices}, optimizer="adamw_torch_fused").total
+report([{call}, told])
+"""
+    )
+
+    assert told == pytest.approx(real, rel=0.03)

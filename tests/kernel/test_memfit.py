@@ -1,0 +1,60 @@
+"""`%memfit` in a real kernel."""
+
+from __future__ import annotations
+
+from tests.kernel.drive import Kernel
+
+CONFIG = """
+%load_ext hfmem_widget
+from transformers import LlamaConfig
+config = LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=64, intermediate_size=128,
+                     vocab_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+"""
+
+
+def test_a_card_is_shown_that_needs_no_kernel(kernel: Kernel) -> None:
+    """HTML without script and plain text; the forecast is kept where that was asked for."""
+    kernel.run(CONFIG)
+    result = kernel.run("%memfit config --batch 4 --length 64 --output told")
+
+    assert result.status == "ok"
+    bundle = result.displays[0].content["data"]
+    assert "the largest batch that fits is" in bundle["text/plain"]
+    assert "gradients" in bundle["text/html"]
+    assert "<script" not in bundle["text/html"]
+    assert result.text("stderr") == ""
+    assert kernel.run("print(told.forecast.setting.batch)").text() == "4\n"
+
+
+def test_a_configuration_in_the_working_folder_is_found(kernel: Kernel) -> None:
+    """A folder, for inference: keys and values are a part of their own."""
+    kernel.run(CONFIG)
+    kernel.run("config.save_pretrained('tiny')")
+    result = kernel.run("%memfit ./tiny --inference --length 64 --precision bf16")
+
+    assert "KV cache" in result.displays[0].content["data"]["text/plain"]
+
+
+def test_what_does_not_work_is_one_line(kernel: Kernel) -> None:
+    """Errors are the user's, said in a line without a traceback of ours."""
+    kernel.run(CONFIG)
+    for line, said in (
+        ("%memfit nobody/nothing", "nothing is fetched"),
+        ("%memfit config --optim adam", "no rule for the optimizer 'adam'"),
+        ("%memfit config --lora q_proj", "--lora begins with a rank"),
+        ("%memfit config --headroom 1", "headroom is a share"),
+        ("%memfit config --train --inference", "not both"),
+        ("%memfit", "the following arguments are required: model"),
+    ):
+        result = kernel.run(line)
+
+        assert result.status == "error", line
+        assert result.reply["ename"] == "UsageError", line
+        assert said in result.reply["evalue"], line
+
+
+def test_loading_the_extension_still_loads_no_torch(kernel: Kernel) -> None:
+    """What a forecast needs is imported when one is asked for."""
+    kernel.run("%load_ext hfmem_widget")
+
+    assert kernel.run("import sys; print('torch' in sys.modules)").text() == "False\n"
