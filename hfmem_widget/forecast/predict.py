@@ -118,19 +118,18 @@ def predict(
     )
 
 
-def predicted_parts(
+def forecast_of(
     model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
-) -> Mapping[str, int]:
-    """Return what a model that is being trained should need at the peak of a step, part by part.
-
-    As in the anatomy of a device, gradients that are only being made are among the activations.
+) -> Forecast:
+    """Return what a model that is being trained should need.
 
     Parameters
     ----------
     model : torch.nn.Module
     optimizer : torch.optim.Optimizer
     counts : mapping
-        Of a step, as spans have them: ``largest_batch`` and ``longest`` in tokens, ``samples``.
+        Of a step, as spans have them: ``largest_batch`` and ``longest`` in tokens, ``batches`` where it
+        accumulates.
     device : {"cuda", "cpu"}, optional
         What it runs on; that of its parameters by default.
 
@@ -144,13 +143,12 @@ def predicted_parts(
         message = "the shape of the batch is not known"
         raise OptionError(message)
     rows = max(1, round(counts.get("largest_batch", 0) / length))
-    batches = max(1.0, counts.get("batches", 1))
     device = device or next((p.device.type for p in model.parameters()), "cpu")
     if device not in GRANULARITY:
         message = f"there is no forecast for {plain(device)}"
         raise OptionError(message)
     known = _live_optimizer(optimizer, device)
-    forecast = _forecast(
+    return _forecast(
         copy_of(model),
         Setting(
             batch=rows,
@@ -158,15 +156,32 @@ def predicted_parts(
             precision=_precision_of_accelerate(),
             optimizer=type(optimizer).__name__,
             checkpointing=is_checkpointed(model),
-            accumulation=int(batches),
+            accumulation=int(max(1.0, counts.get("batches", 1))),
             device=device,
         ),
         known,
     )
+
+
+def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
+    """Return a forecast's bytes by part, told as the anatomy of a device tells its own.
+
+    There, gradients that are only being made are among the activations.
+    """
     parts = {part.name: part.bytes for part in forecast.parts}
-    if forecast.moment != "optimizer" and batches == 1:
+    if forecast.moment != "optimizer" and forecast.setting.accumulation == 1:
         parts["activations"] = parts.get("activations", 0) + parts.pop("gradients", 0)
     return parts
+
+
+def predicted_parts(
+    model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
+) -> Mapping[str, int]:
+    """Return what a model that is being trained should need at the peak of a step, part by part.
+
+    Takes and raises what `forecast_of` does.
+    """
+    return parts_at_the_peak(forecast_of(model, optimizer, counts, device))
 
 
 def _forecast(

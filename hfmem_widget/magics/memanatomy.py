@@ -16,7 +16,8 @@ from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
 
 if TYPE_CHECKING:
-    from hfmem_widget.session import Session
+    from hfmem_widget.predicting import Prediction
+    from hfmem_widget.session import Anatomy, Session
 
 NOW, PEAK = "now", "peak"
 
@@ -26,7 +27,7 @@ class MemanatomyMagics(ReportMagics):
     """Tells what the memory of the newest watched cell is for."""
 
     name = "memanatomy"
-    options = (NOW, PEAK, "--device", "--all")
+    options = (NOW, PEAK, "--device", "--all", "--predicted")
 
     @magic_arguments("memanatomy")
     @argument(
@@ -43,6 +44,13 @@ class MemanatomyMagics(ReportMagics):
         help="Which device, such as cuda:0. Default: the one on which most was allocated.",
     )
     @argument("-a", "--all", action="store_true", help="Every device that was used.")
+    @argument(
+        "-p",
+        "--predicted",
+        action="store_true",
+        help="Beside the peak, what a dry run of the model says that its worst step should need. The "
+        "model and its optimizer must still be there; neither is touched.",
+    )
     @no_var_expand
     @line_magic("memanatomy")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
     def memanatomy(self, line: str) -> None:
@@ -74,10 +82,24 @@ class MemanatomyMagics(ReportMagics):
             session = _read_now()
         if session is None:
             raise UsageError(HOW_TO_WATCH)
-        self._show(session, moments, arguments.device, every=arguments.all)
+        if arguments.predicted and NOW in moments:
+            moments = [PEAK]
+        self._show(
+            session,
+            moments,
+            arguments.device,
+            every=arguments.all,
+            predicted=arguments.predicted,
+        )
 
     def _show(
-        self, session: Session, moments: Sequence[str | int], device: str, *, every: bool
+        self,
+        session: Session,
+        moments: Sequence[str | int],
+        device: str,
+        *,
+        every: bool,
+        predicted: bool,
     ) -> None:
         from hfmem_widget.view.anatomy import anatomy_bundle
         from hfmem_widget.view.contents import contents_text
@@ -87,12 +109,27 @@ class MemanatomyMagics(ReportMagics):
         devices = [one.key for one in active_devices(session)] if every else [device]
         try:
             told = [session.anatomy(at, one) for one in devices for at in moments]
+            forecasts = _predictions(session, told) if predicted else {}
         except OptionError as error:
             raise UsageError(str(error)) from None
         if moments == [NOW]:
             told = [replace(one, moment=NOW) for one in told]
-        contents = contents_text(session.contents)
-        Screen(self._shell).show(anatomy_bundle(told, title=session.label, contents=contents))
+        about = [contents_text(session.contents)]
+        about += [one.per_parameter for one in forecasts.values()][:1]
+        bundle = anatomy_bundle(
+            told,
+            {key: one.parts for key, one in forecasts.items()},
+            title=session.label,
+            contents=" \u00b7 ".join(filter(None, about)),
+        )
+        Screen(self._shell).show(bundle)
+
+
+def _predictions(session: Session, told: Sequence[Anatomy]) -> dict[str, Prediction]:
+    from hfmem_widget.predicting import prediction
+
+    keys = dict.fromkeys(one.device.key for one in told)
+    return {key: prediction(session, key) for key in keys}
 
 
 def _read_now() -> Session:

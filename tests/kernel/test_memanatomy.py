@@ -136,3 +136,8 @@ def test_an_anatomy_is_a_table_where_it_is_a_cells_value(loaded: Kernel) -> None
 def test_unloading_takes_it_back(loaded: Kernel) -> None:
     loaded.run("%unload_ext hfmem_widget")
     assert "not found" in error(loaded.run("%memanatomy"))
+
+
+def test_a_prediction_without_steps_says_what_is_missing(loaded: Kernel) -> None:
+    loaded.run(WATCH)
+    assert "prediction" in error(loaded.run("%memanatomy peak --predicted"))

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "surrounding": {"faults"},
     "when_imported": {"faults"},
     "stretch": GROUND | {"session", "monitor", "view", "options", "optimizers"},
+    "predicting": GROUND | {"session", "monitor", "forecast"},
     "watching": GROUND
     | {"session", "monitor", "view", "options", "stretch", "training", "trainer", "optimizers"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
@@ -46,7 +47,7 @@ MAY_IMPORT = {
     "forecast": GROUND | {"session", "sources"},
     "magics": GROUND
     | {"session", "monitor", "analysis", "forecast", "view", "options", "history"}
-    | {"stretch", "every_cell", "attaching", "comparing", "watching"},
+    | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""

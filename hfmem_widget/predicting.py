@@ -1,0 +1,100 @@
+"""What a watched training should have needed, by a forecast of the very model, beside what it took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.session import Session
+
+KEPT = ("weights", "optimizer", "gradients")
+"""What a training keeps for every parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A forecast as the anatomy of one device is told.
+
+    Attributes
+    ----------
+    parts : mapping of str to float
+        Bytes at the peak of a step by the name of a part, and of a GPU ``allocated``, their sum.
+    per_parameter : str
+        What is kept for every parameter, measured beside predicted, as one sentence.
+    """
+
+    parts: dict[str, float] = field(default_factory=dict)
+    per_parameter: str = ""
+
+
+def prediction(session: Session, device: str) -> Prediction:
+    """Return what the worst step on a device should have needed; a dry run of the live model tells.
+
+    Raises
+    ------
+    OptionError
+        If there is no telling; the message says why.
+    """
+    from hfmem_widget.forecast.predict import forecast_of, parts_at_the_peak
+    from hfmem_widget.monitor import shared_monitor
+
+    modules, optimizers = shared_monitor().attribution.subjects.all()
+    if not modules or not optimizers:
+        message = "a model and its optimizer must still be there for a prediction"
+        raise OptionError(message)
+    model, optimizer = max(modules, key=_size), optimizers[-1]
+    forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
+    parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
+    full = {name: float(forecast.full(name)) for name in KEPT}
+    told = per_parameter(session, full, forecast.parameters)
+    if device != "cpu":  # whose heap holds much that is no model's
+        parts["allocated"] = sum(parts.values())
+    return Prediction(parts, told)
+
+
+def per_parameter(session: Session, predicted: dict[str, float], parameters: int) -> str:
+    """Return what is kept for every parameter, such as ``16.0 bytes a parameter``, and what was predicted."""
+    if not parameters:
+        return ""
+    measured = {name: _highest(session, name) / parameters for name in KEPT}
+    total = sum(measured.values())
+    expected = sum(predicted.values()) / parameters
+    each = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
+    return (
+        f"Kept for training: {total:.2f} bytes a parameter ({each}); {expected:.2f} were predicted."
+    )
+
+
+def _worst(session: Session, device: str) -> dict[str, float]:
+    """Return the shape of the largest batch of the worst step on a device."""
+    groups = [group for group in session.steps if device in group.devices]
+    if not groups:
+        message = "no steps were told apart, so the shape of a batch is not known"
+        raise OptionError(message)
+    worst = max(groups, key=lambda group: group.devices[device].peak)
+    tokens = worst.devices[device].worst_tokens
+    if math.isnan(tokens) or math.isnan(worst.longest):
+        message = "the shape of the batch is not known"
+        raise OptionError(message)
+    counts = {"largest_batch": tokens, "longest": worst.longest}
+    return counts | {"batches": _batches(session)}
+
+
+def _batches(session: Session) -> float:
+    """Return how many batches a step has, by what was told apart."""
+    for root in session.spans:
+        counted = {phase.kind: phase.count for phase in session.phases(root.id)}
+        if counted.get("step") and counted.get("substep"):
+            return max(1.0, round(counted["substep"] / counted["step"]))
+    return 1.0
+
+
+def _highest(session: Session, metric: str) -> float:
+    known = [session.peak(f"{device.key}/{metric}") for device in session.devices]
+    return sum(value for value in known if not math.isnan(value))
+
+
+def _size(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,93 @@
+"""What a real Trainer's memory is for: counted, and beside it predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.predicting import prediction
+from hfmem_widget.session import Session
+from tests.trainer.tiny import make_trainer
+
+
+def size_of(tensors: Any) -> float:
+    return float(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
+
+
+def states_of(trainer: Any) -> float:
+    states = trainer.optimizer.state.values()
+    return size_of(one for state in states for one in state.values())
+
+
+def watched(trainer: Any) -> Session:
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+    return session
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_every_part_of_an_optimizer_step_is_its_storages(tmp_path: Path, accumulated: int) -> None:
+    """Weights, gradients and states at each edge of an optimizer step, to the byte."""
+    trainer = make_trainer(tmp_path, gradient_accumulation_steps=accumulated, max_steps=3)
+    session = watched(trainer)
+
+    weights = size_of(trainer.model.parameters())
+    optimizers = [span for span in session.spans if span.kind == "optimizer"]
+    assert len(optimizers) == 3
+    for number, span in enumerate(optimizers):
+        assert span.after is not None
+        before, after = (
+            [session.value(edge, f"cpu/{name}") for name in ("weights", "gradients", "optimizer")]
+            for edge in (span.before, span.after)
+        )
+        assert before == [weights, weights, states_of(trainer) if number else 0.0]
+        assert after == [weights, weights, states_of(trainer)]
+
+
+def test_gradients_are_gone_after_the_step(tmp_path: Path) -> None:
+    """A Trainer frees them, and at the edge of the step none are told."""
+    session = watched(make_trainer(tmp_path, max_steps=2))
+
+    steps = [span for span in session.spans if span.kind == "step"]
+    assert [session.value(span.before, "cpu/gradients") for span in steps] == [0.0, 0.0]
+
+
+def test_a_prediction_stands_beside_it(tmp_path: Path) -> None:
+    """A dry run of the live model knows its weights and states, and what is kept for a parameter."""
+    trainer = make_trainer(tmp_path, max_steps=2)
+    session = watched(trainer)
+
+    told = prediction(session, "cpu")
+
+    assert told.parts["weights"] == size_of(trainer.model.parameters())
+    assert told.parts["optimizer"] == pytest.approx(states_of(trainer), rel=0.02)
+    assert told.parts["activations"] > 0
+    assert "16.00 were predicted" in told.per_parameter
+
+
+def test_a_prediction_leaves_the_training_alone(tmp_path: Path) -> None:
+    """The model trains on to the same weights as one that nothing was predicted of."""
+    losses = []
+    for predicts in (False, True):
+        trainer = make_trainer(tmp_path, max_steps=2)
+        session = watched(trainer)
+        if predicts:
+            prediction(session, "cpu")
+        losses.append(trainer.train().training_loss)
+
+    assert losses[0] == losses[1]
+
+
+def test_without_steps_there_is_no_prediction(tmp_path: Path) -> None:
+    """It then says what is missing."""
+    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer.train()
+    with hfmem_widget.watch(quiet=True) as session:
+        pass
+
+    with pytest.raises(OptionError, match=r"steps|must still be there"):
+        prediction(session, "cpu")
