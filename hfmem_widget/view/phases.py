@@ -153,5 +153,5 @@ def _row_html(row: PhaseRow, *, names_device: bool) -> str:
         f'<tr style="background:none"><th scope="row" style="{_FIRST};font-weight:normal{indent}">'
         f"{for_html(row.name)}</th>"
         + "".join(f'<td style="{_CELL}">{for_html(cell)}</td>' for cell in cells)
-        + f'<td style="{_CELL};text-align:left;{_QUIET}">{for_html(told)}</td></tr>'
+        + f'<td style="{_CELL};white-space:normal;text-align:left;{_QUIET}">{for_html(told)}</td></tr>'
     )
