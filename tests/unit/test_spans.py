@@ -25,7 +25,8 @@ def watched(work: object) -> Session:
         ("forward", "forward"),
         ("step", "step"),
         ("evaluate", "evaluate"),
-        ("load", "block"),
+        ("warm-up", "block"),
+        ("load", "load"),
         ("cell", "block"),
     ],
 )
