@@ -52,8 +52,13 @@ class Load:
         self._bytes = 0.0
 
     def __enter__(self) -> Self:
-        with interrupts_deferred():
-            harmless(self._open)
+        try:
+            with interrupts_deferred():
+                harmless(self._open)
+        except BaseException as error:
+            # An interrupt held back until now: what is loaded is not entered, so nobody else would end it.
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(
@@ -190,15 +195,17 @@ def _tensors_followed() -> Iterator[None]:
     """Surround what transformers does for each tensor: only while that is watched, since they are many."""
     global _readings  # noqa: PLW0603  (loads on several threads share what is surrounded)
     module = sys.modules.get(_WEIGHTS)
-    with _lock:
-        _readings += 1
-        if module is not None:
-            follow_loading(module)
+    counted = False
     try:
+        with interrupts_deferred(), _lock:
+            _readings += 1
+            counted = True
+            if module is not None:
+                follow_loading(module)
         yield
     finally:
-        with _lock:
-            _readings -= 1
+        with interrupts_deferred(), _lock:
+            _readings -= counted
             if module is not None and not _readings:
                 leave_loading(module)
 

@@ -55,7 +55,7 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
 
 def _clearing() -> AbstractContextManager[None]:
     monitor = _running_monitor()
-    return nullcontext() if monitor is None else _then(monitor.attribution.gradients_cleared)
+    return nullcontext() if monitor is None else _then(monitor.gradients_cleared)
 
 
 @contextmanager

@@ -85,13 +85,14 @@ def predict(
             message = "quantised weights are not trained; with lora, adapters beside them are"
             raise OptionError(message)
     dtype = _weights_type(precision, training=training, quantized=bool(quantized))
+    config = model_or_config if is_config else getattr(model_or_config, "config", None)
+    if not hasattr(config, "model_type"):
+        message = (
+            "a forecast is made for a model, or a configuration of transformers, not for "
+            f"{plain(type(model_or_config).__name__)}"
+        )
+        raise OptionError(message)
     if is_config:
-        if not hasattr(model_or_config, "model_type"):
-            message = (
-                "a forecast is made for a model, or a configuration of transformers, not for "
-                f"{plain(type(model_or_config).__name__)}"
-            )
-            raise OptionError(message)
         model = from_config(model_or_config, dtype or torch.float32, for_training=training)
     else:
         model = copy_of(model_or_config)

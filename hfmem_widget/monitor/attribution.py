@@ -13,14 +13,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, states_in
-from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
+from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
 from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.tensors import TensorSource
 
 SHARE = 0.002
 """Of the time: what counting may take at edges that are many. With AdamW's states a pass over 10,000
 parameters takes 0.1 to 0.2 s."""
+
+SHARE_OF_NEW = 0.05
+"""The same where something seems to be new: a gradient, a state, an optimizer."""
+
+ALLOWANCE = 1.0
+"""Seconds that what is new may take beyond that: of most trainings it is new once, of some at every step."""
 
 ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict", "load"})
 """At the edges of these everything is counted, whatever it costs: they are few, and people compare them."""
@@ -53,9 +59,12 @@ class Attribution:
         self._held: ByDevice = {}
         self._gradients: ByDevice = {}
         self._probe: Callable[[], object] = lambda: None
+        self._probed_on: int | None = None
         self._states = 0
         self._everything = _Effort()
         self._only_gradients = _Effort()
+        self._looking = _Effort()
+        self._spent = 0.0
         self._at_optimizer = False
 
     def follow(self, *subjects: object) -> bool:
@@ -80,8 +89,8 @@ class Attribution:
 
     def optimizer_steps(self, optimizer: object) -> None:
         """Count the gradients, which are ready now."""
-        if self.follow(optimizer):
-            self._count_everything(always=True)
+        if self.subjects.add(optimizer):
+            self._count_new()
         elif not self._at_optimizer:
             self._count_gradients()
 
@@ -100,8 +109,20 @@ class Attribution:
 
     def _after_optimizer(self) -> None:
         self._at_optimizer = False
-        new_states = states_in(self.subjects.optimizers()) != self._states
-        self._count_everything(always=new_states)
+        if not self._looking.is_due(self._clock(), SHARE_OF_NEW):
+            return
+        with self._looking.measured(self._clock):
+            has_new = states_in(self.subjects.optimizers()) != self._states
+        if has_new:
+            self._count_new()
+        else:
+            self._count_everything(always=False)
+
+    def _count_new(self) -> None:
+        began = self._clock()
+        if self._spent < ALLOWANCE or self._everything.is_due(began, SHARE_OF_NEW):
+            self._count_everything(always=True)
+            self._spent += self._clock() - began
 
     def _count_everything(self, *, always: bool) -> None:
         with self._alone() as alone:
@@ -111,13 +132,13 @@ class Attribution:
                 modules, optimizers = self.subjects.all()
                 if not modules and not optimizers and not self._held:
                     return
-                holdings = count(modules, optimizers)
+                holdings = count(modules, optimizers, self.subjects.by_thread()[1])
                 self._states = states_in(self.subjects.optimizers())
             self.contents = holdings.contents
             self._held = holdings.held
             gradients = _only(holdings.held, "gradients")
             if gradients:
-                self._gradients, self._probe = gradients, holdings.probe
+                self._know(gradients, holdings.probe)
             self.source.count(self._held)
 
     def _count_gradients(self) -> None:
@@ -125,20 +146,22 @@ class Attribution:
             if not alone:
                 return
             there = self._are_there()
-            if there and not self._only_gradients.is_due(self._clock()):
-                self._put_gradients(self._gradients)
+            share = SHARE if there else SHARE_OF_NEW
+            if not self._only_gradients.is_due(self._clock(), share):
+                self._put_gradients(self._gradients if there else {})
                 return
             with self._only_gradients.measured(self._clock):
-                found, probe = count_gradients(self.subjects.optimizers())
+                found, probe = count_gradients(self.subjects.by_thread()[0])
             if found:
-                self._gradients, self._probe = found, probe
+                self._know(found, probe)
             self._put_gradients(found)
 
     def _look_at_gradients(self, *, may_count: bool) -> None:
         with self._alone() as alone:
-            there = self._are_there()
-            if not alone:
+            # What another thread trains it tells itself: from here a gradient is read while it changes.
+            if not alone or is_elsewhere(self._probed_on):
                 return
+            there = self._are_there()
             if there is not None or not may_count:
                 self._put_gradients(self._gradients if there else {})
                 return
@@ -148,8 +171,11 @@ class Attribution:
 
     def _are_there(self) -> bool | None:
         """Return whether one that was counted before is there, which tells of all; None if none is known."""
-        parameter = self._probe()
-        return None if parameter is None else getattr(parameter, "grad", None) is not None
+        parameter = None if is_elsewhere(self._probed_on) else self._probe()
+        return None if parameter is None else has_gradient(parameter)
+
+    def _know(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
+        self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()
 
     def _put_gradients(self, gradients: ByDevice) -> None:
         held = {
@@ -176,20 +202,24 @@ class _Effort:
     """How long something took the last time, and whether its share of the time allows it again."""
 
     def __init__(self) -> None:
-        self._due_at = -math.inf
+        self._ended_at, self._took = -math.inf, 0.0
+        self._forgotten = False
 
-    def is_due(self, now: float) -> bool:
-        return now >= self._due_at
+    def is_due(self, now: float, share: float = SHARE) -> bool:
+        is_due = now >= self._ended_at + self._took / share
+        return is_due or (self._forgotten and share == SHARE)
 
     def forget(self) -> None:
-        self._due_at = -math.inf
+        """Be due by the usual share, though not by a larger one that bounds what is new."""
+        self._forgotten = True
 
     @contextmanager
     def measured(self, clock: Callable[[], float]) -> Iterator[None]:
         began = clock()
         yield
-        ended = clock()
-        self._due_at = ended + (ended - began) / SHARE
+        self._ended_at = clock()
+        self._took = self._ended_at - began
+        self._forgotten = False
 
 
 def _only(held: ByDevice, metric: str) -> ByDevice:

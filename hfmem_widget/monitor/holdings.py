@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Contents
-from hfmem_widget.sources.storages import MANAGED, states_of, storages_of
+from hfmem_widget.sources.storages import MANAGED, Storage, states_of, storages_of
 
 ByDevice = dict[str, dict[str, float]]
 """Bytes by device key and `HELD` metric."""
@@ -37,6 +40,7 @@ class Holdings:
 class _Counter:
     held: ByDevice = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
+    places: set[tuple[int, int]] = field(default_factory=set)
     dtypes: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
     trainable: int = 0
@@ -44,8 +48,11 @@ class _Counter:
 
     def add(self, tensor: Any, metric: str) -> list[tuple[str, int]]:
         """Count what of a tensor was not counted before; return the types and sizes of that."""
+        return self._add(storages_of(tensor), metric)
+
+    def _add(self, storages: Sequence[Storage], metric: str) -> list[tuple[str, int]]:
         new = []
-        for key, device, size, dtype in storages_of(tensor):
+        for key, device, size, dtype in storages:
             if key not in self.seen:
                 self.seen.add(key)
                 if device != MANAGED:
@@ -55,9 +62,13 @@ class _Counter:
         return new
 
     def add_weight(self, parameter: Any) -> None:
-        new = self.add(parameter, "weights")
-        if new:
-            self.tensors += len(new)
+        storages = storages_of(parameter)
+        new = self._add(storages, "weights")
+        # Several may lie side by side in one storage, as those of an LSTM do.
+        place = (storages[0][0], _offset_of(parameter)) if storages else None
+        if place is not None and place not in self.places:
+            self.places.add(place)
+            self.tensors += max(1, len(new))
             count = parameter.numel()
             self.parameters += count
             if parameter.requires_grad:
@@ -66,28 +77,41 @@ class _Counter:
                 self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
 
 
-def count(modules: Sequence[Any], optimizers: Sequence[Any]) -> Holdings:
+def count(
+    modules: Sequence[Any], optimizers: Sequence[Any], elsewhere: Sequence[Any] = ()
+) -> Holdings:
     """Count everything.
 
     Parameters
     ----------
     modules : sequence of torch.nn.Module
     optimizers : sequence of torch.optim.Optimizer
+    elsewhere : sequence of torch.optim.Optimizer, optional
+        Those of them that step on another thread, of whose parameters no gradient is looked at.
     """
+    with _unnoticed():
+        return _count(modules, optimizers, elsewhere)
+
+
+def _count(modules: Sequence[Any], optimizers: Sequence[Any], elsewhere: Sequence[Any]) -> Holdings:
     counter = _Counter()
     weights = {
         id(one): one
         for one in (
-            *(one for module in modules for one in module.parameters()),
+            *(one for module in modules for one in _all_of(module, "parameters")),
             *_parameters_of(optimizers),
         )
     }
     for parameter in weights.values():
         counter.add_weight(parameter)
     for module in modules:
-        for buffer in module.buffers():
+        for buffer in _all_of(module, "buffers"):
             counter.add(buffer, "buffers")
-    probe = _add_gradients(counter, weights.values())
+    others = {id(one) for one in _parameters_of(elsewhere)}
+    ours = (
+        [one for key, one in weights.items() if key not in others] if others else weights.values()
+    )
+    probe = _add_gradients(counter, ours)
     states = sum(
         size
         for optimizer in optimizers
@@ -103,14 +127,21 @@ def count(modules: Sequence[Any], optimizers: Sequence[Any]) -> Holdings:
         tensors=counter.tensors,
         optimizer_bytes=states,
     )
-    return Holdings(counter.held, contents, _weakly(probe))
+    return Holdings(counter.held, contents, _found_again(probe, modules, optimizers))
 
 
 def count_gradients(optimizers: Sequence[Any]) -> tuple[ByDevice, Callable[[], Any]]:
     """Count the gradients of what some optimizers optimise; also return a probe, as in `Holdings`."""
     counter = _Counter()
-    probe = _add_gradients(counter, _parameters_of(optimizers))
-    return counter.held, _weakly(probe)
+    with _unnoticed():
+        probe = _add_gradients(counter, _parameters_of(optimizers))
+        return counter.held, _found_again(probe, (), optimizers)
+
+
+def has_gradient(parameter: Any) -> bool:
+    """Return whether a parameter that a probe returned has a gradient; False of None."""
+    with _unnoticed():
+        return getattr(parameter, "grad", None) is not None
 
 
 def states_in(optimizers: Iterable[Any]) -> int:
@@ -143,5 +174,53 @@ def _names(subjects: Sequence[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(plain(type(one).__name__) for one in subjects))
 
 
-def _weakly(parameter: Any) -> Callable[[], Any]:
-    return weakref.ref(parameter) if parameter is not None else lambda: None
+def _all_of(module: Any, kind: str) -> list[Any]:
+    """Return a module's parameters, buffers or modules; by torch's own method where its class' fails."""
+    for owner in (type(module), sys.modules["torch"].nn.Module):
+        try:
+            return list(getattr(owner, kind)(module))
+        except Exception:  # noqa: BLE001, S112  (one that cannot be read costs the others nothing)
+            continue
+    return []
+
+
+def _offset_of(tensor: Any) -> int:
+    try:
+        return int(tensor.storage_offset())
+    except Exception:  # noqa: BLE001  (sparse ones have none)
+        return 0
+
+
+def _unnoticed() -> AbstractContextManager[object]:
+    """Return what keeps our looking from function modes and subclasses of the user's own."""
+    torch: Any = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch._C.DisableTorchFunction()  # noqa: SLF001  (nowhere else)
+
+
+def _found_again(
+    parameter: Any, modules: Sequence[Any], optimizers: Sequence[Any]
+) -> Callable[[], Any]:
+    """Return what finds a parameter by its place; torch swaps none that has a weak reference to it."""
+    for optimizer in reversed(optimizers):
+        for group, within in reversed(list(enumerate(optimizer.param_groups))):
+            for at, one in reversed(list(enumerate(within["params"]))):
+                if one is parameter:
+                    return partial(_at, weakref.ref(optimizer), _of_optimizer, (group, at))
+    for module in reversed(modules):
+        for inner in _all_of(module, "modules"):
+            for name, one in inner._parameters.items():  # noqa: SLF001  (else each is given a long name)
+                if one is parameter:
+                    return partial(_at, weakref.ref(inner), getattr, (name, None))
+    return lambda: None
+
+
+def _at(owner: weakref.ref[Any], look: Callable[..., Any], place: tuple[Any, ...]) -> Any:
+    there = owner()
+    return None if there is None else look(there, *place)
+
+
+def _of_optimizer(optimizer: Any, group: int, at: int) -> Any:
+    try:
+        return optimizer.param_groups[group]["params"][at]
+    except LookupError:  # It has others now.
+        return None

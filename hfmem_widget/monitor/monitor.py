@@ -149,7 +149,7 @@ class Monitor:
         with watched.edges:
             if watched.ending:
                 raise WatchStateError(HAS_ENDED)
-            self._attribute(kind, begins=True)
+            self._attribute(kind if watched.windows else _outermost(kind), begins=True)
             if kind in FINE_KINDS and watched.can_wait:
                 self._late.enter_if_many()
                 return self._late.begin(watched, kind, label, self._row_now(kind))
@@ -200,7 +200,8 @@ class Monitor:
                 self._poller.poll_now()
             self._late.enter_all()
             watched.late.pop(span_id, None)
-            self._attribute(span.kind, begins=False)
+            is_outermost = len(watched.windows) == 1
+            self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
             session.contents = self.attribution.contents
             window = watched.windows[span_id]
             peaks = self.ledger.close(window)
@@ -271,8 +272,14 @@ class Monitor:
             if watched is not None and watched.based_on is None and now >= self._rebase_due:
                 self._rebase_due = now + REBASE_PERIOD
                 with watched.edges:
+                    row = self.sampler.edge()
                     self._adopt(watched)
-                    watched.rebase(self.sampler.edge())
+                    watched.rebase(row)
+
+    def gradients_cleared(self) -> None:
+        """See whether gradients are gone; on the user's thread."""
+        with interrupts_deferred():
+            self.attribution.gradients_cleared()
 
     def catch_up(self) -> None:
         """Enter in their sessions what was left for later; whoever reads spans has that done for them."""
@@ -444,6 +451,11 @@ class Monitor:
             for span_id, window in list(watched.windows.items()):
                 if window in peaks:
                     watched.session.progress(span_id, watched.wanted(peaks[window]))
+
+
+def _outermost(kind: SpanKind) -> SpanKind:
+    """Return as what a watch's own span is counted: a block is as few, and as much compared, as a cell."""
+    return "cell" if kind == "block" else kind
 
 
 def _share_of(kind: SpanKind | None) -> float | None:

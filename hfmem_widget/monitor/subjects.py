@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any, cast
 
 Namespace = Callable[[], Mapping[str, object]]
 
@@ -15,6 +16,8 @@ MOST_WITHIN = 256
 """Of a list, a dict or an object's own fields, so many are looked at."""
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
+
+_PLAIN_FIELDS = (GetSetDescriptorType, MemberDescriptorType)
 
 
 def main_variables() -> Mapping[str, object]:
@@ -34,21 +37,27 @@ class Subjects:
     def __init__(self, namespace: Namespace = main_variables) -> None:
         self._namespace = namespace
         self._named: dict[int, weakref.ref[Any]] = {}
+        self._threads: dict[int, int] = {}
 
     def add(self, subject: object) -> bool:
-        """Count a model or an optimizer from now on; return whether it is one, and new."""
-        if not _is_subject(subject) or self._named.get(id(subject), _nobody)() is subject:
+        """Count a model or an optimizer from now on, as one of this thread; return whether it is new."""
+        if not _is_subject(subject):
+            return False
+        self._threads[id(subject)] = threading.get_ident()
+        if self._named.get(id(subject), _nobody)() is subject:
             return False
         self._named[id(subject)] = weakref.ref(subject)
         return True
 
     def named(self) -> list[Any]:
         """Return what was named and is still there."""
-        found = [(key, reference()) for key, reference in self._named.items()]
-        for key, subject in found:
-            if subject is None:
-                del self._named[key]
-        return [subject for _, subject in found if subject is not None]
+        # Another thread may name one meanwhile.
+        found = [(key, reference, reference()) for key, reference in list(self._named.items())]
+        for key, reference, subject in found:
+            if subject is None and self._named.get(key) is reference:
+                self._named.pop(key, None)
+                self._threads.pop(key, None)
+        return [subject for _, _, subject in found if subject is not None]
 
     def all(self) -> tuple[list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once."""
@@ -65,9 +74,25 @@ class Subjects:
         """Return the optimizers that were named."""
         return [one for one in self.named() if not _is_module(one)]
 
+    def by_thread(self) -> tuple[list[Any], list[Any]]:
+        """Return the optimizers that were named: those of this thread, and those that step on another."""
+        here: list[Any] = []
+        elsewhere: list[Any] = []
+        for one in self.optimizers():
+            (elsewhere if is_elsewhere(self._threads.get(id(one))) else here).append(one)
+        return here, elsewhere
+
     def forget(self) -> None:
         """Count nothing that was named so far."""
         self._named.clear()
+        self._threads.clear()
+
+
+def is_elsewhere(thread: int | None) -> bool:
+    """Return whether a thread is another than this one, and alive."""
+    if thread is None or thread == threading.get_ident():
+        return False
+    return any(one.ident == thread for one in threading.enumerate())
 
 
 def _search(values: Iterable[object]) -> Iterator[object]:
@@ -80,11 +105,18 @@ def _search(values: Iterable[object]) -> Iterator[object]:
         if _is_subject(value):
             yield value
         elif not issubclass(type(value), _SCALARS):
-            for inner in _within(value):
-                if _is_subject(inner):
-                    yield inner
-                elif type(inner) is list:
-                    yield from filter(_is_subject, inner[:MOST_WITHIN])
+            within = _within(value)
+            yield from _subjects_among(within)
+            for inner in within:
+                if type(inner) is list:
+                    yield from _subjects_among(inner[:MOST_WITHIN])
+
+
+def _subjects_among(values: Sequence[object]) -> Iterator[object]:
+    # A notebook has lists of lists by the thousand: of most, a look at what types there are is enough.
+    kinds = _kinds()
+    if kinds and any(issubclass(one, kinds) for one in set(map(type, values))):
+        yield from filter(_is_subject, values)
 
 
 def _unwrapped(subject: Any) -> Any:
@@ -93,16 +125,22 @@ def _unwrapped(subject: Any) -> Any:
     return subject if _is_module(subject) or not _is_subject(inner) else inner
 
 
-def _within(value: object) -> list[object]:
-    if issubclass(type(value), (list, tuple)):
-        return list(itertools.islice(value, MOST_WITHIN))  # type: ignore[call-overload]  # mypy: object
-    if type(value) is dict:
-        return list(value.values())[:MOST_WITHIN]
-    try:
-        fields = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return []
-    return list(fields.values())[:MOST_WITHIN] if type(fields) is dict else []
+def _within(value: Any) -> Sequence[object]:
+    # Not by a method of its own: an iteration may load something, or never end.
+    for kind in (list, tuple):
+        if issubclass(type(value), kind):
+            return cast("Sequence[object]", kind.__getitem__(value, slice(MOST_WITHIN)))
+    fields = value if type(value) is dict else _fields_of(value)
+    return list(itertools.islice(fields.values(), MOST_WITHIN)) if type(fields) is dict else []
+
+
+def _fields_of(value: object) -> object:
+    """Return the fields that an object has, and none that a proxy would look up for them."""
+    for kind in type(value).__mro__:
+        own = vars(kind).get("__dict__")
+        if own is not None:
+            return own.__get__(value) if type(own) in _PLAIN_FIELDS else None
+    return None
 
 
 def _is_subject(value: object) -> bool:

@@ -77,11 +77,10 @@ class Watched:
 
     def append(self, row: Sequence[float], time: float) -> Sample:
         """Add what was read at some second of the session."""
-        session, values = self.session, self._wanted_of(row)
-        if self._bases:
-            values = list(values)
-            for column, base in self._bases.items():
-                values[column] = base
+        session, values, bases = self.session, self._wanted_of(row), self._bases
+        if bases:
+            # A row may be older than the series of which another thread has just told.
+            values = [bases.get(column, value) for column, value in enumerate(values)]
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)
@@ -103,13 +102,16 @@ class Watched:
             column = self.session.index(f"{device}/{metric}")
             return math.nan if column is None or column >= len(values) else values[column]
 
+        bases = dict(self._bases)
         for device in self.session.devices:
             column = self.session.index(f"{device.key}/unattributed")
             if column is not None and column < len(values):
                 held = sum(read(device.key, metric) for metric in HELD)
                 taken = read(device.key, "requested")
                 taken = read(device.key, "allocated") if math.isnan(taken) else taken
-                self._bases[column] = max(0.0, taken - held)
+                bases[column] = max(0.0, taken - held)
+        # Whole, for the poller goes through them on its own thread.
+        self._bases = bases
 
     def open(
         self,
@@ -139,6 +141,9 @@ class Watched:
             # What a forward pass of its own leaves behind is there for the backward pass.
             if not self._based_on_forward:
                 self._bases = {}
+        if not self.windows:
+            # Steps that only an optimizer told of end with the stretch that they were in.
+            self._bases = {}
         if any(peak.certainty != "exact" for peak in peaks.values()):
             peaks = {key: self._at_least_sampled(span_id, key, peak) for key, peak in peaks.items()}
         resident = self._resident.pop(span_id, None)
