@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,19 @@ def test_adapters_are_loads_of_their_own(sharded: Path, tmp_path: Path) -> None:
     assert [span.label for span in of_kind(integrated, "load")] == ["load LlamaForCausalLM"]
 
 
+@pytest.fixture
+def transformers_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back what loading swaps for all threads: two at a time leave each other's stand-ins behind."""
+    for name in ("init_weights", "tie_weights"):
+        monkeypatch.setattr(PreTrainedModel, name, getattr(PreTrainedModel, name))
+    swapped = sys.modules.get("transformers.initialization")
+    for module in map(sys.modules.get, getattr(swapped, "TORCH_MODULES_TO_PATCH", ())):
+        for name in getattr(swapped, "TORCH_INIT_FUNCTIONS", ()):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, getattr(module, name))
+
+
+@pytest.mark.usefixtures("transformers_as_it_was")
 def test_loads_on_other_threads_do_not_mix(
     sharded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
