@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
     from hfmem_widget.forecast.fit import fit
     from hfmem_widget.forecast.room import max_memory
+    from hfmem_widget.held import holders
+    from hfmem_widget.holding.model import Holders
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.session import (
         Anatomy,
@@ -42,6 +44,7 @@ _HOMES = {
     "Device": "session",
     "Finding": "session",
     "HFMemError": "errors",
+    "Holders": "holding.model",
     "MemoryCallback": "trainer",
     "OptionError": "errors",
     "Part": "session",
@@ -56,6 +59,7 @@ _HOMES = {
     "WatchStateError": "errors",
     "compare": "comparing",
     "fit": "forecast.fit",
+    "holders": "held",
     "max_memory": "forecast.room",
     "span": "spans",
     "watch": "watching",
@@ -67,6 +71,7 @@ __all__ = [
     "Device",
     "Finding",
     "HFMemError",
+    "Holders",
     "MemoryCallback",
     "OptionError",
     "Part",
@@ -81,6 +86,7 @@ __all__ = [
     "WatchStateError",
     "compare",
     "fit",
+    "holders",
     "max_memory",
     "span",
     "watch",

@@ -12,11 +12,17 @@ from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
 from hfmem_widget.magics.memcompare import MemcompareMagics
 from hfmem_widget.magics.memfit import MemfitMagics
+from hfmem_widget.magics.memholders import MemholdersMagics
 from hfmem_widget.magics.report import ReportMagics, add, remove
 
 __all__ = ["register", "unregister"]
 
-REPORTS: tuple[type[ReportMagics], ...] = (MemanatomyMagics, MemcompareMagics, MemfitMagics)
+REPORTS: tuple[type[ReportMagics], ...] = (
+    MemanatomyMagics,
+    MemcompareMagics,
+    MemfitMagics,
+    MemholdersMagics,
+)
 """The line magics that tell something on demand."""
 
 

@@ -21,7 +21,9 @@ MAY_IMPORT = {
     "sources": GROUND | {"session"},
     "monitor": GROUND | {"session", "sources", "options"},
     "analysis": GROUND | {"session"},
-    "view": GROUND | {"session", "analysis", "forecast"},
+    # The Python heap is looked through here alone; view takes only the dataclasses of what was found.
+    "holding": GROUND | {"session", "sources"},
+    "view": GROUND | {"session", "analysis", "forecast", "holding"},
     "options": GROUND,
     "testing": GROUND | {"session", "sources"},
     "training": GROUND | {"session", "monitor"},
@@ -39,6 +41,7 @@ MAY_IMPORT = {
     "predicting": GROUND | {"session", "monitor", "forecast"},
     "watching": GROUND
     | {"session", "monitor", "view", "options", "stretch", "training", "trainer", "optimizers"},
+    "held": GROUND | {"session", "monitor", "holding", "stretch", "watching"},
     "every_cell": GROUND | {"session", "monitor", "view", "options"},
     "history": GROUND | {"session", "analysis", "keeping"},
     "keeping": GROUND | {"session", "analysis", "view"},
@@ -47,7 +50,7 @@ MAY_IMPORT = {
     "forecast": GROUND | {"session", "sources"},
     "magics": GROUND
     | {"session", "monitor", "analysis", "forecast", "view", "options", "history"}
-    | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting"},
+    | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting", "held"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
@@ -69,6 +72,7 @@ HOMES = {
         "magics/memanatomy.py",
         "magics/memcompare.py",
         "magics/memfit.py",
+        "magics/memholders.py",
         "magics/memwatch.py",
         "magics/report.py",
         "__init__.py",
@@ -84,6 +88,7 @@ METHODS_WHERE_USERS_LOOK = {
     ("session/model.py", "view"),
     ("analysis/comparison.py", "view"),
     ("forecast/model.py", "view"),
+    ("holding/model.py", "view"),
 }
 """`Session.figure()` and `.anatomy()`; how `Anatomy` and `Comparison` show themselves: in methods."""
 

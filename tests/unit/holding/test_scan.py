@@ -1,0 +1,211 @@
+"""The search by itself: its bounds, its order of blame, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from hfmem_widget.holding import scan
+from hfmem_widget.holding.roots import user_modules
+
+SIZE = 4000
+
+
+def block() -> torch.Tensor:
+    return torch.zeros(SIZE // 4)
+
+
+def paths(**namespace: Any) -> list[str]:
+    return [row.path for row in scan(namespace).rows]
+
+
+def test_a_bound_on_objects_is_told() -> None:
+    found = scan({"many": [[block()] for _ in range(50)]}, most_objects=10)
+    assert found.objects == 10
+    assert found.bound == "the search ended early, after 10 objects"
+
+
+def test_a_bound_on_time_is_told() -> None:
+    found = scan({"many": [[block()] for _ in range(2000)]}, most_seconds=0.0)
+    assert found.objects < 2000
+    assert "for time" in found.bound
+
+
+def test_a_linked_list_without_end_ends() -> None:
+    """What is too deep to be reached is told."""
+    chain: list[Any] = [block()]
+    for _ in range(5000):
+        chain = [chain]
+    found = scan({"chain": chain})
+    assert found.rows == ()
+    assert "deeper than 200 steps" in found.bound
+
+
+def test_a_graph_of_thousands_of_nodes_is_one_row() -> None:
+    """A graph's depth is no path: an unrolled loop is followed to its end."""
+    hidden = torch.ones(8, requires_grad=True)
+    loss = hidden
+    for _ in range(3000):
+        loss = loss.exp()
+    (row,) = [row for row in scan({"loss": loss}).rows if row.path == "loss"]
+    assert row.tensors == 3001  # each exp saves its result; the leaf is there too
+    assert row.bytes == 3001 * 32
+
+
+def test_what_a_backward_pass_freed_is_not_counted() -> None:
+    """The graph goes on keeping its leaf, and with it the gradient."""
+    weight = torch.ones(SIZE // 4, requires_grad=True)
+    loss = weight.exp().sum()
+    saved, leaf = SIZE, SIZE
+    del weight
+    (before,) = scan({"loss": loss}).rows
+    loss.backward()
+    (after,) = scan({"loss": loss}).rows
+    gradient = SIZE
+    assert before.bytes == 4 + saved + leaf
+    assert after.bytes == 4 + leaf + gradient
+
+
+def test_what_nobody_explains_is_the_allocators_reading_less_the_rows() -> None:
+    found = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
+    assert [(one.device, one.bytes, one.is_host) for one in found.remainders] == [
+        ("cpu", 500.0, True),
+        ("cuda:0", 700.0, False),
+    ]
+
+
+def test_outputs_are_blamed_after_variables() -> None:
+    """And the numbered outputs before the last ones."""
+    kept = block()
+    both = {"_": kept, "Out": {3: kept}, "deep": {"in": {"it": [kept]}}}
+    (row,) = scan(both).rows
+    assert row.path == "deep['in']['it'][0]"
+    assert row.also == ("Out[3]", "_")
+
+
+def test_the_notebooks_own_names_are_no_culprits() -> None:
+    assert paths(In=[block()], _ih=[block()], get_ipython=block, __builtins__={"a": block()}) == []
+
+
+def test_a_model_is_named_before_its_parts() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    (weights,) = scan({"part": model[0], "model": model}).rows
+    assert (weights.path, weights.kind, weights.bytes) == ("model", "weights", 80)
+    assert "part" in weights.also
+
+
+def test_cycles_are_no_other_names() -> None:
+    node: dict[str, Any] = {"kept": block()}
+    node["self"] = node
+    (row,) = scan({"node": node}).rows
+    assert row.path == "node['kept']"
+    assert row.also == ()
+
+
+def test_only_modules_that_are_not_installed_are_the_users() -> None:
+    mine = ModuleType("mine_alone")
+    mine.__file__ = "/home/somebody/mine_alone.py"
+    mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has
+    sys.modules["mine_alone"] = mine
+    try:
+        theirs = user_modules()
+        assert "mine_alone" in theirs
+        assert not {"torch", "json", "numpy", "hfmem_widget", "__main__"} & set(theirs)
+        assert "mine_alone.CACHE['a']" in paths()
+    finally:
+        del sys.modules["mine_alone"]
+
+
+def test_nothing_is_left_behind() -> None:
+    """Not until a collection, but at once: neither objects nor frames."""
+
+    class Kept:
+        pass
+
+    def fails(kept: object) -> None:
+        inner = kept
+        raise ValueError(inner)
+
+    kept = Kept()
+    kept.block = block()  # type: ignore[attr-defined]  # an object of the user's
+    seen = weakref.ref(kept)
+    error = None
+    try:
+        fails(kept)
+    except ValueError as caught:
+        error = caught.with_traceback(caught.__traceback__ and caught.__traceback__.tb_next)
+    gc.disable()
+    try:
+        found = scan({"error": error, "kept": kept})
+        assert found.rows[0].path == "kept.block"
+        del error, kept
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_a_generator_may_let_go_what_was_seen_in_it() -> None:
+    """Reading a frame's variables leaves no copy of them in it."""
+
+    def batches(batch: object) -> Iterator[int]:
+        yield 1
+        del batch
+        yield 2
+
+    first = block()
+    seen = weakref.ref(first)
+    running = batches(first)
+    next(running)
+    assert paths(running=running)[0] == "running \u2192 batch"
+    del first
+    next(running)
+    assert seen() is None
+
+
+def test_what_a_function_called_locals_for_stays_its_own() -> None:
+    """The dict that ``locals()`` returned is not emptied."""
+    mine = []
+
+    def batches() -> Iterator[int]:
+        batch = block()
+        mine.append(locals())
+        yield len(batch)
+
+    running = batches()
+    next(running)
+    scan({"running": running})
+    assert "batch" in mine[0]
+
+
+def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> None:
+    table: dict[int, Any] = {}
+    stop = threading.Event()
+
+    def change() -> None:
+        step = 0
+        while not stop.is_set():
+            table[step % 50] = [block()]
+            table.pop((step * 7) % 50, None)
+            step += 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(30):
+            scan({"table": table})
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("odd", [type, object(), memoryview(b"a"), iter([]), 1j, ...])
+def test_odd_objects_hold_nothing(odd: object) -> None:
+    assert paths(odd=odd) == []
