@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,14 @@ from hfmem_widget.holding import scan
 from hfmem_widget.holding.roots import user_modules
 
 SIZE = 4000
+SCAN = import_module("hfmem_widget.holding.scan")
+"""The module; the package's own attribute of that name is the function."""
+
+
+@pytest.fixture(autouse=True)
+def no_modules_but_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the other tests' modules out, which hold tensors of their own."""
+    monkeypatch.setattr(SCAN, "user_modules", dict)
 
 
 def block() -> torch.Tensor:
@@ -110,7 +119,8 @@ def test_cycles_are_no_other_names() -> None:
     assert row.also == ()
 
 
-def test_only_modules_that_are_not_installed_are_the_users() -> None:
+def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCAN, "user_modules", user_modules)
     mine = ModuleType("mine_alone")
     mine.__file__ = "/home/somebody/mine_alone.py"
     mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has
