@@ -16,7 +16,7 @@ from hfmem_widget.view.comparison_scene import (
     Drawn,
 )
 from hfmem_widget.view.comparison_text import part_label
-from hfmem_widget.view.traces import CLEAR, packed, short
+from hfmem_widget.view.traces import AXIS, CLEAR, packed, short
 
 Trace = dict[str, Any]
 
@@ -140,19 +140,8 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
 
 
 def _axes(scene: ComparisonScene, foot: float) -> dict[str, Any]:
-    common = {
-        "type": "linear",
-        "tickmode": "array",
-        "tickangle": 0,
-        "ticks": "outside",
-        "ticklen": 4,
-        "tickcolor": CLEAR,
-        "zeroline": False,
-        "showline": False,
-        "gridcolor": palette.GRID,
-    }
     return {
-        "xaxis": common
+        "xaxis": AXIS
         | {
             "tickvals": [round(value, 6) for value in scene.ticks.values],
             "ticktext": list(scene.ticks.texts),
@@ -160,7 +149,7 @@ def _axes(scene: ComparisonScene, foot: float) -> dict[str, Any]:
             "showgrid": False,
             "anchor": "y",
         },
-        "yaxis": common
+        "yaxis": AXIS
         | {
             "tickvals": [round(value, 6) for value in scene.levels.values],
             "ticktext": list(scene.levels.texts),

@@ -17,7 +17,7 @@ from hfmem_widget.view.axis import Ticks, time_ticks, value_ticks
 from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Scene, build_scene
 from hfmem_widget.view.sparkline import chart_html
-from hfmem_widget.view.traces import BAR_FONT, CLEAR, short, traces
+from hfmem_widget.view.traces import AXIS, BAR_FONT, CLEAR, short, traces
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -191,18 +191,9 @@ def _layout(scene: Scene) -> dict[str, Any]:
 
 
 def _axis(ticks: Ticks) -> dict[str, Any]:
-    return {
-        "type": "linear",
-        "tickmode": "array",
+    return AXIS | {
         "tickvals": [round(value, 6) for value in ticks.values],
         "ticktext": list(ticks.texts),
-        "tickangle": 0,
-        "ticks": "outside",
-        "ticklen": 4,
-        "tickcolor": CLEAR,
-        "zeroline": False,
-        "showline": False,
-        "gridcolor": palette.GRID,
     }
 
 

@@ -19,6 +19,18 @@ Trace = dict[str, Any]
 
 CLEAR = "rgba(0,0,0,0)"
 BAR_FONT = 10
+AXIS: Trace = {
+    "type": "linear",
+    "tickmode": "array",
+    "tickangle": 0,
+    "ticks": "outside",
+    "ticklen": 4,
+    "tickcolor": CLEAR,
+    "zeroline": False,
+    "showline": False,
+    "gridcolor": palette.GRID,
+}
+"""How every axis looks; where its ticks are is for the chart to say."""
 
 _NARROW = 320
 """Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""
