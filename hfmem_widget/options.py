@@ -36,6 +36,12 @@ class WatchOptions:
     resident_peak : bool
         Take the exact peak of the resident set by resetting the kernel's mark, which also resets what
         ``resource.getrusage`` calls ``ru_maxrss``.
+    budget : float or None
+        Bytes; a warning is given once where more than that is allocated on a device.
+    stop : bool
+        End a Trainer's training at the end of the step in which the budget was crossed.
+    stacks : bool
+        Record where memory is allocated, and tell what was live at the peak.
 
     Raises
     ------
@@ -51,6 +57,9 @@ class WatchOptions:
     quiet: bool = False
     ledger: bool = True
     resident_peak: bool = False
+    budget: float | None = None
+    stop: bool = False
+    stacks: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", plain(self.label))
@@ -60,6 +69,7 @@ class WatchOptions:
             raise OptionError(_interval_message(interval))
         if not (math.isfinite(interval) and SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL):
             raise OptionError(_interval_message(interval))
+        self._check_budget()
 
     def check_devices(self, known: tuple[str, ...]) -> None:
         """Raise `OptionError` if a device was asked for that is not among those `known`."""
@@ -67,6 +77,19 @@ class WatchOptions:
             if device not in known:
                 message = f"there is no device {plain(device)!r} here; there is {', '.join(known)}"
                 raise OptionError(message)
+
+    def _check_budget(self) -> None:
+        budget: object = self.budget
+        if budget is None:
+            if self.stop:
+                message = "stop needs a budget at which to stop"
+                raise OptionError(message)
+            return
+        message = f"budget is a number of bytes above zero, not {plain(budget)}"
+        if isinstance(budget, bool) or not isinstance(budget, (int, float)):
+            raise OptionError(message)
+        if not (math.isfinite(budget) and budget > 0):
+            raise OptionError(message)
 
 
 def _interval_message(interval: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
+from hfmem_widget.companions import Companion, companions_for
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
@@ -18,7 +19,7 @@ from hfmem_widget.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.screen import Bundle, Screen
 
 
 class Follower(Protocol):
@@ -72,6 +73,7 @@ class Watch(ContextDecorator):
         self._session: Session | None = None
         self._span: Span | None = None
         self._view: CellView | None = None
+        self._companions: tuple[Companion, ...] = ()
 
     def start(self) -> Session:
         """Begin to watch.
@@ -102,6 +104,9 @@ class Watch(ContextDecorator):
             self._session = session
             if self._follow is not None:
                 harmless(self._begin_to_follow, self._follow, session)
+            self._companions = companions_for(self._options)
+            for companion in self._companions:
+                harmless(companion.begin, self._monitor, session, self._span)
         return session
 
     def stop(self, error: BaseException | None = None) -> None:
@@ -113,10 +118,30 @@ class Watch(ContextDecorator):
             follower, self._follower = self._follower, None
             if follower is not None:
                 harmless(follower.end)
+            companions, self._companions = self._companions, ()
+            for companion in companions:
+                harmless(companion.end, session, session.span(self._span.id), error)
             harmless(self._monitor.end, session, outcome_of(error))
             view, self._view = self._view, None
-            if view is not None and self._monitor.in_this_process:
-                harmless(view.finish, session.span(self._span.id))
+            if self._monitor.in_this_process:
+                self._tell(view, companions, session, session.span(self._span.id))
+
+    def _tell(
+        self,
+        view: CellView | None,
+        companions: tuple[Companion, ...],
+        session: Session,
+        span: Span,
+    ) -> None:
+        """Show the card, which has what the companions found on it, and below it what else they tell."""
+        below: list[Bundle] = []
+        for companion in companions:
+            harmless(lambda one=companion: below.append(one.report(session, span)))
+        if view is None:
+            return
+        harmless(view.finish, span)
+        for bundle in filter(None, below):
+            harmless(self._screen.show, bundle)
 
     def _begin_to_follow(self, follow: Follow, session: Session) -> None:
         self._follower = follow(self._monitor, session)

@@ -7,6 +7,7 @@ count it.
 from __future__ import annotations
 
 import math
+import re
 
 KIB = 1024.0
 MIB = 1024.0**2
@@ -78,3 +79,13 @@ def format_duration(seconds: float) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+_SIZES = {"": 1.0, "b": 1.0, "kib": KIB, "mib": MIB, "gib": GIB}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmg]ib|b|)", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``; NaN if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    return math.nan if match is None else float(match[1]) * _SIZES[match[2].lower()]

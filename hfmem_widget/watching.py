@@ -18,6 +18,7 @@ from hfmem_widget.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session
 from hfmem_widget.stretch import Follow, Watch, running_shell
+from hfmem_widget.units import parse_bytes
 from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def watch(
     quiet: bool = False,
     ledger: bool = True,
     resident_peak: bool = False,
+    budget: float | str | None = None,
+    stop: bool = False,
+    stacks: bool = False,
 ) -> Watch:
     """Watch the memory of a ``with`` block, or of every call of a function it decorates.
 
@@ -69,6 +73,12 @@ def watch(
     resident_peak : bool, optional
         Take the exact peak of the resident set, by resetting the kernel's mark of it. This also resets
         what ``resource.getrusage`` calls ``ru_maxrss``.
+    budget : float or str, optional
+        Warn once, when more than these bytes are allocated on a device; or a size such as "20GiB".
+    stop : bool, optional
+        End a Trainer's training at the end of the step that crossed the budget.
+    stacks : bool, optional
+        Record where memory is allocated, and show what was live at the exact peak. It slows the code down.
 
     Returns
     -------
@@ -97,6 +107,9 @@ def watch(
         quiet=quiet,
         ledger=ledger,
         resident_peak=resident_peak,
+        budget=parse_bytes(budget) if isinstance(budget, str) else budget,
+        stop=stop,
+        stacks=stacks,
     )
     return Watch(
         options,

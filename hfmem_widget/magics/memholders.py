@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
@@ -11,10 +11,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from hfmem_widget.errors import OptionError
 from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.units import GIB, KIB, MIB
-
-_UNITS = {"": 1.0, "b": 1.0, "kib": KIB, "mib": MIB, "gib": GIB}
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmg]ib|b|)", re.IGNORECASE)
+from hfmem_widget.units import parse_bytes
 
 
 @magics_class
@@ -67,8 +64,8 @@ class MemholdersMagics(ReportMagics):
 
 
 def _bytes_in(text: str) -> float:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    size = parse_bytes(text)
+    if math.isnan(size):
         message = f"--least is a size such as 1MiB, 500KiB or 2GiB, not {plain(text)!r}"
         raise UsageError(message)
-    return float(match[1]) * _UNITS[match[2].lower()]
+    return size

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import math
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from hfmem_widget.faults import harmless, warn
 from hfmem_widget.history import History
 from hfmem_widget.labels import plain
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.units import parse_bytes
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -37,7 +39,7 @@ DEFAULTS = WatchOptions()
 ACTIONS = ("on", "off", "status")
 OPTIONS = (
     "--label", "--interval", "--devices", "--output", "--no-chart", "--no-panel", "--quiet",
-    "--no-ledger", "--resident-peak",
+    "--no-ledger", "--resident-peak", "--budget", "--stop", "--stacks",
 )  # fmt: skip
 
 _FIRST_LINE = re.compile(r"%%memwatch(?:[ \t]+(?P<options>.*?))?[ \t]*\r?\n?$")
@@ -107,6 +109,23 @@ class MemwatchMagics(Magics):
         action="store_true",
         help="Take the exact peak of the resident set, by resetting the kernel's mark of it "
         "(which also resets ru_maxrss of resource.getrusage).",
+    )
+    @argument(
+        "--budget",
+        default="",
+        metavar="SIZE",
+        help="Warn once, when more than this is allocated on a device, such as 20GiB.",
+    )
+    @argument(
+        "--stop",
+        action="store_true",
+        help="With --budget: end a Trainer's training at the end of the step that crossed it.",
+    )
+    @argument(
+        "--stacks",
+        action="store_true",
+        help="Record where memory is allocated, and show what was live at the peak by source line, module "
+        "and operator. It slows the cell down; by how much is said.",
     )
     @no_var_expand
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
@@ -252,6 +271,9 @@ class MemwatchMagics(Magics):
                 quiet=arguments.quiet,
                 ledger=not arguments.no_ledger,
                 resident_peak=arguments.resident_peak,
+                budget=_budget(arguments.budget),
+                stop=arguments.stop,
+                stacks=arguments.stacks,
             )
         except OptionError as error:
             raise UsageError(str(error)) from None
@@ -362,6 +384,16 @@ def _complete(_shell: InteractiveShell, event: Any) -> list[str]:
     if event.command == f"%{NAME}" and len(words) <= 2 and not event.symbol.startswith("-"):
         return list(ACTIONS)
     return list(OPTIONS)
+
+
+def _budget(text: str) -> float | None:
+    if not text:
+        return None
+    size = parse_bytes(text)
+    if math.isnan(size):
+        message = f"--budget is a size such as 20GiB or 500MiB, not {plain(text)!r}"
+        raise UsageError(message)
+    return size
 
 
 def _execute(shell: InteractiveShell, cell: str) -> Any:

@@ -319,6 +319,35 @@ class Finding:
     span_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """A straight line over the chart of a device: a budget, a trend.
+
+    Attributes
+    ----------
+    device : str
+        The device's key.
+    kind : {"budget", "trend"}
+    label : str
+        What people read at the line; plain text.
+    start, stop : float
+        Seconds since the session began; `stop` is infinite where the line goes on as long as the run.
+    first, last : float
+        Bytes at both ends.
+    band : tuple of float
+        What the line may be off at each end, in bytes either way; zeros where it is exact.
+    """
+
+    device: str
+    kind: Literal["budget", "trend"]
+    label: str
+    start: float
+    stop: float
+    first: float
+    last: float
+    band: tuple[float, float] = (0.0, 0.0)
+
+
 @dataclass(slots=True)
 class Polling:
     """How well the poller did; written by it, read by everything else.

@@ -20,6 +20,8 @@ from hfmem_widget.session.model import (
     Anatomy,
     Contents,
     Device,
+    Finding,
+    Guide,
     Peak,
     Phase,
     Polling,
@@ -71,6 +73,10 @@ class Session:
         What the models and optimizers that were found consist of.
     notes : list of str
         What a person must know to read the numbers right, one plain sentence each.
+    findings : list of Finding
+        Judgements made while it ran, or at its end. `analysis.findings` adds those that the data tell.
+    guides : list of Guide
+        Lines that are drawn over the chart.
     stopped_at : float or None
         Wall clock at the end; None while the session runs.
     """
@@ -88,6 +94,8 @@ class Session:
         self.polling = Polling()
         self.contents = Contents()
         self.notes: list[str] = []
+        self.findings: list[Finding] = []
+        self.guides: list[Guide] = []
         self._index: dict[str, int] = {}
         self._spans: dict[int, Span] = {}
         self._open: Highs[int] = Highs()

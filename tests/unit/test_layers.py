@@ -37,7 +37,9 @@ MAY_IMPORT = {
     "optimizers": GROUND | {"monitor", "surrounding"},
     "surrounding": {"faults"},
     "when_imported": {"faults"},
-    "stretch": GROUND | {"session", "monitor", "view", "options", "optimizers"},
+    "stretch": GROUND | {"session", "monitor", "view", "options", "optimizers", "companions"},
+    # What goes along with a watch: it reads, judges and shows one thing from end to end.
+    "companions": GROUND | {"session", "sources", "monitor", "analysis", "view", "options"},
     "predicting": GROUND | {"session", "monitor", "forecast"},
     "watching": GROUND
     | {"session", "monitor", "view", "options", "stretch", "training", "trainer", "optimizers"},
