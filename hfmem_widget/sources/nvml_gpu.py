@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,7 +23,11 @@ METRICS: Final = (
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
 SLOW_INTERVAL: Final = 1.0
-"""Seconds between looks at the process list, which takes milliseconds on some drivers (MangoHud#2104)."""
+"""Seconds between looks at the process list while nothing changes."""
+
+LOOKING_SHARE: Final = 0.01
+"""Of the time, what these looks may take where the device's use changes from tick to tick: a look takes 10 µs
+on an H200 and milliseconds on some drivers (MangoHud#2104)."""
 
 # pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
 _field: Final = object.__getattribute__
@@ -48,6 +53,8 @@ class Gpu:
         Takes a sentence for the user.
     reserved : callable
         Takes the device's UUID and returns the bytes that this process' allocator has of it now.
+    clock : callable
+        Monotonic seconds, by which a look is timed.
 
     Attributes
     ----------
@@ -69,6 +76,7 @@ class Gpu:
         note: Callable[[str], None],
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.handle = handle
         self.label = label
@@ -81,9 +89,12 @@ class Gpu:
         self._pids = pids
         self._note = note
         self._reserved = reserved
+        self._clock = clock
         self._context = NOT_AVAILABLE
         self._knows_v2 = True
         self._slow_due = -math.inf
+        self._change_due = -math.inf
+        self._used_then = 0.0
         self._slow: Sequence[float] = (NOT_AVAILABLE,) * 4
         if handle is not None:
             self._describe()
@@ -97,9 +108,13 @@ class Gpu:
             used, reserve = self._used_and_reserve()
         except self._nvml.NVMLError as error:
             self._take(error)
-        if now >= self._slow_due:
-            self._slow_due = now + SLOW_INTERVAL
+        # CUDA loads its libraries piece by piece: what they took is known when the use has changed.
+        if now >= self._slow_due or (abs(used - self._used_then) > 0 and now >= self._change_due):
+            started = self._clock()
             self._slow = self._read_slowly(used)
+            self._slow_due = now + SLOW_INTERVAL
+            self._change_due = now + (self._clock() - started) / LOOKING_SHARE
+            self._used_then = used
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
         return NOTHING if self.handle is None else (used, reserve, *self._slow)
 
@@ -116,7 +131,7 @@ class Gpu:
 
     def _used_and_reserve(self) -> tuple[float, float]:
         memory = self._memory()
-        total, used = _field(memory, "total"), _field(memory, "used")
+        total, used = _within(_field(memory, "total"), _PEBIBYTE), _field(memory, "used")
         if not self._knows_v2:
             return _within(used, total), NOT_AVAILABLE
         reserve = _field(memory, "reserved")

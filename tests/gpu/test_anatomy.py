@@ -88,18 +88,19 @@ pynvml.nvmlInit()
 handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 listed = [one.usedGpuMemory for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
           if one.pid == os.getpid()][0]
-rows = rows[len(rows) // 2:]  # CUDA loads its libraries piece by piece in the first steps
+off = sorted(abs(parts - used) for parts, _, used, _ in rows)
 report([len(rows), [max(abs(parts - process) for parts, process, _, _ in rows),
-                    sorted(abs(parts - used) for parts, _, used, _ in rows)[int(len(rows) * 0.9)]],
+                    off[len(off) // 2], off[int(len(off) * 0.9)], off[-1]],
         session.latest("cuda:0/context"), listed - torch.cuda.memory_reserved(0)])
 """
     )
 
     assert ticks > 20
-    sums, beside_the_driver = off
+    sums, median, nine_in_ten, most = off
+    print(f"of {ticks} ticks: median {median}, nine in ten {nine_in_ten}, most {most} bytes off")
     assert sums <= 1.0
     # A segment that the allocator takes between two readings of one tick is in one of them only.
-    assert beside_the_driver <= 64 << 20
+    assert nine_in_ten <= 16 << 20
     assert context == driver_says
 
 

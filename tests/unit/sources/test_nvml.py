@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.nvml import GIB, MIB, FakeGpu
+from hfmem_widget.sources.nvml_gpu import Gpu
+from hfmem_widget.sources.procfs import process_ids
+from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
 from tests.fakes.nvml_source import Watched, make_proc, two_cards
 
 
@@ -246,7 +249,7 @@ def test_an_id_of_an_outer_namespace_is_ours(tmp_path: Path) -> None:
 
 
 def test_the_process_list_is_read_once_a_second(proc: Path) -> None:
-    """Memory is read every tick; processes and utilisation, which cost more, once a second."""
+    """Memory is read every tick; processes and utilisation, while nothing changes, once a second."""
     watched = Watched([FakeGpu()], proc)
     for tick in range(21):
         watched(tick / 10)
@@ -254,3 +257,26 @@ def test_the_process_list_is_read_once_a_second(proc: Path) -> None:
     assert watched.nvml.calls["MemoryInfo"] == 21 + 1
     assert watched.nvml.calls["ComputeRunningProcesses_v3"] == 3
     assert watched.nvml.calls["UtilizationRates"] == 3
+
+
+def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> None:
+    """What this process has taken outside its allocator is known at the tick that shows it in use."""
+    gpu = FakeGpu(used=1000 * MIB, processes={"Compute": [(os.getpid(), 1000 * MIB)]})
+    watched = Watched([gpu], proc)
+    watched(0.0)
+    gpu.used, gpu.processes = 1300 * MIB, {"Compute": [(os.getpid(), 1300 * MIB)]}
+
+    assert watched(0.5)["cuda:0/context"] == 1300 * MIB
+
+
+def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
+    """Where a look takes 5 ms, there is half a second before the next, however often the use changes."""
+    gpu, times = FakeGpu(), count(0.0, 0.005)
+    fake = FakeNvml([gpu])
+    fake.nvmlInit()
+    one = Gpu(fake, gpu, "cuda:0", process_ids(proc), print, clock=lambda: next(times))
+    for tick in range(11):
+        gpu.used = (tick + 1) * MIB
+        one.read(tick / 10)
+
+    assert fake.calls["ComputeRunningProcesses_v3"] == 3
