@@ -290,6 +290,11 @@ def main() -> None:
     """Measure and print."""
     parser = measure.cli(__doc__)
     parser.add_argument("--small", action="store_true", help="small tensors, on the CPU")
+    parser.add_argument(
+        "--llama",
+        action="store_true",
+        help="its training alone, on 4 x 512 tokens: the GPU is busy",
+    )
     parser.add_argument("--pairs", type=int, default=300, help="of each way, at most")
     parser.add_argument(
         "--seconds", type=float, help="for all measuring; default 190, with --small 60"
@@ -311,6 +316,9 @@ def main() -> None:
         "chain": lambda: chain(device, TENSORS),
     }
     to_train = to_pass | {"chain": lambda: chain(device, FEWER_TENSORS if small else TENSORS)}
+    if arguments.llama:
+        to_pass = {}
+        to_train = {"Llama's shape": lambda: llama(device, small=small, sequences=4, tokens=512)}
     for name, make in to_pass.items():
         with garbage_kept():
             rows, took = pass_rows(name, make(), 0.06 * seconds)
@@ -319,7 +327,7 @@ def main() -> None:
     for name, make in to_train.items():
         with garbage_kept():
             loop = make()
-            rows, blocks = step_rows(name, loop, arguments.pairs, 0.36 * seconds)
+            rows, blocks = step_rows(name, loop, arguments.pairs, 0.72 * seconds / len(to_train))
             row, inside = share_row(name, loop, 0.06 * seconds)
             del loop
         stepped += rows

@@ -92,13 +92,13 @@ class Loop:
         self._loss().backward()
 
 
-def llama(device: torch.device, *, small: bool) -> Loop:
-    """Return a model of Llama's shape, and a batch of 128 tokens."""
+def llama(device: torch.device, *, small: bool, sequences: int = 1, tokens: int = 128) -> Loop:
+    """Return a model of Llama's shape, and a batch of so many sequences of so many tokens."""
     shape = SMALL_LLAMA if small else LLAMA
     config = LlamaConfig(num_hidden_layers=LAYERS, tie_word_embeddings=True, **shape)
     with device:
         model = LlamaForCausalLM(config)
-        ids = torch.randint(0, shape["vocab_size"], (1, 128))
+        ids = torch.randint(0, shape["vocab_size"], (sequences, tokens))
     return Loop(model, lambda: model(input_ids=ids, labels=ids).loss)
 
 

@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 
 import gpu_stand_in
@@ -39,7 +40,6 @@ from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.publisher import Publisher
 
 BASE = "raw calls: memory_stats_as_nested_dict + NVML memory"
@@ -53,6 +53,18 @@ SPINS = 400_000
 SWITCH_INTERVAL = 2e-4
 
 Way = Callable[[], object]
+
+
+class ListClock(list[float]):
+    """Seconds that pass when told to, and cost no more to read than the system's."""
+
+    def __init__(self) -> None:
+        super().__init__([0.0])
+        self.read = partial(self.__getitem__, 0)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self[0] += seconds
 
 
 class HandTicker(Ticker):
@@ -73,7 +85,7 @@ class Poller:
     """A monitor with a session and an open span, as within a watched cell."""
 
     def __init__(self, *, charted: bool) -> None:
-        self.clock = FakeClock()
+        self.clock = ListClock()
         torch_cuda = TorchCudaSource()
         tensors = TensorSource()
         tensors.count({"cuda:0": dict.fromkeys(HELD, 1e9)})
@@ -85,16 +97,18 @@ class Poller:
         )
         self.ledger = PeakLedger(CudaAllocator())
         self.monitor = Monitor(
-            Sampler(sources, clock=self.clock),
+            Sampler(sources, clock=self.clock.read),
             self.ledger,
-            clock=self.clock,
-            wall=self.clock,
+            clock=self.clock.read,
+            wall=self.clock.read,
             make_ticker=self._ticker,
         )
         self.session = self.monitor.begin(WatchOptions())
         self.monitor.open_span(self.session, "cell", "bench")
         if charted:
-            publisher = Publisher(self.session, lambda _message, _buffers: None, clock=self.clock)
+            publisher = Publisher(
+                self.session, lambda _message, _buffers: None, clock=self.clock.read
+            )
             self.session.subscribe(publisher)
 
     def tick(self) -> None:
@@ -137,7 +151,7 @@ class Poller:
 
     def _ticker(self, tick: Callable[[], object], interval: float) -> Ticker:
         self.tick_of_monitor = tick
-        return HandTicker(tick, interval, clock=self.clock)
+        return HandTicker(tick, interval, clock=self.clock.read)
 
 
 def rivals(*, on_gpu: bool) -> dict[str, Way]:

@@ -49,6 +49,7 @@ class _Reader:
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()
     latest_at: float = -1e300
+    period: float = 0.0
     cost: float = 0.0
     failed: bool = False
     notes_taken: int = 0
@@ -80,7 +81,6 @@ class Sampler:
         self._order: tuple[int, ...] = ()
         """For each column of a row, where it stands among the values of one source after the other."""
         self._layout = threading.Lock()
-        self._cuda_is_up = False
 
     def poll(self, known: Known = NOTHING_KNOWN) -> tuple[float, ...]:
         """Read every source once; for the poller's thread. `known` is as in `edge`."""
@@ -116,18 +116,21 @@ class Sampler:
         self, known: Known, *, at_edge: bool = False, share: float | None = None
     ) -> tuple[float, ...]:
         now = self._clock()
+        oldest = now - STALE_AFTER
         read: list[Sequence[float]] = []
         for reader in self._readers:
             values = known.get(reader.name)
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(reader.columns):
-                is_young = now - reader.latest_at < self._age_of(
-                    reader, known, at_edge=at_edge, share=share
-                )
-                if not is_young and not (reader.blocks and at_edge):
+                if not at_edge:
+                    is_due = now - reader.latest_at >= reader.period
+                elif reader.blocks:
+                    is_due = False
+                else:
+                    is_due = now - reader.latest_at >= _age_at_edge(reader, known, share)
+                if is_due:
                     self._read(reader)
-                fresh = reader.latest_at >= now - STALE_AFTER
-                values = values or (reader.latest if fresh else ())
+                values = values or (reader.latest if reader.latest_at >= oldest else ())
             read.append(values)
         # The poller and the user's thread may both come here while a device appears.
         with self._layout:
@@ -137,16 +140,6 @@ class Sampler:
                 width = len(reader.columns)
                 row += values if len(values) == width else _fitted(values, width)
             return tuple(map(row.__getitem__, self._order))
-
-    def _age_of(
-        self, reader: _Reader, known: Known, *, at_edge: bool, share: float | None
-    ) -> float:
-        """Return how old a reading may be that is taken for one of now."""
-        if share is not None:
-            is_gpu_known = TorchCudaSource.name in known
-            return FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
-        is_beside = self._cuda_is_up and reader.name == HostSource.name
-        return BESIDE_PERIOD if is_beside and not at_edge else 0.0
 
     def _read(self, reader: _Reader) -> None:
         # A call that hangs keeps its lock for as long: whoever comes next goes on without it.
@@ -181,12 +174,16 @@ class Sampler:
             for new in reader.source.series[len(reader.columns) :]:
                 reader.columns.append(len(series))
                 series.append(new)
-            if reader.name == TorchCudaSource.name:
-                self._cuda_is_up = bool(reader.devices)
+        for reader in self._readers:
+            if reader.name == HostSource.name and self._cuda_is_up():
+                reader.period = BESIDE_PERIOD
         self.series = tuple(series)
         places = [column for reader in self._readers for column in reader.columns]
         self._order = tuple(sorted(range(len(places)), key=places.__getitem__))
         self.devices = merge_devices([reader.devices for reader in self._readers])
+
+    def _cuda_is_up(self) -> bool:
+        return any(one.devices and one.name == TorchCudaSource.name for one in self._readers)
 
     def take_notes(self) -> list[str]:
         """Return what the sources have had to say since the last time."""
@@ -200,6 +197,14 @@ class Sampler:
             new += self._faults
             self._faults = []
         return new
+
+
+def _age_at_edge(reader: _Reader, known: Known, share: float | None) -> float:
+    """Return how old a reading may be that is taken for one of now."""
+    if share is None:
+        return 0.0
+    is_gpu_known = TorchCudaSource.name in known
+    return FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
 
 
 def _fitted(values: Sequence[float], width: int) -> list[float]:
