@@ -123,6 +123,11 @@ class History:
             while self._ended:
                 harmless(self._keep, self._ended.popleft())
 
+    def runs_of(self, label: str, cell_id: str = "") -> tuple[Record, ...]:
+        """Return the runs so far of what has a label, or else of a cell, oldest first."""
+        identity = plain(label) or cell_id
+        return tuple(one for one in self.records if one.identity == identity)
+
     def find(self, name: str) -> tuple[Record, ...]:
         """Return all runs of a label, or the one run of a cell's number, oldest first.
 

@@ -1,0 +1,104 @@
+"""Leaks on a real GPU, whose allocator counts to the byte; and what looks like one there and is none."""
+
+from __future__ import annotations
+
+from tests.gpu.conftest import Run
+
+LOOP = """
+import time
+import torch
+import hfmem_widget
+from hfmem_widget import span
+from hfmem_widget.analysis.leaks import leaks
+from hfmem_widget.analysis.trends import trends_of
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+def train(rows):
+    batch = torch.randn(rows, 1024, device="cuda")
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return batch
+
+def told(session):
+    trends = [one for one in trends_of(session) if one.device.startswith("cuda")]
+    titles = [one.title for one in leaks(session, session.spans[0]) if one.evidence["device"] != "cpu"]
+    return [[one.what, one.slope, one.low, one.high, one.first, one.moments] for one in trends] + titles
+"""
+
+
+def test_kept_graphs_are_told_to_the_byte(run_python: Run) -> None:
+    """Every step keeps as much as the last: the slope is what one graph takes, and its bounds are too."""
+    (trend, title), one_graph = run_python(
+        LOOP
+        + """
+train(256)
+before = torch.cuda.memory_allocated()
+kept = model(torch.ones(256, 1024, device="cuda")).square().mean()
+one_graph = torch.cuda.memory_allocated() - before
+del kept
+with hfmem_widget.watch("leak", quiet=True) as session:
+    losses = []
+    for _ in range(40):
+        with span("step", tokens=256):
+            train(256)
+            losses.append(model(torch.ones(256, 1024, device="cuda")).square().mean())
+report([told(session), one_graph])
+"""
+    )
+
+    assert trend[0] == "a step"
+    assert trend[1:4] == [one_graph] * 3
+    assert " a step since step 6: " in title
+
+
+def test_a_loop_without_spans_is_told_by_its_optimizer(run_python: Run) -> None:
+    """Nothing names the steps; what stands after the optimizer's is compared."""
+    trend, title = run_python(
+        LOOP
+        + """
+kept = []
+with hfmem_widget.watch("leak", quiet=True, interval=0.02) as session:
+    began = time.monotonic()
+    while time.monotonic() - began < 6:
+        train(256)
+        kept.append(torch.zeros(2 << 20, device="cuda"))
+        torch.cuda.synchronize()
+        time.sleep(0.02)
+report(told(session))
+"""
+    )
+
+    assert trend[0] == "a second"
+    assert trend[2] > 50 * 2**20
+    assert "Allocated grows by" in title
+
+
+def test_a_healthy_training_has_no_trend(run_python: Run) -> None:
+    """Warm-up, batches of any length, cuBLAS' workspaces, a cache that fills, a model that comes later."""
+    assert (
+        run_python(
+            LOOP
+            + """
+import copy, random
+chance, cache, later = random.Random(0), {}, None
+with hfmem_widget.watch("healthy", quiet=True) as session:
+    for step in range(160):
+        rows = chance.randrange(8, 2048)
+        with span("step", tokens=rows):
+            batch = train(rows)
+        cache[chance.randrange(12)] = torch.zeros(1 << 20, device="cuda")
+        if step == 90:
+            later = copy.deepcopy(model)
+        if step % 40 == 39:
+            with span("evaluate"), torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+                model(torch.ones(4096, 1024, device="cuda"))
+report(told(session))
+"""
+        )
+        == []
+    )
