@@ -1,0 +1,223 @@
+"""What the texts of out-of-memory errors say, as PyTorch 1.0 to 2.15 and the libraries below it write them.
+
+A text is one only where it begins as those do: "out of memory" in the middle of somebody's sentence is
+none. Sizes are as exact as they are written, with two decimals.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from hfmem_widget.session.model import NOT_AVAILABLE
+
+Origin = Literal[
+    "cuda", "cuda async", "cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes", "mps", "xpu", "cpu",
+    "numpy", "python", "no batch size",
+]  # fmt: skip
+"""Who could not have what it asked for."""
+
+MOST_TEXT: Final = 20_000
+"""Characters that are looked at."""
+
+BESIDE_THE_ALLOCATOR: Final[frozenset[Origin]] = frozenset(
+    {"cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes"}
+)
+"""What asks the driver itself: memory that PyTorch keeps in its cache is of no use to it."""
+
+ON_THE_HOST: Final[frozenset[Origin]] = frozenset({"cpu", "numpy", "python"})
+
+_DOUBTFUL: Final = ("CUDNN_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_NOT_INITIALIZED")
+"""What is said where a workspace or a handle does not fit, and for other reasons as well."""
+
+_ABSURD: Final = 2.0**63
+"""2**64 - 1 is how some versions write that they do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemoryText:
+    """An error's text, taken apart; bytes, NaN where it does not say.
+
+    Attributes
+    ----------
+    origin : str
+    device : str
+        Such as ``cuda:1``; empty where it does not say.
+    asked : float
+    total, free : float
+        Of the device.
+    allowed : float
+        What this process may use at most, where a limit is set.
+    allocated : float
+        By PyTorch's tensors.
+    unallocated : float
+        Reserved by PyTorch beyond that.
+    private_pools : float
+        Of `allocated`, what lies in private pools.
+    in_use : float
+        By this process, with what is not PyTorch's.
+    others : float
+        By others, where the text adds them up.
+    processes : tuple of (int, float)
+        Other processes by their ids, as the driver numbers them.
+    preemptive : bool
+        Whether the allocator did not even ask the driver, for a limit.
+    is_certain : bool
+        False where the text may as well mean something else than memory.
+    """
+
+    origin: Origin
+    device: str = ""
+    asked: float = NOT_AVAILABLE
+    total: float = NOT_AVAILABLE
+    free: float = NOT_AVAILABLE
+    allowed: float = NOT_AVAILABLE
+    allocated: float = NOT_AVAILABLE
+    unallocated: float = NOT_AVAILABLE
+    private_pools: float = NOT_AVAILABLE
+    in_use: float = NOT_AVAILABLE
+    others: float = NOT_AVAILABLE
+    processes: tuple[tuple[int, float], ...] = ()
+    preemptive: bool = False
+    is_certain: bool = True
+
+
+_SIZE = r"(\d{1,20}(?:\.\d{0,3})? (?:bytes|[KMGTPE]i?B))"
+
+_OF_NCCL = r"Cuda failure(?: \d+)? 'out of memory'|Failed to CUDA \w+ \d+ bytes"
+_OF_THE_HOST = r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+
+_TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
+    "cuda": (
+        r"(?:CUDA|HIP) out of memory\. Tried to allocate",
+        r"Allocation was preemptively rejected",
+    ),
+    "cuda async": (r"Allocation on device \d+ would exceed allowed memory\.",),
+    # What follows is advice on debugging.
+    "cuda runtime": (
+        r"(?:CUDA|HIP)(?: driver)? error: out of memory",
+        r"(?:cuda|HIP) runtime error \(2\) ?: out of memory",
+    ),
+    "cublas": (
+        r"(?:CUDA|HIP) error: \w{1,20}_STATUS_ALLOC_FAILED when calling",
+        r"CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
+        r"(?:cublas|hipblas|rocblas) runtime error : resource allocation failed",
+    ),
+    "cudnn": (
+        r"(?:cuDNN|MIOpen) error: \w{0,60}ALLOC(?:ATION)?_?FAILED",
+        r"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED",
+    ),
+    "nccl": (rf"(?:\[\w+ ?\d*\]:? )?NCCL (?:error in: |Error \d+: )(?=[\s\S]*(?:{_OF_NCCL}))",),
+    "bitsandbytes": (
+        r"Error (?:2: )?out of memory at line \d+ in file .{0,200}(?:ops|pythonInterface)\.",
+    ),
+    "mps": (r"MPS backend out of memory",),
+    "xpu": (
+        r"XPU out of memory\. Tried to allocate",
+        r"Current platform can NOT allocate memory block with size larger than",
+    ),
+    "cpu": (
+        rf"\[enforce fail at .{{0,300}}\] .{{0,80}}?{_OF_THE_HOST}",
+        _OF_THE_HOST,
+        r"\$ Torch: not enough memory: you tried to allocate",
+        r"unable to (?:mmap|open|allocate) .{0,500}Cannot allocate memory \(12\)",
+    ),
+    "numpy": (r"Unable to allocate (?:array|.{1,40} for an array) with shape",),
+    "no batch size": (r"No executable batch size found, reached zero\.",),
+}
+
+_BEGINNINGS: Final[Mapping[Origin, tuple[re.Pattern[str], ...]]] = {
+    origin: tuple(map(re.compile, beginnings)) for origin, beginnings in _TEXTS.items()
+}
+_SIZES: Final[Mapping[str, tuple[re.Pattern[str], ...]]] = {
+    name: tuple(re.compile(pattern.replace("SIZE", _SIZE)) for pattern in patterns)
+    for name, patterns in {
+        "asked": (
+            r"[Tt]ried to allocate SIZE", r"Requested +: SIZE", r"Requested size: SIZE",
+            r"Unable to allocate SIZE", r"Failed to CUDA \w+ SIZE", r"unable to mmap SIZE",
+        ),
+        "total": (r"SIZE total capacity", r"total capaci?ty of SIZE", r"Device limit +: SIZE"),
+        "free": (r"of which SIZE is free", r"; SIZE free[;)]", r"Free \(according to CUDA\): SIZE"),
+        "allowed": (
+            r"(?<!max )SIZE allowed; ", r"max allowed: SIZE",
+            r"PyTorch limit \(set by user-supplied memory fraction\)\s{0,80}: SIZE",
+        ),
+        "allocated": (
+            r"SIZE already allocated", r"SIZE is allocated by PyTorch", r"Currently allocated +: SIZE",
+            r"MPS allocated: SIZE", r"SIZE allocated by PyTorch, with",
+        ),
+        "reserved": (r"SIZE reserved in total by PyTorch",),
+        "unallocated": (r"SIZE is reserved by PyTorch but unallocated", r"; SIZE cached\)"),
+        "private_pools": (r"with SIZE allocated in private pools",),
+        "in_use": (r"this process has SIZE memory in use",),
+        "others": (r"other allocations: SIZE",),
+    }.items()
+}  # fmt: skip
+
+_DEVICES: Final = tuple(
+    re.compile(one) for one in (r"\(GPU +(\d{1,4});", r"GPU (\d{1,4}) has a total", r"on device (\d{1,4}) ")
+)  # fmt: skip
+_PROCESS: Final = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
+_CAUGHT: Final = re.compile(r"Caught \w{1,80} in .{1,200}\.\s{1,4}Original Traceback")
+_RAISED: Final = re.compile(r"^(?:[\w.]{1,100}(?:Error|Exception)): (.*)", re.MULTILINE | re.DOTALL)
+
+_UNITS: Final = {
+    "bytes": 1.0,
+    **{f"{unit}B": 1024.0 ** (at + 1) for at, unit in enumerate("KMGTPE")},
+}
+
+
+def read_text(text: str) -> OutOfMemoryText | None:
+    """Return what an error's text says of memory; None where it does not begin as such a text does."""
+    text = _within(text[:MOST_TEXT].strip())
+    origin = next(
+        (one for one, patterns in _BEGINNINGS.items() if any(p.match(text) for p in patterns)), None
+    )
+    if origin is None:
+        return None
+    sizes = {name: _first_size(patterns, text) for name, patterns in _SIZES.items()}
+    reserved = sizes.pop("reserved")
+    if math.isnan(sizes["unallocated"]):
+        sizes["unallocated"] = max(0.0, reserved - sizes["allocated"]) if reserved > 0 else reserved
+    return OutOfMemoryText(
+        origin=origin,
+        device=_device(origin, text),
+        processes=tuple((int(pid), _bytes(size)) for pid, size in _PROCESS.findall(text)),
+        preemptive="preemptively rejected" in text,
+        is_certain=not any(status in text for status in _DOUBTFUL),
+        **sizes,
+    )
+
+
+def _within(text: str) -> str:
+    """Return what was raised first, where a thread or a worker hands its error on with its traceback."""
+    if not _CAUGHT.match(text):
+        return text
+    raised = _RAISED.findall(text)
+    return raised[-1].strip() if raised else text
+
+
+def _device(origin: Origin, text: str) -> str:
+    if origin in ON_THE_HOST:
+        return "cpu"
+    kind = origin if origin in {"mps", "xpu"} else "cuda"
+    numbers = (match[1] for pattern in _DEVICES if (match := pattern.search(text)))
+    number = next(numbers, "0" if origin == "mps" else "")
+    return f"{kind}:{number}" if number else ""
+
+
+def _first_size(patterns: tuple[re.Pattern[str], ...], text: str) -> float:
+    for pattern in patterns:
+        match = pattern.search(text)
+        if match is not None:
+            return _bytes(match[1])
+    return NOT_AVAILABLE
+
+
+def _bytes(size: str) -> float:
+    number, _, unit = size.partition(" ")
+    value = float(number) * _UNITS[unit.replace("i", "")]
+    return value if value < _ABSURD else NOT_AVAILABLE

@@ -1,0 +1,135 @@
+"""A watched cell that runs out of memory in a real kernel: its own error, once, and below it the reason."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.kernel.drive import Kernel, Result
+
+PREPARE = "%load_ext hfmem_widget\nimport torch"
+TOO_BIG = "def train():\n    return torch.empty(1 << 50, dtype=torch.uint8)\ntrain()"
+HEAD = "out of memory"
+
+
+@pytest.fixture
+def notebook(kernel: Kernel) -> Kernel:
+    """Return a kernel with torch and the extension."""
+    assert kernel.run(PREPARE).status == "ok"
+    return kernel
+
+
+def cards(result: Result) -> list[dict[str, Any]]:
+    """Return the bundles of the cards that say why."""
+    shown = [dict(one.content["data"]) for one in result.displays]
+    return [one for one in shown if one.get("text/plain", "").startswith(HEAD)]
+
+
+def traceback_of(result: Result) -> str:
+    """Return the traceback without the number of its cell, and without the cell's first line."""
+    (error,) = result.errors
+    colourless = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.content["traceback"]))
+    return re.sub(r"In\[\d+\]", "In[n]", re.sub(r"(?m)^ +1 .*\n", "", colourless))
+
+
+def test_the_error_stays_and_the_reason_stands_below(notebook: Kernel) -> None:
+    """The reply is an error, the error is shown once, and one card comes after it or before nothing else."""
+    result = notebook.run(f"%%memwatch\n{TOO_BIG}")
+    assert result.status == "error"
+    assert result.reply["ename"] == "RuntimeError"
+    (card,) = cards(result)
+    assert "one huge request" in card["text/plain"]
+    assert "asked for 1.00 PiB" in card["text/plain"]
+    assert "Look at the shape" in card["text/html"]
+
+
+def test_the_traceback_is_that_of_an_unwatched_cell(notebook: Kernel) -> None:
+    """Watched or not, it reads the same to the letter."""
+    bare = notebook.run(f"# not watched\n{TOO_BIG}")
+    watched = notebook.run(f"%%memwatch\n{TOO_BIG}")
+    assert traceback_of(watched) == traceback_of(bare)
+    assert "line 3" in traceback_of(bare)
+
+
+def test_nothing_is_kept_alive(notebook: Kernel) -> None:
+    """Once the last error is another, a collection frees what the function held: no more than unwatched."""
+    notebook.run(
+        "%%memwatch\nimport gc, weakref\n"
+        "def train():\n"
+        "    global gone\n"
+        "    activations = torch.zeros(2**20)\n"
+        "    gone = weakref.ref(activations)\n"
+        "    return torch.empty(1 << 50, dtype=torch.uint8)\n"
+        "train()"
+    )
+    assert notebook.run("print(gone() is None)").text().strip() == "False"
+    notebook.run("1 / 0")
+    # IPython's own report of an error is a ring, without us as well.
+    assert notebook.run("gc.collect(); print(gone() is None)").text().strip() == "True"
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "said"),
+    [
+        ("bytearray(1 << 60)", "MemoryError", "does not say how much"),
+        ("import numpy; numpy.zeros((1 << 20, 1 << 30))", "MemoryError", "8.00 PiB in one piece"),
+        ("raise ValueError('no') from MemoryError()", "ValueError", "does not say how much"),
+    ],
+)  # fmt: skip
+def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: str) -> None:
+    """Python's and NumPy's are read, also where they are the cause of another error."""
+    result = notebook.run(f"%%memwatch\n{code}")
+    assert result.reply["ename"] == name
+    (card,) = cards(result)
+    assert said in card["text/plain"]
+
+
+@pytest.mark.parametrize("code", ["raise RuntimeError('out of memory')", "1 / 0", "x = 1"])
+def test_a_cell_that_did_not_run_out_has_no_card(notebook: Kernel, code: str) -> None:
+    """Neither another error nor a cell that works is about memory."""
+    assert not cards(notebook.run(f"%%memwatch\n{code}"))
+
+
+def test_a_cell_that_catches_its_error_is_done(notebook: Kernel) -> None:
+    """What the user's own code handles is no failure."""
+    result = notebook.run(
+        "%%memwatch\ntry: bytearray(1 << 60)\nexcept MemoryError: print('caught')"
+    )
+    assert result.status == "ok"
+    assert not cards(result)
+
+
+def test_every_cell_is_told_why(notebook: Kernel) -> None:
+    """Under ``%memwatch on`` the card stands below the cell's line, and the next cell has none."""
+    notebook.run("%memwatch on --no-chart")
+    result = notebook.run(TOO_BIG)
+    assert result.status == "error"
+    assert len(cards(result)) == 1
+    assert not cards(notebook.run("x = 1"))
+
+
+def test_quiet_keeps_the_finding(notebook: Kernel) -> None:
+    """With --quiet nothing is shown; the session has the finding."""
+    result = notebook.run(f"%%memwatch --quiet --output session\n{TOO_BIG}")
+    assert not result.displays
+    told = notebook.run(
+        "print([(one.kind, one.severity, one.evidence['cause']) for one in session.findings])"
+    )
+    assert told.text().strip() == "[('oom', 'critical', 'huge')]"
+
+
+def test_run_all_stops_at_the_cell() -> None:
+    """Run from outside, a notebook fails where the cell fails, and keeps the error and the card."""
+    cells = (PREPARE, f"%%memwatch\n{TOO_BIG}", "never = 1")
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+    client = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3")
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="DefaultCPUAllocator"):
+        client.execute()
+    outputs = notebook.cells[1].outputs
+    assert [one.output_type for one in outputs].count("error") == 1
+    assert any("Out of memory" in one.get("data", {}).get("text/html", "") for one in outputs)
+    assert not notebook.cells[2].outputs

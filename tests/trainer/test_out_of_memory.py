@@ -1,0 +1,71 @@
+"""A Trainer that runs out of memory: the card has its step, and attempts that were tried again have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from tests.trainer.test_endings import Greedy
+from tests.trainer.tiny import make_trainer
+
+TEXT = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+    "allocate 1125899906842624 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+def failing(folder: Path, **options: Any) -> Any:
+    """Return a Trainer whose model runs out of memory in step 3."""
+    trainer = make_trainer(folder, num_train_epochs=2, **options)
+
+    def fails(*_: object) -> None:
+        if trainer.state.global_step == 2:
+            raise RuntimeError(TEXT)
+
+    trainer.model.lm_head.register_forward_hook(fails)
+    return trainer
+
+
+def test_a_watched_block_says_in_which_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a script the card is plain text, with the training, the step and the batch."""
+    trainer = failing(tmp_path)
+    with (
+        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
+        hfmem_widget.watch("fit") as session,
+    ):
+        trainer.train()
+
+    said = capsys.readouterr().out
+    assert "out of memory \u00b7 cpu" in said
+    assert "in train \u203a epoch 2 of 2 \u203a step 3 \u203a forward \u00b7 batch" in said
+    assert [one.kind for one in session.findings if one.severity == "critical"] == ["oom"]
+
+
+def test_a_training_that_watches_itself_says_so_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its callback alone is enough."""
+    trainer = failing(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.train()
+
+    assert "\u203a step 3 \u203a forward" in capsys.readouterr().out
+
+
+def test_a_batch_size_that_was_found_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Attempts that were tried again with success have no card."""
+    trainer = make_trainer(
+        tmp_path, model=Greedy(), auto_find_batch_size=True, remove_unused_columns=False
+    )
+    with hfmem_widget.watch("fit") as session:
+        trainer.train()
+
+    assert "out of memory \u00b7" not in capsys.readouterr().out
+    assert not [one for one in session.findings if one.severity == "critical"]

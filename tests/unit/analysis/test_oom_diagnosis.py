@@ -1,0 +1,144 @@
+"""Why memory ran out, and what to change: scripted errors of which the reason is known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.analysis.oom import NAMES, Incident
+from hfmem_widget.analysis.oom_advice import MOST, advise
+from hfmem_widget.analysis.oom_diagnosis import diagnose
+from hfmem_widget.analysis.oom_sizes import size_text
+from hfmem_widget.analysis.oom_texts import Origin
+from hfmem_widget.analysis.oom_words import WHO, finding_of
+from hfmem_widget.analysis.techniques import SOURCE, TECHNIQUES, Technique
+from hfmem_widget.units import GIB
+from tests.unit.analysis.oom_incidents import CASES, GPU, Case, spans
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_reason_is_found(case: Case) -> None:
+    """Of each scripted error the reason is the one that the script has."""
+    assert diagnose(case.incident).cause == case.cause
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_advice_has_a_reason_here(case: Case) -> None:
+    """What applies is said, in order; what does not apply is not; never more than five."""
+    told = advise(case.incident, diagnose(case.incident))
+    assert len(told) <= MOST
+    for advice, words in zip(told, case.advice, strict=False):
+        assert advice.sentence().startswith(words)
+    assert len(told) >= len(case.advice)
+    everything = " ".join(one.sentence() for one in told)
+    for words in case.never:
+        assert words not in everything
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_sentences_are_whole(case: Case) -> None:
+    """A sentence begins with a capital, ends with one stop, and has no figure that is not known."""
+    diagnosis = diagnose(case.incident)
+    advice = advise(case.incident, diagnosis)
+    finding = finding_of(case.incident, diagnosis, advice, spans()[0])
+    for sentence in (diagnosis.sentence, finding.title, *finding.advice):
+        assert re.fullmatch(r"[A-Z].*[^.]\.", sentence, re.DOTALL), sentence
+        assert "n/a" not in sentence
+        assert "nan" not in sentence
+    assert all(one.reason and one.action for one in advice)
+
+
+def test_a_finding_has_the_numbers() -> None:
+    """The finding is critical, of the span, and its evidence is whole bytes."""
+    case = CASES[0]
+    diagnosis = diagnose(case.incident)
+    finding = finding_of(case.incident, diagnosis, (), spans()[0])
+    assert (finding.kind, finding.severity, finding.span_id) == ("oom", "critical", 1)
+    title = "Out of memory on cuda:0: 2.00 GiB asked for, 1.00 GiB free (really full)."
+    assert finding.title == title
+    assert finding.evidence["asked"] == 2 * GIB
+    assert finding.evidence["cause"] == "full"
+
+
+def test_what_a_part_gives_back_is_exact() -> None:
+    """Half of the weights is half of them, to the byte; states that are not made are all of them."""
+    loading = next(case for case in CASES if "float32 weights" in case.name)
+    (half, *_) = advise(loading.incident, diagnose(loading.incident))
+    assert half.bytes == loading.incident.part("weights") / 2
+    first = next(case for case in CASES if "first step" in case.name)
+    states = next(
+        one for one in advise(first.incident, diagnose(first.incident)) if "adafactor" in one.action
+    )
+    assert "52.0 GiB for two of each trainable weight" in states.reason
+
+
+ROW = r"\| {} \| (\d+) \| .*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \| ([\d.]+) \|"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
+def test_what_is_called_measured_stands_in_the_table(technique: Technique) -> None:
+    """Every ratio is that of the table of what each technique saves."""
+    table = (ROOT / SOURCE).read_text(encoding="utf-8")
+    parts = ("weights", "optimizer", "gradients", "activations")
+
+    def row(name: str) -> tuple[float, dict[str, float], float]:
+        match = re.search(ROW.format(re.escape(name)), table)
+        assert match is not None, name
+        peak, *sizes, speed = map(float, match.groups())
+        return peak, dict(zip(parts, sizes, strict=True)), speed
+
+    before, after = row("vanilla"), row(technique.row)
+    assert technique.peak == pytest.approx(after[0] / before[0])
+    assert technique.left == pytest.approx(after[1][technique.part] / before[1][technique.part])
+    assert technique.speed == pytest.approx(after[2] / before[2])
+
+
+def test_sizes_beyond_any_machine() -> None:
+    """From 1000 GiB on a size is told in TiB, from 1000 TiB on in PiB."""
+    assert [size_text(one) for one in (2.0 * GIB, 2**50, 2**60)] == [
+        "2.00 GiB",
+        "1.00 PiB",
+        "1024 PiB",
+    ]
+    assert size_text(3 * 1024 * GIB) == "3.00 TiB"
+
+
+SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
+
+
+@given(
+    origin=st.sampled_from(list(WHO)),
+    sizes=st.lists(SIZES, min_size=8, max_size=8),
+    case=st.sampled_from(CASES),
+)
+def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
+    """Whatever is known or not, there is a diagnosis in a sentence, and advice with reasons."""
+    names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "left_behind")
+    base = case.incident
+    incident = Incident(
+        device=GPU,
+        origin=origin,
+        **dict(zip(names, sizes, strict=True)),  # type: ignore[arg-type]  # every one of these is a float
+        blocks=base.blocks,
+        anatomy=base.anatomy,
+        path=base.path,
+        contents=base.contents,
+        model=base.model,
+        growth=base.growth,
+    )
+    diagnosis = diagnose(incident)
+    assert diagnosis.sentence
+    assert all(one.reason for one in advise(incident, diagnosis))
+
+
+def test_the_documented_order_is_the_codes_order() -> None:
+    """The page names every cause, in the order in which they are tried."""
+    page = (ROOT / "docs" / "out-of-memory.md").read_text(encoding="utf-8")
+    places = [page.index(f"| {name} |") for name in NAMES.values()]
+    assert places == sorted(places)

@@ -1,0 +1,130 @@
+"""The card of an out-of-memory error: no script, everything escaped, the same in plain text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import escape
+from html.parser import HTMLParser
+
+import pytest
+
+from hfmem_widget.analysis.oom import Incident
+from hfmem_widget.analysis.oom_advice import advise
+from hfmem_widget.analysis.oom_diagnosis import diagnose
+from hfmem_widget.session import Device
+from hfmem_widget.session.shortage import LiveBlocks
+from hfmem_widget.units import GIB
+from hfmem_widget.view.out_of_memory import out_of_memory_bundle
+from hfmem_widget.view.out_of_memory_bar import bar_html
+from tests.unit.analysis.oom_incidents import CASES, Case
+
+HOSTILE = "<script>alert(1)</script>\u202e$\\href{x}$"
+
+VOID = {"rect", "line", "br"}
+
+
+class Balanced(HTMLParser):
+    """Knows which elements are open, and which there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in VOID
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def bundle(incident: Incident, earlier: int = 0) -> dict[str, str]:
+    diagnosis = diagnose(incident)
+    return out_of_memory_bundle(incident, diagnosis, advise(incident, diagnosis), earlier=earlier)
+
+
+def case(words: str) -> Incident:
+    return next(one.incident for one in CASES if words in one.name)
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_every_card_is_whole(one: Case) -> None:
+    """Each element is closed, there is no script, and nothing unknown is told."""
+    told = bundle(one.incident)
+    parser = Balanced()
+    parser.feed(told["text/html"])
+    assert not parser.open
+    assert not parser.seen & {"script", "style", "a", "img", "iframe"}
+    for text in told.values():
+        assert not re.search(r"\bn/a\b|\bnan\b|\binf\b", text)
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_both_forms_say_the_same(one: Case) -> None:
+    """The diagnosis and each thing to change stand in the HTML and in the plain text."""
+    told = bundle(one.incident)
+    diagnosis = diagnose(one.incident)
+    plain = told["text/plain"]
+    assert diagnosis.sentence in plain
+    for at, advice in enumerate(advise(one.incident, diagnosis), start=1):
+        assert f"  {at}. {advice.sentence()}" in plain
+        assert escape(advice.action) in told["text/html"]
+
+
+def test_text_from_outside_is_text() -> None:
+    """Labels of spans, names of devices and lines of code reach the card escaped."""
+    incident = case("float32 on a card that has")
+    blocks = incident.blocks
+    assert blocks is not None
+    incident = replace(
+        incident,
+        device=Device("cuda:0", HOSTILE),
+        path=(*incident.path[:-1], replace(incident.path[-1], label=HOSTILE)),
+        blocks=replace(blocks, biggest=(LiveBlocks(GIB, 1, HOSTILE),)),
+    )
+    told = bundle(incident)
+    assert "<script" not in told["text/html"]
+    assert "\u202e" not in told["text/html"] + told["text/plain"]
+
+
+def test_the_request_is_drawn_beyond_the_end() -> None:
+    """Where it does not fit, the bar shows the request past the device's capacity."""
+    drawn = bar_html(case("another process has most"))
+    assert "stroke-dasharray" in drawn
+    assert "beyond its end" in drawn
+
+
+def test_a_request_of_many_devices_is_not_drawn() -> None:
+    """It would leave no room for anything else."""
+    assert "stroke-dasharray" not in bar_html(case("more than the device has"))
+
+
+def test_a_limit_is_the_end_of_the_bar() -> None:
+    """Where this process may use a part of the device only, the bar is that part."""
+    drawn = bar_html(case("a limit on this process"))
+    assert "what this process may use: 8.00 GiB" in drawn
+
+
+def test_blocks_without_stacks_are_one_line() -> None:
+    """Without a recording only the sizes are known."""
+    incident = case("float32 on a card that has")
+    blocks = incident.blocks
+    assert blocks is not None
+    bare = replace(blocks, biggest=(LiveBlocks(GIB, 3), LiveBlocks(GIB / 2, 1)))
+    told = bundle(replace(incident, blocks=bare))
+    assert "3\u00a0\u00d7\u00a01.00\u00a0GiB" in told["text/html"]
+    assert "<table" not in told["text/html"]
+
+
+def test_earlier_errors_are_counted() -> None:
+    """What the code caught before is said at the foot."""
+    incident = case("float32 on a card that has")
+    assert "2 earlier ones were caught" in bundle(incident, 2)["text/html"]
+    assert "1 earlier out-of-memory error was caught" in bundle(incident, 1)["text/plain"]
+    assert "earlier" not in bundle(incident)["text/plain"]
