@@ -44,9 +44,13 @@ class WhenImported(MetaPathFinder):
         action = self._actions.get(fullname)
         if action is None:
             return None
-        for finder in sys.meta_path:
+        # Those after this one: another that waits for the same module would ask it back, and so on forever.
+        finders = list(sys.meta_path)
+        if self not in finders:  # ended meanwhile, by another thread
+            return None
+        for finder in finders[finders.index(self) + 1 :]:
             # One of before Python 3.4, as old copies of six have it, lacks the method: import passes it over.
-            find = getattr(finder, "find_spec", None) if finder is not self else None
+            find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
             if spec is not None:
                 _act_after(spec, action)

@@ -119,3 +119,17 @@ def test_a_finder_of_the_old_kind_is_passed_over(seen: list[int]) -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not old]
 
     assert seen == [1]
+
+
+def test_several_may_wait_for_one_module(seen: list[int]) -> None:
+    """Each acts once, in the order in which they began to wait."""
+    first_or_second: list[int] = []
+    another = WhenImported({NAME: lambda _: first_or_second.append(len(seen))})
+    another.begin()
+    try:
+        importlib.import_module(NAME)
+    finally:
+        another.end()
+
+    assert seen == [1]
+    assert first_or_second == [1]

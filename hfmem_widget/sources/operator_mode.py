@@ -1,0 +1,106 @@
+"""The mode through which a thread's operators come by, and what that costs."""
+
+# ruff: noqa: SLF001  (modes and their stack are offered there only)
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+TRIED = 50
+"""Operators that are run to see what following them costs."""
+
+
+class Tracker(Protocol):
+    """Whoever is told of operators."""
+
+    def before(self, func: Any, args: Any, kwargs: Any) -> str:
+        """Return the operator's name, empty if it is not followed."""
+        ...
+
+    def after(self, name: str, found: Any) -> None:
+        """Take what it returned."""
+        ...
+
+
+class _Nobody:
+    """Follows nothing."""
+
+    def before(self, func: Any, args: Any, kwargs: Any) -> str:
+        return ""
+
+    def after(self, name: str, found: Any) -> None:
+        pass
+
+
+def mode_class(torch: Any) -> Any:
+    """Return the mode; a class of torch's, which is not there before torch is."""
+    base: Any = torch.utils._python_dispatch.TorchDispatchMode
+
+    class FollowOperators(base):  # type: ignore[misc]  # torch is the user's own: no type to be had
+        def __init__(self, tracker: Tracker) -> None:
+            super().__init__()
+            self.tracker = tracker
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            __tracebackhide__ = True  # IPython leaves out frames that have this
+            name = self.tracker.before(func, args, kwargs)
+            found = func(*args, **(kwargs or {}))
+            self.tracker.after(name, found)
+            return found
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # To have it skipped, torch would import all of its compiler, which takes seconds, and go through
+            # it at every operator. What is compiled is not traced into this, as a test holds.
+            return False
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            # What the user compiles stays compiled.
+            return True
+
+    return FollowOperators
+
+
+def seconds_of_the_way(torch: Any) -> float:
+    """Return how long one operator takes to come through Python and back at least.
+
+    Zero where it is not tried: the user's own modes would see it.
+    """
+    dispatch: Any = torch.utils._python_dispatch
+    if dispatch._get_current_dispatch_mode_stack() or torch._C._len_torch_function_stack():
+        return 0.0
+    tracker = _Nobody()
+    with torch.no_grad():
+        one = torch.zeros(1)
+        plainly = _seconds_of_adding(one)
+        with mode_class(torch)(tracker):
+            followed = _seconds_of_adding(one)
+    return max(0.0, followed - plainly)
+
+
+def _seconds_of_adding(one: Any) -> float:
+    one + one
+    began = time.thread_time()
+    for _ in range(TRIED):
+        one + one
+    return (time.thread_time() - began) / TRIED
+
+
+def remove(mode: Any) -> None:
+    """Take our mode off the thread's stack, and leave what the user's code has left above it."""
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    stack = dispatch._get_current_dispatch_mode_stack()
+    if not any(one is mode for one in stack):
+        return
+    above = []
+    while stack and stack[-1] is not mode:
+        above.append(stack.pop())
+        dispatch._pop_mode()
+    mode.__exit__(None, None, None)
+    for one in reversed(above):
+        dispatch._push_mode(one)

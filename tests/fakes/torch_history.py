@@ -1,0 +1,89 @@
+"""A torch whose CUDA allocator keeps a history: as much of it as `AllocationHistory` touches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+class FakeTorch(ModuleType):
+    """Torch with a CUDA that may not be up yet.
+
+    Parameters
+    ----------
+    initialized : bool
+    backend : str
+    knows_clearing : bool
+        False for a torch that does not know ``clear_history``, as 2.4.
+
+    Attributes
+    ----------
+    calls : list
+        Every call that touches the recording, with its arguments.
+    recording : bool
+    snapshot : dict
+    """
+
+    def __init__(
+        self, *, initialized: bool = True, backend: str = "native", knows_clearing: bool = True
+    ) -> None:
+        super().__init__("torch")
+        self.calls: list[tuple[str, Any]] = []
+        self.recording = False
+        self.initialized = initialized
+        self.snapshot: dict[str, Any] = {"segments": [], "device_traces": [[]]}
+        self._C = SimpleNamespace(
+            _cuda_record_memory_history=None,
+            _cuda_isHistoryEnabled=lambda: self.recording,
+            _profiler=SimpleNamespace(gather_traceback=lambda **_: None),
+        )
+        memory = SimpleNamespace(
+            _record_memory_history=self._record,
+            _record_memory_history_impl=_new if knows_clearing else _old,
+            _snapshot=self._take_snapshot,
+        )
+        self.cuda = SimpleNamespace(
+            is_initialized=lambda: self.initialized,
+            get_allocator_backend=lambda: backend,
+            memory=memory,
+            _initialization_lock=threading.Lock(),
+            _queued_calls=[],
+            _lazy_call=self._lazy_call,
+        )
+
+    def initialize(self) -> None:
+        """Bring CUDA up, as torch does: first what waits for it, then it says that it is up."""
+        for call, _ in self.cuda._queued_calls:
+            call()
+        self.initialized = True
+
+    def alloc(self, address: int, size: int) -> None:
+        """Allocate a block, in the history too if it is recorded."""
+        frames = [{"filename": "a.py", "line": 1, "name": "f"}]
+        if self.recording:
+            event = {"action": "alloc", "addr": address, "size": size, "frames": frames}
+            self.snapshot["device_traces"][0].append(event | {"time_us": 1})
+        block: dict[str, Any] = {"address": address, "size": size, "requested_size": size}
+        block["state"] = "active_allocated"
+        self.snapshot["segments"].append({"device": 0, "address": address, "blocks": [block]})
+
+    def _lazy_call(self, call: Callable[[], object]) -> None:
+        self.cuda._queued_calls.append((call, []))
+
+    def _record(self, enabled: str | None = "all", **options: Any) -> None:
+        self.calls.append(("record", (enabled, options)))
+        self.recording = enabled is not None
+
+    def _take_snapshot(self) -> dict[str, Any]:
+        self.calls.append(("snapshot", None))
+        return self.snapshot
+
+
+def _old(enabled: Any, *, context: Any, stacks: Any, max_entries: Any) -> None:
+    """Have what matters of the signature of torch 2.4, of which nothing else is looked at."""
+
+
+def _new(enabled: Any, *, context: Any, stacks: Any, max_entries: Any, clear_history: Any) -> None:
+    """Have what matters of today's signature."""

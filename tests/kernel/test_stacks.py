@@ -1,0 +1,222 @@
+"""`%%memwatch --stacks` in a real kernel: what it shows, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kernel.drive import ROOT, Kernel
+from tests.kernel.messages import Result
+
+pytest.importorskip("torch")
+
+LEFT = "len(torch.utils._python_dispatch._get_current_dispatch_mode_stack())"
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Kernel]:
+    """One kernel with torch imported, and past the imports of a first watch."""
+    with Kernel() as kernel:
+        kernel.run("%load_ext hfmem_widget\nimport sys, torch")
+        kernel.run("%%memwatch --stacks --no-chart\nx = torch.ones(1)")
+        yield kernel
+
+
+def shown(result: Result) -> str:
+    """Return the plain text of what stands below the card; empty for nothing."""
+    texts = [str(one.content["data"].get("text/plain", "")) for one in result.displays]
+    return next((one for one in texts if one.startswith("live at the peak")), "")
+
+
+def value(kernel: Kernel, expression: str) -> str:
+    """Return what an expression prints as."""
+    streams = kernel.run(f"print({expression})").of("stream")
+    return "".join(str(one.content["text"]) for one in streams).strip()
+
+
+def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
+    """By number and line as they stand in the cell, with the magic as line 1, and their text."""
+    result = notebook.run(
+        "%%memwatch --stacks --no-chart -o session\n"
+        "small = torch.ones(1000)\n"
+        "big = torch.ones(1024, 1024)"
+    )
+    number = result.reply["execution_count"]
+    told = shown(result)
+    assert f"cell [{number}] line 3  big = torch.ones(1024, 1024)" in told
+    assert f"cell [{number}] line 2  small = torch.ones(1000)" in told
+    assert "aten::ones" in told
+    sizes = value(notebook, "[row.bytes for row in session.stacks.rows()]")
+    assert sizes == f"[{4 * 1024**2}, 4000]"
+    assert value(notebook, LEFT) == "0"
+
+
+def test_a_training_step_is_told_by_module_and_phase(notebook: Kernel) -> None:
+    """Forward, backward and the optimizer's states, each with what it is."""
+    notebook.run(
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(256, 256)\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x).relu()\n"
+        "net = Net(); optimizer = torch.optim.AdamW(net.parameters()); batch = torch.ones(64, 256)"
+    )
+    told = shown(
+        notebook.run(
+            "%%memwatch --stacks --no-chart -o session\n"
+            "net(batch).sum().backward()\n"
+            "optimizer.step()"
+        )
+    )
+    assert "autograd (backward)" in told
+    assert "(optimizer step)" in told
+    assert "from before the recording" in told
+    kinds = value(notebook, "sorted({site.kind for site in session.stacks.peaks[0].sites})")
+    assert "'backward'" in kinds
+    assert "'optimizer'" in kinds
+
+
+def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
+    """The traceback has no line of ours, the stacks are shown, nothing stays entered."""
+    result = notebook.run(
+        "%%memwatch --stacks --no-chart\nkept = torch.ones(5000)\ntorch.ones(3) + torch.ones(4)"
+    )
+    assert result.reply["ename"] == "RuntimeError"
+    assert "hfmem_widget" not in "".join(result.reply["traceback"])
+    kept = "[e.filename for e in traceback.extract_tb(sys.last_value.__traceback__)]"
+    notebook.run("import traceback")
+    assert "hfmem_widget" not in value(notebook, kept)
+    assert "kept = torch.ones(5000)" in shown(result)
+    assert value(notebook, LEFT) == "0"
+
+
+def test_an_interrupt_stays_the_cells_own(notebook: Kernel) -> None:
+    """In the middle of operators that are followed, and of storages that go."""
+    instants = random.Random(7)
+    for _ in range(15):
+        result = notebook.run(
+            "%%memwatch --stacks --no-chart\nx = torch.ones(8)\nwhile True: x = x + 1",
+            interrupt_after=instants.uniform(0.02, 0.3),
+            timeout=20,
+        )
+        assert result.reply["ename"] == "KeyboardInterrupt"
+        assert value(notebook, LEFT) == "0"
+
+
+def test_a_cell_that_awaits_is_followed(notebook: Kernel) -> None:
+    """Top-level await runs on the same thread."""
+    result = notebook.run(
+        "%%memwatch --stacks --no-chart\n"
+        "import asyncio\n"
+        "before = torch.ones(1000)\n"
+        "await asyncio.sleep(0.01)\n"
+        "after = torch.ones(2000)"
+    )
+    assert result.status == "ok"
+    assert "after = torch.ones(2000)" in shown(result)
+    assert value(notebook, LEFT) == "0"
+
+
+def test_a_watch_within_the_cell_has_its_own(notebook: Kernel) -> None:
+    """Both end where they should."""
+    result = notebook.run(
+        "%%memwatch --stacks --no-chart -o outer\n"
+        "import hfmem_widget\n"
+        "one = torch.ones(1000)\n"
+        "with hfmem_widget.watch(stacks=True, quiet=True) as inner:\n"
+        "    two = torch.ones(500)\n"
+        "three = torch.ones(250)"
+    )
+    assert result.status == "ok"
+    assert value(notebook, "inner.stacks.peaks[0].bytes") == "2000"
+    assert value(notebook, "outer.stacks.peaks[0].bytes") == "7000"
+    assert value(notebook, LEFT) == "0"
+
+
+def test_the_users_own_mode_goes_on(notebook: Kernel) -> None:
+    """Entered before the cell, it sees every operator, and is there afterwards."""
+    notebook.run(
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "class Mine(TorchDispatchMode):\n"
+        "    seen = 0\n"
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):\n"
+        "        self.seen += 1\n"
+        "        return func(*args, **(kwargs or {}))\n"
+        "mine = Mine(); mine.__enter__()"
+    )
+    assert notebook.run("%%memwatch --stacks --no-chart\nx = torch.ones(8)").status == "ok"
+    assert value(notebook, "mine.seen") == "1"
+    assert value(notebook, LEFT) == "1"
+    notebook.run("mine.__exit__(None, None, None)")
+
+
+def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
+    """And nowhere else: no file is written unasked."""
+    notebook.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(1000)")
+    assert list(notebook.folder.glob("*.pickle")) == []
+    notebook.run("session.stacks.save('peak.pickle')")
+    snapshot = pickle.loads((notebook.folder / "peak.pickle").read_bytes())
+    assert {"segments", "device_traces"} <= set(snapshot)
+
+
+def test_a_cell_without_stacks_has_none(notebook: Kernel) -> None:
+    """They are on request."""
+    result = notebook.run("%%memwatch --no-chart -o session\nx = torch.ones(1000)")
+    assert shown(result) == ""
+    assert value(notebook, "session.stacks") == "None"
+
+
+def test_torch_imported_within_the_cell_came_too_late(kernel: Kernel) -> None:
+    """One sentence on the card says so."""
+    kernel.run("%load_ext hfmem_widget")
+    result = kernel.run(
+        "%%memwatch --stacks --no-chart -o session\nimport torch\nx = torch.ones(9)"
+    )
+    assert result.status == "ok"
+    assert shown(result) == ""
+    assert "imported within the cell" in value(kernel, "session.notes")
+
+
+FAKE_CUDA = """
+import sys, torch
+sys.path.insert(0, {root!r})
+from tests.fakes.torch_history import FakeTorch
+fake = FakeTorch()
+fake.recording = True
+import hfmem_widget.companions.stacks as companion
+History = companion.AllocationHistory
+companion.AllocationHistory = lambda **options: History({{"torch": fake}}, **options)
+"""
+
+
+def test_the_users_own_recording_is_left_alone(kernel: Kernel) -> None:
+    """It goes on as it was, and the card says why there are no stacks."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run(FAKE_CUDA.format(root=str(ROOT)))
+    result = kernel.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(9)")
+    assert result.status == "ok"
+    assert shown(result) == ""
+    assert value(kernel, "fake.recording, fake.calls") == "True []"
+    assert "Your own recording" in value(kernel, "session.notes")
+
+
+def test_following_does_not_hang_a_threaded_cell(notebook: Kernel) -> None:
+    """Other threads' operators run beside, unseen."""
+    began = time.monotonic()
+    result = notebook.run(
+        "%%memwatch --stacks --no-chart -o session\n"
+        "import threading\n"
+        "def work():\n"
+        "    for _ in range(200): torch.ones(64).sum()\n"
+        "threads = [threading.Thread(target=work) for _ in range(4)]\n"
+        "[one.start() for one in threads]; [one.join() for one in threads]\n"
+        "kept = torch.ones(1000)"
+    )
+    assert result.status == "ok"
+    assert value(notebook, "session.stacks.peaks[0].bytes") == "4000"
+    assert time.monotonic() - began < 30

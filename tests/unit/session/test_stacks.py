@@ -1,0 +1,125 @@
+"""What a user gets of stacks: rows, a data frame, a file."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+import zlib
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
+
+SITES = (
+    Site("cell [1] line 2", "Net \u00b7 a.py", "aten::mm", "forward", 600, 2, "y = x @ w"),
+    Site("cell [1] line 2", "Net \u00b7 a.py", "aten::add", "forward", 100, 1, "y = x @ w"),
+    Site("cell [1] line 3", "autograd (backward)", "aten::mm", "backward", 300, 3, "y.backward()"),
+)
+SNAPSHOT: dict[str, list[object]] = {"segments": [], "device_traces": [[]]}
+
+
+def stacks(pickled: bytes = zlib.compress(pickle.dumps(SNAPSHOT))) -> Stacks:
+    peak = LivePeak("cuda:0", 1000, 1000, SITES, allocated=1024.0, requested=1000.0)
+    other = LivePeak("cuda:1", 600, 600, (SITES[0],))
+    return Stacks((peak, other), Recording("allocator"), pickled)
+
+
+@pytest.mark.parametrize("by", ["line", "module", "operator"])
+def test_the_rows_of_every_grouping_are_the_whole(by: str) -> None:
+    """Nothing is lost between them, and the biggest is first."""
+    rows = stacks().rows(by)  # type: ignore[arg-type]  # parametrised by the words themselves
+    assert sum(row.bytes for row in rows) == 1000
+    assert sum(row.blocks for row in rows) == 6
+    assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
+    assert sum(row.share for row in rows) == pytest.approx(1)
+
+
+def test_a_line_has_its_text_and_a_module_has_none() -> None:
+    """An operator is called from many lines."""
+    assert stacks().rows("line")[0].source == "y = x @ w"
+    assert stacks().rows("module")[0].source == ""
+
+
+def test_another_device_can_be_asked_for() -> None:
+    """By default it is the one on which most was live."""
+    assert stacks().rows(device="cuda:1")[0].bytes == 600
+
+
+def test_an_unknown_device_is_named_with_those_there_are() -> None:
+    with pytest.raises(OptionError, match="cuda:0, cuda:1"):
+        stacks().rows(device="cuda:7")
+
+
+def test_an_unknown_grouping_is_answered_with_those_there_are() -> None:
+    with pytest.raises(OptionError, match="'line', 'module' or 'operator'"):
+        stacks().rows("colour")  # type: ignore[arg-type]  # what is wrong is the point
+
+
+def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
+    """To the byte, as one row of its own, never spread."""
+    peak = stacks().peaks[0]
+    assert peak.exact
+    assert peak.bytes + peak.rounding == peak.allocated
+
+
+def test_a_data_frame_has_every_place() -> None:
+    pytest.importorskip("pandas")
+    frame = stacks().to_pandas()
+    assert frame[frame.device == "cuda:0"].bytes.sum() == 1000
+    assert list(frame.columns)[:4] == ["device", "line", "module", "operator"]
+
+
+def test_a_saved_snapshot_is_what_was_recorded(tmp_path: Path) -> None:
+    """A pickle, for its owner alone."""
+    path = stacks().save(tmp_path / "peak.pickle")
+    assert pickle.loads(path.read_bytes()) == SNAPSHOT
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    """Also where it is a link to nowhere."""
+    there = tmp_path / "peak.pickle"
+    there.write_text("mine", encoding="utf-8")
+    link = tmp_path / "link.pickle"
+    link.symlink_to(tmp_path / "elsewhere")
+    for path in (there, link):
+        with pytest.raises(OptionError, match="left alone"):
+            stacks().save(path)
+    assert there.read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no folder"):
+        stacks().save(tmp_path / "none" / "peak.pickle")
+
+
+def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert stacks().save("~/peak.pickle") == tmp_path / "peak.pickle"
+
+
+def test_what_could_not_be_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half file would be in the way of the next try."""
+
+    class Full(io.FileIO):
+        def write(self, _: object) -> int:
+            message = "no space left"
+            raise OSError(message)
+
+    monkeypatch.setattr(os, "fdopen", Full)
+    with pytest.raises(OSError, match="no space"):
+        stacks().save(tmp_path / "peak.pickle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_snapshot_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(WatchStateError, match="no snapshot"):
+        stacks(b"").save(tmp_path / "peak.pickle")
+    assert list(tmp_path.iterdir()) == []
