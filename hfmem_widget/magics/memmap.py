@@ -1,0 +1,54 @@
+"""``%memmap``: how the allocator's memory lies."""
+
+from __future__ import annotations
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.magics.report import ReportMagics
+
+
+@magics_class
+class MemmapMagics(ReportMagics):
+    """Shows the segments of an allocator, and the blocks in them."""
+
+    name = "memmap"
+    options = ("--device",)
+
+    @magic_arguments("memmap")
+    @argument(
+        "-d",
+        "--device",
+        default="",
+        help="Only this device, such as cuda:0, or cpu for the heap of this process. Default: all GPUs.",
+    )
+    @no_var_expand
+    @line_magic("memmap")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    def memmap(self, line: str) -> None:
+        """Show how memory lies in what the allocator has reserved, and what of it nobody can use.
+
+        ::
+
+            %memmap
+
+        draws each segment as a bar and its blocks as stretches of colour: in use, free between tensors,
+        free in whole segments, free for another stream or a private pool alone. Below stand the sums,
+        and in plain words what they mean: what fits without asking the driver for more, what
+        ``torch.cuda.empty_cache()`` would give back and what it cannot.
+
+        It reads the allocator's list of blocks when you ask; nothing is allocated, freed or waited for.
+        Without a GPU it is the C heap of this process. ``%%memwatch --map`` shows it while a cell runs,
+        and ``hfmem_widget.memory_map()`` is the same for your own code.
+        """
+        arguments = self.parse(line)
+        from hfmem_widget.mapping import memory_map
+        from hfmem_widget.view.memory_map import memory_map_bundle
+        from hfmem_widget.view.screen import Screen
+
+        try:
+            found = memory_map(arguments.device)
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        Screen(self._shell).show(memory_map_bundle(found))

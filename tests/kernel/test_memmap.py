@@ -1,0 +1,135 @@
+"""`%memmap` and `%%memwatch --map` in a real kernel without a GPU: the map is of the C heap."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.drive import Kernel
+from tests.kernel.messages import Result
+
+LOAD = "%load_ext hfmem_widget"
+HEAP = "kept = [bytearray(40_000) for _ in range(2000)]\nkept = kept[::2]"
+"""40 MB free in holes of 40 kB between as many in use."""
+
+GROWS = """
+%%memwatch --map --label heap
+import time
+kept = []
+for _ in range(30):
+    kept += [bytearray(40_000) for _ in range(200)]
+    time.sleep(0.1)
+del kept
+"""
+
+
+def maps(result: Result) -> list[str]:
+    """Return the plain text of the maps that a cell showed, in order."""
+    told = [one.content["data"].get("text/plain", "") for one in result.displays]
+    return [text for text in told if text.startswith("cpu")]
+
+
+def test_the_heap_is_told_in_its_parts(kernel: Kernel) -> None:
+    """What is free between what is in use is found, in text and in a picture."""
+    kernel.run(LOAD)
+    kernel.run(HEAP)
+    result = kernel.run("%memmap")
+    assert result.status == "ok"
+    (bundle,) = [one.content["data"] for one in result.displays]
+    assert set(bundle) == {"text/html", "text/plain"}
+    free = next(line for line in bundle["text/plain"].splitlines() if "within the heap" in line)
+    assert float(free.split()[1]) > 35
+    assert "<svg" in bundle["text/html"]
+    assert "<script" not in bundle["text/html"]
+
+
+def test_it_is_an_object_in_code(kernel: Kernel) -> None:
+    """`memory_map()` gives the same figures, which add up, and shows itself."""
+    kernel.run("import hfmem_widget; found = hfmem_widget.memory_map().fragmentation()")
+    result = kernel.run("print(sum(one.bytes for one in found.parts) == found.reserved > 0)")
+    assert result.text() == "True\n"
+    value = kernel.run("hfmem_widget.memory_map('cpu')").value
+    assert value is not None
+    assert value["text/plain"].startswith("cpu heap of")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%memmap --device cuda:0", "there is no map of 'cuda:0'; there is one of cpu"),
+        ("%memmap everything", "unrecognized arguments: everything"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_a_sentence(kernel: Kernel, line: str, said: str) -> None:
+    kernel.run(LOAD)
+    result = kernel.run(line)
+    assert said in result.text() + result.text("stderr")
+    assert "Traceback" not in result.text("stderr")
+    assert not result.displays
+
+
+def test_it_loads_nothing_heavy(kernel: Kernel) -> None:
+    """Neither torch nor plotly is imported for it."""
+    kernel.run(LOAD)
+    kernel.run("%memmap")
+    result = kernel.run("import sys; print({'torch', 'plotly'} & set(sys.modules))")
+    assert result.text() == "set()\n"
+
+
+def test_a_watched_cell_shows_a_live_map(kernel: Kernel) -> None:
+    """It is refreshed in its own place while the cell runs, at most once a second, and names that cell."""
+    kernel.run(LOAD)
+    result = kernel.run(GROWS.strip())
+    assert result.status == "ok"
+    shown = [
+        one
+        for one in result.displays
+        if one.content["data"].get("text/plain", "").startswith("cpu")
+    ]
+    assert {one.kind for one in shown} == {"update_display_data"}
+    assert len({one.content["transient"]["display_id"] for one in shown}) == 1
+    assert 3 <= len(shown) <= 5
+    assert len(set(maps(result))) == len(shown)
+
+
+def test_at_the_end_stand_the_end_and_the_highest(kernel: Kernel) -> None:
+    kernel.run(LOAD)
+    last = maps(kernel.run(GROWS.strip()))[-1]
+    assert last.startswith("cpu at the end")
+    assert "when most was reserved" in last
+
+
+def test_no_map_without_asking(kernel: Kernel) -> None:
+    kernel.run(LOAD)
+    assert not maps(kernel.run("%%memwatch\nimport time; time.sleep(1.2)"))
+
+
+def test_nothing_is_sent_between_cells(kernel: Kernel) -> None:
+    """Once the cell is over the map is silent."""
+    kernel.run(LOAD)
+    kernel.run("%%memwatch --map\nimport time; time.sleep(0.5)")
+    assert not [one for one in kernel.read(1.5) if one.kind.endswith("display_data")]
+
+
+def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(kernel: Kernel) -> None:
+    """After `clear_output` there is no live map; the last one is a new output, the cell's last."""
+    kernel.run(LOAD)
+    result = kernel.run(
+        "%%memwatch --map\nimport time\nfrom IPython.display import clear_output\n"
+        "time.sleep(0.3); clear_output()\nfor _ in range(25): time.sleep(0.1); x = bytearray(10**6)"
+    )
+    cleared = next(at for at, one in enumerate(result.outputs) if one.kind == "clear_output")
+    after = [
+        one
+        for one in result.outputs[cleared:]
+        if one.content.get("data", {}).get("text/plain", "").startswith("cpu")
+    ]
+    assert [one.kind for one in after] == ["display_data"]
+
+
+def test_a_failing_cell_fails_as_it_would(kernel: Kernel) -> None:
+    """The error is the cell's own, and the map stands below it all the same."""
+    kernel.run(LOAD)
+    result = kernel.run("%%memwatch --map\n1 / 0")
+    assert result.status == "error"
+    assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
+    assert maps(result)
