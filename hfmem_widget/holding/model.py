@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from hfmem_widget.holding.growth import Growth
 
 Kind = Literal["weights", "buffers", "gradients", "optimizer states", "tensors"]
 
@@ -37,6 +40,8 @@ class Holder:
         Other names that reach some of the same; the memory stays until they are gone too.
     parts : tuple of (str, int)
         The biggest within it, with their bytes.
+    pattern : str
+        The path without the numbers and keys in brackets, the same however many of them there are.
     """
 
     path: str
@@ -50,6 +55,7 @@ class Holder:
     graphs: int = 0
     also: tuple[str, ...] = ()
     parts: tuple[tuple[str, int], ...] = ()
+    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,12 @@ class Holders:
             tuple(one for one in self.rows if one.device == device),
             tuple(one for one in self.remainders if one.device == device),
         )
+
+    def since(self, earlier: Holders) -> Growth:
+        """Return what names hold more now than in an earlier search."""
+        from hfmem_widget.holding.growth import grown
+
+        return grown(earlier, self)
 
     def explained(self) -> Mapping[str, int]:
         """Return how many bytes the rows explain, by device."""

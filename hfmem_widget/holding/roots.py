@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hfmem_widget.holding.kept import LAST_OUTPUTS, beside_the_variables, errors_kept
 from hfmem_widget.holding.within import fields_of
 
 
@@ -37,11 +38,9 @@ class Root:
     rank: Rank
 
 
-_LAST_OUTPUTS = re.compile(r"_{1,3}|_\d+")
 _OF_THE_SHELL = re.compile(
     r"In|_i{1,3}|_i\d+|_[ido]h|_exit_code|exit|quit|open|get_ipython|__\w+__"
 )
-_LAST_ERROR = ("last_exc", "last_value", "last_traceback")
 
 
 def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
@@ -51,7 +50,7 @@ def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
             continue
         if name == "Out":
             yield Root(name, value, Rank.OUTPUT)
-        elif _LAST_OUTPUTS.fullmatch(name):
+        elif LAST_OUTPUTS.fullmatch(name):
             yield Root(name, value, Rank.LAST_OUTPUT)
         elif not _OF_THE_SHELL.fullmatch(name):
             yield Root(name, value, Rank.VARIABLE)
@@ -65,20 +64,11 @@ def kernel_roots(shell: Any = None) -> list[Root]:
     shell : InteractiveShell, optional
         Its own traceback, its last result, and the numbers of its cells.
     """
-    cells = _cells_of(shell)
-    found = [(f"sys.{name}", getattr(sys, name, None)) for name in _LAST_ERROR]
-    told = getattr(shell, "InteractiveTB", None)
-    found += [(f"IPython's {name}", fields_of(told).get(name)) for name in ("tb", "etb", "evalue")]
-    result = getattr(shell, "last_execution_result", None)
-    of_result = fields_of(result)
-    found += [
-        ("IPython's last result", of_result.get(name))
-        for name in ("error_in_exec", "error_before_exec", "result")
-    ]
+    cells = cells_of(shell)
     return [
-        Root(_error_name(value, cells) or name, value, Rank.ERROR)
-        for name, value in found
-        if value is not None
+        Root(error_name(value, cells) or slot.name, value, Rank.ERROR)
+        for slot in (*errors_kept(shell), *beside_the_variables(shell))
+        if (value := slot.value()) is not None
     ]
 
 
@@ -95,6 +85,11 @@ def user_modules() -> dict[str, ModuleType]:
     return found
 
 
+def is_dunder(name: object) -> bool:
+    """Tell names such as ``__builtins__``, which a module has of itself."""
+    return type(name) is not str or (name.startswith("__") and name.endswith("__"))
+
+
 _NOT_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
 
 
@@ -106,13 +101,13 @@ def _installed() -> tuple[str, ...]:
     return tuple({f"{one}{os.sep}" for path in paths for one in (path, Path(path).resolve())})
 
 
-def _cells_of(shell: Any) -> Mapping[str, int]:
+def cells_of(shell: Any) -> Mapping[str, int]:
     """Return the numbers of cells by the file names that their code has."""
     cells = getattr(getattr(shell, "compile", None), "_filename_map", None)
     return cells if type(cells) is dict else {}
 
 
-def _error_name(value: Any, cells: Mapping[str, int]) -> str:
+def error_name(value: Any, cells: Mapping[str, int]) -> str:
     """Return "the error of cell [7]" where the error, or its traceback, went through a cell."""
     if issubclass(type(value), BaseException):
         value = vars(BaseException)["__traceback__"].__get__(value)

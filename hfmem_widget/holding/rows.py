@@ -9,12 +9,13 @@ from typing import Any
 
 from hfmem_widget.holding.model import Holder, Kind
 from hfmem_widget.holding.roots import Rank
-from hfmem_widget.holding.segments import Segment
+from hfmem_widget.holding.segments import ARROW, Segment
 
 MOST_ALSO = 4
 MOST_PARTS = 8
 _SAMPLED = 64
 _LONGEST = 110
+_CALLS_KEPT = 2
 
 Pattern = tuple[str, ...]
 
@@ -133,6 +134,7 @@ def _row(group: _Group, pattern: Pattern, found: Found) -> Holder:
         graphs=len({id(one.place) for one in through}),
         also=_also(group, pattern, found),
         parts=_parts(group),
+        pattern="".join(pattern),
     )
 
 
@@ -150,8 +152,9 @@ def _also(group: _Group, pattern: Pattern, found: Found) -> tuple[str, ...]:
     paths: dict[Pattern, list[list[Segment]]] = {}
     for other in sorted(others, key=Place.order):
         path = other.segments()
-        # Within itself is no other name.
-        if _pattern(path)[: len(pattern)] != pattern:
+        # Within itself is no other name, and what one error keeps goes together.
+        of_one_error = other.rank is Rank.ERROR and path[0] == pattern[0]
+        if _pattern(path)[: len(pattern)] != pattern and not of_one_error:
             paths.setdefault(_pattern(path), []).append(path)
     return tuple(map(_told_together, list(paths.values())[:MOST_ALSO]))
 
@@ -192,6 +195,14 @@ def _told_together(paths: Sequence[Sequence[Segment]]) -> str:
             text += f"[{_keys_text(keys)}]"
         else:
             text += segment
+    return text if len(text) <= _LONGEST else _shortened(text)
+
+
+def _shortened(text: str) -> str:
+    """Return a long path without calls in its middle; if that does not do, without letters there."""
+    calls = text.split(ARROW)
+    if len(calls) > 2 * _CALLS_KEPT:
+        text = ARROW.join((*calls[:_CALLS_KEPT], "\u2026", *calls[-_CALLS_KEPT:]))
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}\u2026{text[-half:]}"
 

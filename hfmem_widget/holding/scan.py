@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from hfmem_widget.holding import tensors
+from hfmem_widget.holding.bounds import MOST_OBJECTS, MOST_SECONDS, Bounds, SearchEnded
 from hfmem_widget.holding.model import Holders, Remainder
-from hfmem_widget.holding.roots import Rank, Root, user_modules, variables
+from hfmem_widget.holding.roots import Rank, Root, is_dunder, user_modules, variables
 from hfmem_widget.holding.rows import Arrival, Found, Place, rows_of
 from hfmem_widget.holding.segments import ATOMS, Segment
 from hfmem_widget.holding.within import (
@@ -20,15 +22,13 @@ from hfmem_widget.holding.within import (
     kept_fields,
     look_into,
     may_hold_nothing,
+    unnamed,
 )
 from hfmem_widget.sources.storages import storages_of
 
-MOST_OBJECTS = 3_000_000
-MOST_SECONDS = 10.0
 DEEPEST = 200
 """Names after one another in a path, so that a linked list of a million ends."""
 
-_BETWEEN_LOOKS_AT_THE_CLOCK = 256
 _OTHER_WAYS = 4
 
 
@@ -55,7 +55,7 @@ def scan(
     """
     began = time.perf_counter()
     with tensors.unnoticed():
-        search = _Search(most_objects, began + most_seconds)
+        search = _Search(Bounds(most_objects, most_seconds))
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others])
         rows = rows_of(search.found)
@@ -67,10 +67,10 @@ def scan(
         for device, size in (allocated or {}).items()
         if size == size  # noqa: PLR0124  (not a NaN)
     )
-    bound = search.bound
+    bound = search.bounds.reached
     if search.found.too_deep and not bound:
         bound = f"what lies deeper than {DEEPEST} steps below a name was not looked at"
-    return Holders(rows, remainders, time.perf_counter() - began, search.objects, bound)
+    return Holders(rows, remainders, time.perf_counter() - began, search.bounds.objects, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,36 +90,34 @@ class _Kind:
 class _Search:
     """One search; what it refers to goes with it."""
 
-    def __init__(self, most_objects: int, until: float) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.found = Found()
-        self.objects = 0
-        self.bound = ""
+        self.bounds = bounds
         # Whatever was looked at is held until the end, lest another get its address.
         self.seen: dict[int, Any] = {}
-        self._most_objects = most_objects
-        self._until = until
         self._waiting: dict[Rank, deque[tuple[Place, Any]]] = {rank: deque() for rank in Rank}
         self._user_modules = user_modules()
         self._kinds: dict[type, _Kind] = {}
 
     def run(self, roots: Sequence[Root]) -> None:
         """Look at everything that can be reached, in the order of blame."""
-        # Of a model and a part of it, the model is named.
-        for root in sorted(roots, key=_biggest_first):
-            self.arrive(Place(None, "", root.rank), root.name, root.value)
-        for name, module in self._user_modules.items():
-            fields = fields_of(module)
-            self.seen[id(fields)] = fields
-            for key, value in list(fields.items()):
-                if not _is_dunder(key):
-                    self.arrive(Place(None, name, Rank.MODULE), f".{key}", value)
-        models = self._waiting[Rank.MODEL]
-        for queue in self._waiting.values():
-            while queue and not self.bound:
-                self._look(*queue.popleft())
-                # A model that was found meanwhile comes first.
-                while models and not self.bound:
-                    self._look(*models.popleft())
+        with suppress(SearchEnded):
+            # Of a model and a part of it, the model is named.
+            for root in sorted(roots, key=_biggest_first):
+                self.arrive(Place(None, "", root.rank), root.name, root.value)
+            for name, module in self._user_modules.items():
+                fields = fields_of(module)
+                self.seen[id(fields)] = fields
+                for key, value in list(fields.items()):
+                    if not is_dunder(key):
+                        self.arrive(Place(None, name, Rank.MODULE), f".{key}", value)
+            models = self._waiting[Rank.MODEL]
+            for queue in self._waiting.values():
+                while queue:
+                    self._look(*queue.popleft())
+                    # A model that was found meanwhile comes first.
+                    while models:
+                        self._look(*models.popleft())
 
     def arrive(self, before: Place, segment: Segment, value: Any) -> None:
         """Note that a path goes on to an object, and look into it later unless another one led there."""
@@ -131,9 +129,11 @@ class _Search:
             return
         key = id(value)
         is_seen = key in self.seen
+        if not is_seen:
+            self.bounds.count()
         if known.is_tensor:
             self._note(before.to(segment), value)
-        elif not is_seen and known.may_hold_nothing and holds_nothing(value):
+        elif not is_seen and known.may_hold_nothing and holds_nothing(value, self._may):
             return
         if is_seen:
             ways = self.found.other_ways.setdefault(key, [])
@@ -150,6 +150,9 @@ class _Search:
         comes_first = known.is_owner and place.rank is Rank.VARIABLE
         self._waiting[Rank.MODEL if comes_first else place.rank].append((place, value))
 
+    def _may(self, kind: type) -> bool:
+        return (self._kinds.get(kind) or self._learn(kind)).may_hold_nothing
+
     def _learn(self, kind: type) -> _Kind:
         """Return how objects of a type are looked at."""
         tensor, module, optimizer = tensors.kinds() or (None, None, None)
@@ -160,9 +163,9 @@ class _Search:
         elif optimizer is not None and issubclass(kind, optimizer):
             known = _Kind(_Search._in_optimizer, is_owner=True)
         elif tensors.is_node(kind):
-            known = _Kind(_Search._in_other, _unnamed(tensors.in_node))
+            known = _Kind(_Search._in_other, unnamed(tensors.in_node))
         elif tensors.is_saved(kind):
-            known = _Kind(_Search._in_other, _unnamed(tensors.in_saved))
+            known = _Kind(_Search._in_other, unnamed(tensors.in_saved))
         else:
             inside = look_into(kind, {"__main__", *self._user_modules})
             known = _Kind(
@@ -180,15 +183,12 @@ class _Search:
             arrivals.append(Arrival(place, size, dtype, tensor))
 
     def _look(self, place: Place, value: Any) -> None:
-        self.objects += 1
-        if self.objects >= self._most_objects:
-            self.bound = f"the search ended early, after {self.objects:,} objects"
-        elif self.objects % _BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.perf_counter() > self._until:
-            self.bound = f"the search ended early, for time, after {self.objects:,} objects"
         look = self._kinds[type(value)].look
         try:
             if look is not None:
                 look(self, place, value)
+        except SearchEnded:
+            raise
         except Exception:  # noqa: BLE001  (an odd object holds nothing that can be told)
             return
 
@@ -219,7 +219,7 @@ class _Search:
                 if id(module) in self.seen:
                     self.found.other_ways.setdefault(id(module), []).append(own)
                 self.seen[id(module)] = module
-                self.objects += 1
+                self.bounds.count()
             for kind, name, tensor in tensors.own_tensors(module):
                 self.arrive(place.of(kind, path + name, rank), "", tensor)
                 gradient = None if tensor is None else tensors.gradient_of(tensor)
@@ -236,16 +236,8 @@ class _Search:
             self.arrive(place, segment, held)
 
 
-def _unnamed(look: Callable[[Any], Iterator[Any]]) -> Look:
-    return lambda value: (("", held) for held in look(value))
-
-
 def _biggest_first(root: Root) -> tuple[int, int]:
     known = tensors.kinds()
     if known is None or not issubclass(type(root.value), known[1]):
         return root.rank, 0
     return root.rank, -sum(1 for _ in tensors.modules_in(root.value))
-
-
-def _is_dunder(name: object) -> bool:
-    return type(name) is not str or (name.startswith("__") and name.endswith("__"))

@@ -22,9 +22,9 @@ ATOMS = frozenset(
 )
 """The types of what holds nothing, or nothing that a person would call memory."""
 
-_OF_JUPYTER = frozenset({"IPython", "ipykernel", "hfmem_widget"})
+_OF_JUPYTER = frozenset({"IPython", "asyncio", "ipykernel", "hfmem_widget"})
 
 
 def is_of_jupyter(module: object) -> bool:
-    """Tell the modules that run the notebook, or are ours, by their names."""
+    """Tell the modules that run the notebook, its event loop among them, or are ours, by their names."""
     return type(module) is str and module.partition(".")[0] in _OF_JUPYTER

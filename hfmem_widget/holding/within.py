@@ -40,6 +40,10 @@ MAY_HOLD_NOTHING = frozenset({list, dict, tuple, set, frozenset, collections.deq
 
 _SHOWN_KEY = 40
 
+_LEVELS = 3
+_FEW_HELD = 16
+"""Where a small object is looked through at once: an instance, its dict, a list of numbers in that."""
+
 
 def fields_of(value: object) -> dict[str, Any]:
     """Return an object's own fields, and none that a proxy would look up for them."""
@@ -82,16 +86,40 @@ def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
     return _in_object
 
 
+def unnamed(look: Callable[[Any], Iterator[Any]]) -> Look:
+    """Return how to find what an object holds that has no names within it."""
+    return lambda value: (("", held) for held in look(value))
+
+
 def may_hold_nothing(kind: type, look: Look | None) -> bool:
     """Return whether `holds_nothing` can be asked of a type's objects."""
     return kind in MAY_HOLD_NOTHING or look is _in_object
 
 
-def holds_nothing(value: object) -> bool:
-    """Tell objects that hold numbers and text alone, as most do, without making their ``__dict__``."""
-    for held in gc.get_referents(value):
+def holds_nothing(
+    value: object, may_hold_nothing: Callable[[type], bool], deeper: int = _LEVELS
+) -> bool:
+    """Tell objects that hold numbers and text alone, as most do, without making their ``__dict__``.
+
+    Parameters
+    ----------
+    value : object
+        Of a type that may hold nothing.
+    may_hold_nothing : callable
+        Whether objects of a type may, of which the garbage collector knows all that they hold.
+    deeper : int, optional
+        Levels below it that are looked through, as long as there is little in each.
+    """
+    held_by_it = gc.get_referents(value)
+    deeper = deeper if len(held_by_it) <= _FEW_HELD else 0
+    for held in held_by_it:
         kind = type(held)
-        if kind not in ATOMS and kind is not type and not issubclass(kind, type):
+        if kind in ATOMS or kind is type:
+            continue
+        if deeper and may_hold_nothing(kind):
+            if not holds_nothing(held, may_hold_nothing, deeper - 1):
+                return False
+        elif not issubclass(kind, type):
             return False
     return True
 

@@ -7,28 +7,23 @@ from html import escape
 
 from hfmem_widget.holding.model import Holder, Holders, Remainder
 from hfmem_widget.labels import plain
-from hfmem_widget.units import MIB, format_bytes, format_count, format_duration
+from hfmem_widget.units import MIB, format_count, format_duration
+from hfmem_widget.view.table_parts import (
+    BOX,
+    PATH_LENGTH,
+    QUIET,
+    RULE,
+    SMALL,
+    TABLE,
+    code,
+    head_html,
+    row_html,
+    size_text,
+)
 
 MOST_ROWS = 25
-PATH_LENGTH = 140
 UNEXPLAINED = "not explained by any Python object that was reached"
 UNEXPLAINED_ON_THE_HOST = "everything else in this process' heap"
-
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;font-size:13px;line-height:1.45;'
-    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
-_CODE = (
-    "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:.95em;"
-    "background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
-)
-_NAME = "padding:3px 0;text-align:left;vertical-align:top;border:0;font-weight:normal"
-_CELL = "padding:3px 0 3px 16px;text-align:right;vertical-align:top;white-space:nowrap;border:0"
-_QUIET = "opacity:.75"
-_SMALL = f"font-size:11.5px;{_QUIET}"
-_HEAD = f";font-size:11px;font-weight:normal;{_QUIET}"
-_RULE = ";border-top:1px solid rgba(128,128,128,.35)"
 
 
 def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False) -> dict[str, str]:
@@ -56,7 +51,7 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     )
     nothing = "" if devices else "no tensor is held by any name\n"
     return {
-        "text/html": f'{_BOX}{html}{escape(nothing)}<div style="{_SMALL}">{escape(cost)}</div></div>',
+        "text/html": f'{BOX}{html}{escape(nothing)}<div style="{SMALL}">{escape(cost)}</div></div>',
         "text/plain": f"{text}\n{nothing}{cost}",
     }
 
@@ -97,13 +92,8 @@ def _graph_note(row: Holder) -> str:
         return ""
     graphs = "graph" if row.graphs == 1 else "graphs"
     whose = "1 tensor" if row.graphs == 1 else f"{format_count(row.graphs)} tensors"
-    how_much = "all" if row.graph_bytes == row.bytes else _size(row.graph_bytes)
+    how_much = "all" if row.graph_bytes == row.bytes else size_text(row.graph_bytes)
     return f"{how_much} of it in the autograd {graphs} (grad_fn) of {whose}"
-
-
-def _size(size: float) -> str:
-    """Return bytes as text, in which a few are not told as none."""
-    return f"<{format_bytes(0.01 * MIB)}" if 0 < size < 0.005 * MIB else format_bytes(size)
 
 
 def _remainder_label(one: Remainder) -> str:
@@ -112,22 +102,16 @@ def _remainder_label(one: Remainder) -> str:
 
 def _group_html(device: str, group: Holders, least: float, *, detail: bool) -> str:
     shown, others = _shown(group.rows, least)
-    heads = "".join(
-        f'<th scope="col" style="{_NAME if at == 0 else _CELL}{_HEAD}">{head}</th>'
-        for at, head in enumerate(("held by", "held"))
-    )
     rows = "".join(_row_html(row, detail=detail) for row in shown)
     if others:
         size = sum(one.bytes for one in group.rows[len(shown) :])
-        rows += _line_html(others, _size(size))
+        rows += _line_html(others, size_text(size))
     rows += "".join(
-        _line_html(_remainder_label(one), _size(one.bytes), _RULE) for one in group.remainders
+        _line_html(_remainder_label(one), size_text(one.bytes), RULE) for one in group.remainders
     )
     return (
         f'<div style="margin:0 0 8px"><strong>{escape(plain(device))}</strong>'
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;border:0;margin:0;'
-        'font-size:13px;color:inherit;width:100%;max-width:680px">'
-        f'<thead style="border:0"><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div>'
+        f"{TABLE}{head_html('held by', 'held')}<tbody>{rows}</tbody></table></div></div>"
     )
 
 
@@ -135,27 +119,15 @@ def _row_html(row: Holder, *, detail: bool) -> str:
     facts = " \u00b7 ".join(filter(None, (_kept(row), _biggest(row))))
     below = [escape(one) for one in (facts, _graph_note(row)) if one]
     if row.also:
-        below.append("also " + ", ".join(map(_code, row.also)))
+        below.append("also " + ", ".join(map(code, row.also)))
     if detail:
-        below += [f"{escape(_size(size))} {_code(name)}" for name, size in row.parts]
-    notes = "".join(f'<div style="{_SMALL}">{one}</div>' for one in below)
-    return (
-        # JupyterLab stripes rows; here they are the table's own.
-        f'<tr style="background:none"><th scope="row" style="{_NAME}">{_code(row.path)}{notes}</th>'
-        f'<td style="{_CELL};font-weight:600">{escape(_size(row.bytes))}</td></tr>'
-    )
-
-
-def _code(path: str) -> str:
-    # MathJax, which reads what stands between dollars, leaves code alone.
-    return f'<code style="{_CODE}">{escape(plain(path, PATH_LENGTH))}</code>'
+        below += [f"{escape(size_text(size))} {code(name)}" for name, size in row.parts]
+    notes = "".join(f'<div style="{SMALL}">{one}</div>' for one in below)
+    return row_html(code(row.path) + notes, size_text(row.bytes), strong=True)
 
 
 def _line_html(label: str, size: str, style: str = "") -> str:
-    return (
-        f'<tr style="background:none"><th scope="row" style="{_NAME};{_QUIET}{style}">{escape(label)}</th>'
-        f'<td style="{_CELL};{_QUIET}{style}">{escape(size)}</td></tr>'
-    )
+    return row_html(escape(label), size, style=f";{QUIET}{style}")
 
 
 def _group_text(device: str, group: Holders, least: float, *, detail: bool) -> str:
@@ -163,18 +135,18 @@ def _group_text(device: str, group: Holders, least: float, *, detail: bool) -> s
     lines: list[tuple[str, str]] = []
     for row in shown:
         facts = " \u00b7 ".join(filter(None, (_kept(row), _biggest(row))))
-        lines.append((_size(row.bytes), f"{plain(row.path, PATH_LENGTH)}  ({facts})"))
+        lines.append((size_text(row.bytes), f"{plain(row.path, PATH_LENGTH)}  ({facts})"))
         if row.graph_bytes:
             lines.append(("", f"  {_graph_note(row)}"))
         if row.also:
             lines.append(("", "  also " + ", ".join(plain(one, PATH_LENGTH) for one in row.also)))
         if detail:
             lines += [
-                ("", f"  {_size(size)}  {plain(name, PATH_LENGTH)}") for name, size in row.parts
+                ("", f"  {size_text(size)}  {plain(name, PATH_LENGTH)}") for name, size in row.parts
             ]
     if others:
         size = sum(one.bytes for one in group.rows[len(shown) :])
-        lines.append((_size(size), others))
-    lines += [(_size(one.bytes), _remainder_label(one)) for one in group.remainders]
+        lines.append((size_text(size), others))
+    lines += [(size_text(one.bytes), _remainder_label(one)) for one in group.remainders]
     width = max((len(size) for size, _ in lines), default=0)
     return "\n".join((plain(device), *(f"{size:>{width}}  {text}" for size, text in lines)))

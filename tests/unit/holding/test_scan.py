@@ -48,6 +48,20 @@ def test_a_bound_on_time_is_told() -> None:
     assert "for time" in found.bound
 
 
+def test_a_bound_on_time_holds_within_one_list_too() -> None:
+    """A million small objects in a list are one object's contents, and are not gone through to the end."""
+    many = [[index] for index in range(100_000)]
+    found = scan({"many": many}, most_seconds=0.0)
+    assert found.objects == 256
+
+
+def test_small_objects_are_looked_through_to_the_last() -> None:
+    """Those that hold numbers alone are left out at a glance; a tensor deep in one is found all the same."""
+    records: list[Any] = [{"fields": {"values": [index]}} for index in range(100)]
+    records[70]["fields"]["values"].append(block())
+    assert paths(records=records) == ["records[70]['fields']['values'][1]"]
+
+
 def test_a_linked_list_without_end_ends() -> None:
     """What is too deep to be reached is told."""
     chain: list[Any] = [block()]
@@ -219,3 +233,24 @@ def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> Non
 @pytest.mark.parametrize("odd", [type, object(), memoryview(b"a"), iter([]), 1j, ...])
 def test_odd_objects_hold_nothing(odd: object) -> None:
     assert paths(odd=odd) == []
+
+
+def test_a_long_way_through_calls_is_told_by_both_of_its_ends() -> None:
+    """The user's own functions come first, the variable last; what libraries call lies between."""
+
+    def at_depth(left: int) -> object:
+        kept = torch.zeros(1 << 18)
+        if left:
+            return at_depth(left - 1)
+        raise ValueError(kept.shape)
+
+    try:
+        at_depth(12)
+    except ValueError as caught:
+        error = caught
+    paths = [one.path for one in scan({"error": error}, {}).rows]
+
+    assert any(
+        one.startswith("error → test_") and one.endswith(" → … → at_depth() → kept")
+        for one in paths
+    )

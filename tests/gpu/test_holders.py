@@ -1,0 +1,105 @@
+"""The culprits of the kernel tests, on a GPU: first in the list, to the byte, and no byte missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+
+from tests.kernel.culprits import BLOCK, CASES, Case, begin_anew, printed, without_numbers
+from tests.kernel.drive import Kernel
+
+ASK = """
+import dataclasses as _d, json as _j, hfmem_widget as _h
+_before = torch.cuda.memory_allocated()
+_told = _h.holders(device="cuda:0")
+print(_j.dumps([[_d.asdict(one) for one in _told.rows], [_d.asdict(one) for one in _told.remainders],
+                _before, torch.cuda.memory_allocated()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Kernel]:
+    """One kernel for all cases, with CUDA up: each begins where nothing is left of the others."""
+    with Kernel() as kernel:
+        up = kernel.run("import torch; torch.zeros(1, device='cuda'); torch.cuda.init()")
+        assert up.status == "ok", up.errors
+        yield kernel
+
+
+@pytest.fixture
+def fresh(notebook: Kernel) -> Kernel:
+    begin_anew(notebook, "cuda")
+    return notebook
+
+
+def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+    """Return the rows and the remainder of the device, and what its allocator says is allocated."""
+    result = kernel.run(ASK)
+    assert result.status == "ok", result.errors
+    rows, (remainder,), before, after = json.loads(printed(result))
+    assert before == after, "looking allocates nothing"
+    return rows, remainder, after
+
+
+def rounded(size: int) -> int:
+    """Return what CUDA's allocator hands out for so many bytes."""
+    return -(-size // 512) * 512
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_culprit_is_the_first_row(fresh: Kernel, case: Case) -> None:
+    """By its path and to the byte; and what is explained and what is not are what is allocated."""
+    if case is CASES["a graph that a hook packed"]:
+        shown = fresh.run("assert hasattr(torch._C._autograd.SavedTensor, 'data')")
+        if shown.status != "ok":
+            pytest.skip("this torch does not show what a hook packed, so it is unexplained there")
+    for cell in case.cells:
+        result = fresh.run(cell)
+        assert result.status == "ok" or "error" in case.path, result.errors
+    rows, remainder, allocated = ask(fresh)
+
+    assert without_numbers(rows[0]["path"]) == case.path
+    assert rows[0]["kind"] == case.kind
+    assert rows[0]["bytes"] == round(case.blocks * BLOCK)
+    explained = sum(row["bytes"] for row in rows)
+    assert explained + remainder["bytes"] == allocated
+    assert not remainder["is_host"]
+
+
+def test_nothing_of_a_plain_notebook_is_unexplained(fresh: Kernel) -> None:
+    """But the allocator's rounding of each tensor, which is told."""
+    _, before, _ = ask(fresh)
+    fresh.run("kept = [torch.zeros(n) for n in (1, 100, 1000, 2**20)]")
+    rows, after, _ = ask(fresh)
+    sizes = [4 * n for n in (1, 100, 1000, 2**20)]
+
+    assert rows[0]["path"] == "kept[0..3]"
+    assert rows[0]["bytes"] == sum(sizes)
+    assert after["bytes"] - before["bytes"] == sum(map(rounded, sizes)) - sum(sizes)
+
+
+IN_C_PLUS_PLUS = """
+module = torch.jit.script(torch.nn.Identity())._c
+module._register_attribute("kept", torch._C.TensorType.get(), block(32))
+"""
+
+
+def test_what_only_c_plus_plus_holds_is_the_remainder_to_the_byte(fresh: Kernel) -> None:
+    before_rows, before, _ = ask(fresh)
+    assert fresh.run(IN_C_PLUS_PLUS).status == "ok"
+    rows, after, _ = ask(fresh)
+
+    assert after["bytes"] - before["bytes"] == 32 * BLOCK
+    assert sum(one["bytes"] for one in rows) == sum(one["bytes"] for one in before_rows)
+
+
+def test_the_device_is_told_apart_from_the_host(fresh: Kernel) -> None:
+    fresh.run("here = torch.zeros(2**20, device='cpu'); there = block(2)")
+    rows, _, _ = ask(fresh)
+
+    assert [one["path"] for one in rows if one["bytes"] >= BLOCK] == ["there"]

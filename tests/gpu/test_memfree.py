@@ -1,0 +1,170 @@
+"""`%memfree` on a GPU: what is let go of is returned to the device, and measured so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+
+from tests.gpu.conftest import Run
+from tests.kernel.culprits import begin_anew, printed
+from tests.kernel.drive import Kernel, Result
+
+MIB = 2**20
+OUT_OF_MEMORY = """
+def train():
+    activations = block(256)
+    return torch.empty(1 << 44, dtype=torch.uint8)
+train()
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Kernel]:
+    with Kernel() as kernel:
+        up = kernel.run("import torch; torch.zeros(1, device='cuda'); torch.cuda.init()")
+        assert up.status == "ok", up.errors
+        yield kernel
+
+
+@pytest.fixture
+def fresh(notebook: Kernel) -> Kernel:
+    begin_anew(notebook, "cuda")
+    notebook.run("gc.collect(); torch.cuda.empty_cache();")
+    return notebook
+
+
+def told(kernel: Kernel, line: str) -> str:
+    result: Result = kernel.run(line)
+    assert result.status == "ok", printed(result)
+    (display,) = result.displays
+    text: str = display.content["data"]["text/plain"]
+    return text
+
+
+def counters(kernel: Kernel) -> tuple[int, int]:
+    """Return what is allocated and reserved, in bytes."""
+    result = kernel.run("print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())")
+    allocated, reserved = map(int, printed(result).split())
+    return allocated, reserved
+
+
+def test_an_out_of_memory_errors_tensors_go_and_the_device_has_them_back(fresh: Kernel) -> None:
+    """1 GiB that the traceback kept: allocated and reserved fall by it."""
+    allocated, reserved = counters(fresh)
+    assert fresh.run(OUT_OF_MEMORY).errors[0].content["ename"] == "OutOfMemoryError"
+    assert counters(fresh) == (allocated + 1024 * MIB, reserved + 1024 * MIB)
+    assert re.search(r"errors +1\.00 GiB.*\n +the error of cell", told(fresh, "%memfree"))
+    text = told(fresh, "%memfree errors")
+
+    assert counters(fresh) == (allocated, reserved)
+    assert "cuda:0: freed 1.00 of " in text
+    for label in ("allocated", "reserved"):
+        assert re.search(rf"cuda:0 {label} .* \u22121\.00 GiB", text), text
+    assert "CUDA's cache emptied" in text
+
+
+def test_without_the_cache_reserved_stays(fresh: Kernel) -> None:
+    fresh.run("kept = block(64)")
+    allocated, reserved = counters(fresh)
+    told(fresh, "%memfree kept --no-cache")
+
+    assert counters(fresh) == (allocated - 256 * MIB, reserved)
+    assert "cuda:0" in told(fresh, "%memfree")
+    assert re.search(r"CUDA's cache: at most cuda:0 2\d\d(\.\d)? MiB", told(fresh, "%memfree"))
+    told(fresh, "%memfree cache")
+    assert counters(fresh)[1] <= reserved - 256 * MIB
+
+
+def test_what_would_be_free_is_what_is_freed(fresh: Kernel) -> None:
+    """By variables that share, outputs, and a graph."""
+    fresh.run("weight = torch.nn.Parameter(torch.ones(2**20))")
+    fresh.run("losses = [weight.exp().sum() for _ in range(16)]; both = [losses, block(8)]")
+    result = fresh.run(
+        "import hfmem_widget\n"
+        "plan = hfmem_widget.free('losses', 'both', dry_run=True)\n"
+        "done = hfmem_widget.free('losses', 'both')\n"
+        "print(plan.together['cuda:0'], done.freed('cuda:0'))"
+    )
+    planned, freed = map(float, printed(result).split())
+
+    assert planned == 16 * (4 * MIB + 4) + 32 * MIB
+    assert freed == 16 * (4 * MIB + 512) + 32 * MIB
+
+
+def test_who_holds_the_rest_is_told(fresh: Kernel) -> None:
+    fresh.run("model = torch.nn.Linear(4096, 4096, bias=False); spare = block(4)")
+    assert "still held: 64.0 MiB by model" in told(fresh, "%memfree spare")
+
+
+def test_it_leaves_cuda_alone_where_it_is_not_up(run_python: Run) -> None:
+    assert (
+        run_python(
+            """
+import sys, hfmem_widget, torch
+kept = [1]
+hfmem_widget.free("kept", "all")
+report(torch.cuda.is_initialized())
+"""
+        )
+        is False
+    )
+
+
+BUDGET = """
+import hfmem_widget, torch, time
+torch.zeros(1, device="cuda")
+base = torch.cuda.memory_allocated()
+with hfmem_widget.watch(budget=base + (256 << 20), stop=True, quiet=True, interval=INTERVAL) as session:
+    kept = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+    HOW
+(finding,) = [one for one in session.findings if one.kind == "budget"]
+report([finding.title, finding.evidence["peak"] - base, finding.evidence["seen"], finding.advice,
+        [[one.device, one.first - base] for one in session.guides if one.kind == "budget"]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("interval", "how", "seen"),
+    [
+        ("0.02", "more = kept.clone(); time.sleep(0.5); del more", "in a sample"),
+        ("60", "more = kept.clone(); del more", "between samples"),
+    ],
+)
+def test_a_budget_that_is_crossed_is_told_to_the_byte(
+    run_python: Run, interval: str, how: str, seen: str
+) -> None:
+    """By a sample, or by the allocator's exact peak that no sample shows."""
+    title, over, how_seen, advice, guides = run_python(
+        BUDGET.replace("INTERVAL", interval).replace("HOW", how)
+    )
+
+    assert title.startswith("cuda:0 went above its budget of 256.0 MiB")
+    assert title.endswith("by 144.0 MiB at its peak")
+    assert over == 400 * MIB
+    assert how_seen == seen
+    assert "no Trainer was training" in advice[0]
+    assert ["cuda:0", 256 * MIB] in guides
+
+
+LEFT_BEHIND = """
+import hfmem_widget, torch
+import hfmem_widget.companions.left_behind as left_behind
+left_behind.LEAST_SHARE = 0.0
+weight = torch.nn.Parameter(torch.ones(1 << 22, device="cuda"))
+with hfmem_widget.watch(chart=False) as session:
+    losses = [weight.exp().sum() for _ in range(16)]
+torch.cuda.synchronize()
+report([[one.title, one.evidence["left_behind"]] for one in session.findings])
+"""
+
+
+def test_the_card_names_who_holds_what_was_left(run_python: Run) -> None:
+    """A list of losses with their graphs, in a script as in a notebook."""
+    ((title, left),) = run_python(LEFT_BEHIND)
+
+    assert title == ("256.0 MiB left behind is held by losses[0..15] (the graphs of 16 tensors)")
+    assert left == 16 * (16 * MIB + 512)

@@ -1,0 +1,265 @@
+"""Cells that keep memory, each with what is to be blamed for it: a person's ways of losing a tensor.
+
+The same cells run on the CPU and on a GPU: there all tensors are made on the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from tests.kernel.drive import Kernel, Result
+
+BLOCK = 4 * 2**20
+"""Bytes of what `block()` makes."""
+
+PREPARE = """
+%load_ext hfmem_widget
+import collections, dataclasses, functools, gc, sys, types, weakref
+import torch
+torch.set_num_threads(1)
+def block(count=1):
+    return torch.zeros(count, 2**20)
+"""
+FORGET = "%reset -f"
+ASK = """
+import dataclasses as _d, json as _j, hfmem_widget as _h
+_told = _h.holders()
+print(_j.dumps([[_d.asdict(one) for one in _told.rows], [_d.asdict(one) for one in _told.remainders]]))
+"""
+
+
+class Case(NamedTuple):
+    """Cells that keep memory, and what is to be blamed for it."""
+
+    cells: tuple[str, ...]
+    path: str
+    blocks: float = 1
+    kind: str = "tensors"
+
+
+IN_A_FUNCTION = """
+def train():
+    activations = block()
+    raise ValueError("no")
+train()
+"""
+CASES = {
+    "a list of losses with their graphs": Case(
+        (
+            "weight = torch.nn.Parameter(torch.ones(2**20))\nlosses = []",
+            "for _ in range(5): losses.append(weight.exp().sum())",
+        ),
+        "losses[0..4]",
+        5 + 5 * 4 / BLOCK,
+    ),
+    "a graph that a hook packed": Case(
+        (
+            "weight = torch.nn.Parameter(torch.ones(8))\npack = lambda one: ('packed', block())",
+            ("with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: 1 / 0):\n"
+            "    loss = weight.exp().sum()"),
+        ),
+        "loss",
+        1 + 4 / BLOCK,
+    ),
+    "what a function of the user's own saved": Case(
+        (
+            ("class Own(torch.autograd.Function):\n"
+            "    @staticmethod\n"
+            "    def forward(ctx, x): ctx.kept = block(); return x * 1\n"
+            "    @staticmethod\n"
+            "    def backward(ctx, g): return g\n"
+            "made = Own.apply(torch.ones(1, requires_grad=True))"),
+        ),
+        "made",
+        1 + 8 / BLOCK,
+    ),
+    "a checkpointed block's inputs": Case(
+        (
+            ("from torch.utils.checkpoint import checkpoint\n"
+            "def forward(x, given): return (x * given).sum()\n"
+            "loss = checkpoint(forward, torch.ones(1, requires_grad=True), block(), use_reentrant=False,\n"
+            "    preserve_rng_state=False)"),
+        ),
+        "loss",
+        1 + 8 / BLOCK,
+    ),
+    "a cache that grows": Case(
+        ("cache = {}\nfor step in range(20): cache[f'step {step}'] = block()",),
+        "cache['step 0', … 20 keys]",
+        20,
+    ),
+    "an output": Case(("block()", "1"), "Out[N]"),
+    "the last output alone": Case(("block()", "Out.clear(); del _2"), "_"),
+    "the last error": Case((IN_A_FUNCTION,), "the error of cell [N] → train() → activations"),
+    "an error in a variable": Case(
+        (
+            "def train():\n    activations = block()\n    raise ValueError",
+            "try: train()\nexcept ValueError as caught: error = caught",
+        ),
+        "error → train() → activations",
+    ),
+    "the error before an error": Case(
+        (
+            "def first():\n    inner = block()\n    raise ValueError",
+            "def second():\n    try: first()\n    except ValueError: raise TypeError",
+            "try: second()\nexcept TypeError as caught: error = caught",
+        ),
+        "error.__context__ → second() → first() → inner",
+    ),
+    "the caller of what caught an error": Case(
+        (
+            "def inner():\n    try: 1 / 0\n    except ZeroDivisionError as caught: return caught",
+            "def outer():\n    big = block()\n    return inner()",
+            "error = outer()",
+        ),
+        "error → outer() → big",
+    ),
+    "a closure": Case(
+        ("def make():\n    kept = block()\n    return lambda: kept", "step = make()"), "step → kept"
+    ),
+    "a function's default": Case(("def step(memo=block()): pass",), "step(memo=…)"),
+    "a method and a partial": Case(
+        ("step = functools.partial([block()].append, 1)",), "step.func.__self__[0]"
+    ),
+    "a function's cache": Case(
+        ("@functools.lru_cache\ndef made(n): return block()", "made(1); made(2);"), "made", 2
+    ),
+    "a module of the user's": Case(
+        (
+            "with open('helpers.py', 'w') as file: file.write('CACHE = {}')",
+            "sys.path.insert(0, '.'); import helpers; helpers.CACHE['a'] = block()",
+        ),
+        "helpers.CACHE['a']",
+    ),
+    "a loader's iterator": Case(
+        (
+            "from torch.utils.data import DataLoader, TensorDataset",
+            "batches = iter(DataLoader(TensorDataset(block(8)), batch_size=2)); next(batches);",
+        ),
+        "batches._dataset.tensors[0]",
+        8,
+    ),
+    "a generator's frame": Case(
+        ("def batches():\n    batch = block()\n    yield 1\n    yield 2", "it = batches(); next(it);"),
+        "it → batch",
+    ),
+    "an iterator in C": Case(("it = map(str, [block()])",), "it[0]"),
+    "nested dicts": Case(
+        ("state = {'run': {'best': {'logits': block()}}}",), "state['run']['best']['logits']"
+    ),
+    "an object's attribute": Case(
+        ("class Run:\n    def __init__(self): self.cache = [block()]", "run = Run()"), "run.cache[0]"
+    ),
+    "a slot": Case(
+        ("class Run:\n    __slots__ = ('cache',)", "run = Run(); run.cache = block()"), "run.cache"
+    ),
+    "a class' attribute": Case(("class Run:\n    cache = block()",), "Run.cache"),
+    "a dataclass": Case(
+        ("@dataclasses.dataclass\nclass Batch:\n    pixels: object", "batch = Batch(block())"),
+        "batch.pixels",
+    ),
+    "a named tuple": Case(
+        ("Batch = collections.namedtuple('Batch', 'ids pixels'); batch = Batch(1, block())",),
+        "batch.pixels",
+    ),
+    "a deque": Case(
+        ("window = collections.deque((block() for _ in range(9)), maxlen=3)",), "window[0..2]", 3
+    ),
+    "a set": Case(("seen = {block()}",), "seen{…}"),
+    "a hook that captures": Case(
+        (
+            ("def watch(model):\n    seen = []\n"
+            "    model.register_forward_hook(lambda m, i, o: seen.append(o))"),
+            "model = torch.nn.Identity(); watch(model); model(block()); Out.clear(); _ = __ = 0",
+            "1", "2", "3",
+        ),
+        "model._forward_hooks[N] → seen[0]",
+    ),
+    "a static cache of a model": Case(
+        (
+            "model = torch.nn.Sequential(torch.nn.Identity()); model[0].cache = types.SimpleNamespace()",
+            "model[0].cache.keys = [block(), block()]",
+        ),
+        "model[0].cache.keys[0..1]",
+        2,
+    ),
+    "a slice of something big": Case(("head = block(8)[0, :10]",), "head", 8),
+    "an expanded tensor": Case(("wide = torch.zeros(2**20, 1).expand(-1, 1000)",), "wide"),
+    "tied weights": Case(
+        (
+            "model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(2)])",
+            "model[1].weight = model[0].weight",
+        ),
+        "model",
+        1,
+        "weights",
+    ),
+    "gradients": Case(
+        (
+            ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
+            "model.weight.grad = torch.zeros(1024, 1024)\nmodel.weight.data = torch.zeros(1)"),
+        ),
+        "model",
+        1,
+        "gradients",
+    ),
+    "a gradient of a tensor": Case(
+        ("x = torch.ones(2**20, requires_grad=True); (x * 2).sum().backward(); x.data = torch.ones(1)",),
+        "x.grad",
+    ),
+    "an optimizer's states": Case(
+        (
+            ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
+            "optimizer = torch.optim.AdamW(model.parameters())\n"
+            "model(torch.ones(1, 1024)).sum().backward(); optimizer.step()"),
+        ),
+        "optimizer",
+        2 + 4 / BLOCK,
+        "optimizer states",
+    ),
+    "the parameters of a model that is gone": Case(
+        (
+            ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
+            "optimizer = torch.optim.SGD(model.parameters()); del model"),
+        ),
+        "optimizer.param_groups[0]['params'][0]",
+    ),
+    "a model within an object": Case(
+        (
+            "run = types.SimpleNamespace(model=torch.nn.Linear(1024, 1024, bias=False))",
+            "weights = list(run.model.parameters())",
+        ),
+        "run.model",
+        1,
+        "weights",
+    ),
+}  # fmt: skip
+
+
+def begin_anew(kernel: Kernel, device: str = "cpu") -> None:
+    """Leave nothing of what ran before, and make tensors on a device from now on."""
+    # A small error takes the place of the last one; an empty result that of the last result.
+    prepare = PREPARE + ("" if device == "cpu" else f"torch.set_default_device({device!r})\n")
+    for cell in (FORGET, "import sys; sys.modules.pop('helpers', None)", "1 / 0", FORGET, prepare):
+        kernel.run(cell)
+
+
+def printed(result: Result) -> str:
+    return "".join(one.content["text"] for one in result.of("stream"))
+
+
+def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the holders and the remainders, as dictionaries."""
+    result = kernel.run(ASK)
+    assert result.status == "ok", result.errors
+    rows, remainders = json.loads(printed(result))
+    return rows, remainders
+
+
+def without_numbers(path: str) -> str:
+    """Return a path where the number of a cell or a hook, which no test knows, is N."""
+    for name in (r"Out\[", r"cell \[", r"_forward_hooks\["):
+        path = re.sub(rf"({name})\d+\]", r"\1N]", path)
+    return path

@@ -1,0 +1,231 @@
+"""`%memfree` in a real kernel: it says what goes, lets go of that and of nothing else, and measures it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kernel.culprits import begin_anew, printed
+from tests.kernel.drive import Kernel, Result
+
+FAIL = """
+def train():
+    activations = block(8)
+    alive.append(weakref.ref(activations))
+    raise ValueError("no")
+train()
+"""
+ALIVE = "print([one() is not None for one in alive])"
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Kernel]:
+    """One kernel for all: each test begins where nothing is left of the others."""
+    with Kernel() as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def fresh(notebook: Kernel) -> Kernel:
+    begin_anew(notebook)
+    notebook.run("alive = []")
+    return notebook
+
+
+def told(kernel: Kernel, line: str) -> str:
+    result = kernel.run(line)
+    assert result.status == "ok", printed(result)
+    (display,) = result.displays
+    text: str = display.content["data"]["text/plain"]
+    return text
+
+
+def figures(text: str) -> dict[str, str]:
+    """Return the first figure of each row by its name."""
+    rows = re.findall(r"^(\S[^\n]*?) {2,}<?([\d.]+ [MG]iB)", text, re.MULTILINE)
+    return dict(rows)
+
+
+def change(text: str) -> float:
+    """Return by how many MiB the heap changed."""
+    found = re.search(r"cpu heap in use .* (\S+) MiB$", text, re.MULTILINE)
+    assert found is not None, text
+    return float(found[1].replace("\u2212", "-").replace("±", ""))
+
+
+def test_an_errors_variables_go_and_the_heap_falls(fresh: Kernel) -> None:
+    """By as many bytes as was told before."""
+    fresh.run(FAIL)
+    assert printed(fresh.run(ALIVE)) == "[True]\n"
+    before = told(fresh, "%memfree")
+    assert figures(before)["errors"] == "32.0 MiB"
+    assert "the error of cell [" in before
+    assert printed(fresh.run(ALIVE)) == "[True]\n"
+    after = told(fresh, "%memfree errors")
+    assert printed(fresh.run(ALIVE)) == "[False]\n"
+    assert change(after) == pytest.approx(-32, abs=1)
+    assert "cpu: freed 32." in after
+
+
+def test_the_outputs_go_with_every_copy_that_ipython_has(fresh: Kernel) -> None:
+    """``Out``, ``_``, ``__``, ``___``, ``_12``; what a variable has too stays."""
+    for cell in (
+        "made = block(); alive.append(weakref.ref(made)); made",
+        "del made",
+        "_",
+        "1",
+        "2",
+    ):
+        fresh.run(cell)
+    fresh.run("kept = block(); alive.append(weakref.ref(kept)); kept")
+    assert figures(told(fresh, "%memfree"))["outputs"] == "4.00 MiB"
+    told(fresh, "%memfree outputs")
+    assert printed(fresh.run(ALIVE)) == "[False, True]\n"
+    assert printed(fresh.run("print(list(Out), repr(_), repr(__))")) == "[] '' ''\n"
+
+
+def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
+    fresh.run("block()")
+    told(fresh, "%memfree all")
+    number = fresh.run("17").reply["execution_count"]
+    assert printed(fresh.run(f"print(_, Out[{number}], _{number})")) == "17 17 17\n"
+    assert fresh.run("1 / 0").status == "error"
+    assert printed(fresh.run("import sys; print(sys.last_type.__name__)")) == "ZeroDivisionError\n"
+
+
+def test_one_output_goes_alone(fresh: Kernel) -> None:
+    number = fresh.run("block(2)").reply["execution_count"]
+    other = fresh.run("block(3)").reply["execution_count"]
+    text = told(fresh, f"%memfree Out[{number}]")
+    assert change(text) == pytest.approx(-8, abs=1)
+    assert printed(fresh.run(f"print(list(Out) == [{other}], _ is Out[{other}])")) == "True True\n"
+
+
+def test_a_variable_of_the_users_called_underscore_is_no_output(fresh: Kernel) -> None:
+    fresh.run("_ = block(); alive.append(weakref.ref(_))")
+    told(fresh, "%memfree outputs")
+    assert printed(fresh.run(ALIVE)) == "[True]\n"
+    assert "_ 4.00 MiB" in told(fresh, "%memfree")
+    told(fresh, "%memfree _")
+    assert printed(fresh.run(ALIVE)) == "[False]\n"
+
+
+def test_named_variables_go_and_others_stay(fresh: Kernel) -> None:
+    fresh.run("losses = [block() for _ in range(3)]; model = torch.nn.Linear(1024, 1024); x = 1")
+    text = told(fresh, "%memfree losses model")
+    assert change(text) == pytest.approx(-16, abs=1)
+    names = "print('losses' in dir(), 'model' in dir(), x)"
+    assert printed(fresh.run(names)) == "False False 1\n"
+
+
+def test_what_two_names_keep_goes_with_both(fresh: Kernel) -> None:
+    """Neither would free it alone, and the sum says so."""
+    fresh.run("a = block(2); b = [a]; c = block()")
+    text = told(fresh, "%memfree --dry-run a b c")
+    assert figures(text) == {
+        "a": "0.00 MiB",
+        "b": "0.00 MiB",
+        "c": "4.00 MiB",
+        "together": "12.0 MiB",
+    }
+    assert "Nothing was released: this was a dry run." in text
+    assert printed(fresh.run("print(a is b[0])")) == "True\n"
+
+
+def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
+    fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")
+    assert re.search(
+        r"still held: 12\.0 MiB by losses\[0\.\.2\], 8\.00 MiB by cache\['a'\]\.",
+        told(fresh, "%memfree spare"),
+    )
+
+
+def test_a_cycle_of_a_users_is_collected_and_measured(fresh: Kernel) -> None:
+    fresh.run(
+        "gc.disable()\nfor _ in range(3):\n    cycle = [block()]; cycle.append(cycle)\ndel cycle"
+    )
+    assert change(told(fresh, "%memfree cache")) == pytest.approx(0, abs=1)
+    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-12, abs=1)
+    fresh.run("gc.enable()")
+
+
+def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
+    fresh.run("gc.disable(); cycle = [block()]; cycle.append(cycle)")
+    text = told(fresh, "%memfree cycle --no-gc")
+    assert "collected" not in text
+    assert change(text) == pytest.approx(0, abs=1)
+    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-4, abs=1)
+    fresh.run("gc.enable()")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%memfree loses", "there is no variable 'loses'; did you mean losses?"),
+        ("%memfree losses Out[99]", "there is no variable 'Out[99]'"),
+        ("%memfree losses[0]", "losses[0] is a part of the variable losses"),
+        ("%memfree get_ipython", "there is no variable 'get_ipython'"),
+        ("%memfree torch", "there is no variable 'torch'"),
+        ("%memfree --everything", "unrecognized arguments: --everything"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, said: str) -> None:
+    """And nothing is released then."""
+    fresh.run("losses = [block()]")
+    result = fresh.run(line)
+    assert said in printed(result)
+    assert "Traceback" not in printed(result)
+    assert not result.displays
+    assert printed(fresh.run("print(len(losses))")) == "1\n"
+
+
+INTERRUPTED_AS_IT_GOES = """
+import _thread, operator, time
+class Stop(weakref.ref):
+    interrupt = staticmethod(_thread.interrupt_main)
+class Plain: pass
+first = Plain(); second = block()
+# All of it in C, so that the interrupt comes where the name is let go.
+stop = Stop(first, operator.methodcaller("interrupt"))
+"""
+
+
+def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
+    """What had gone by then is told, and what stays; then the interrupt is the user's."""
+    fresh.run(INTERRUPTED_AS_IT_GOES)
+    result = fresh.run("%memfree first second\ntime.sleep(30)")
+    (error,) = result.errors
+    assert error.content["ename"] == "KeyboardInterrupt"
+    (display,) = result.displays
+    text = display.content["data"]["text/plain"]
+    assert "Interrupted: second was not released, or not wholly." in text
+    assert "cpu heap in use" in text
+    assert printed(fresh.run("print('first' in dir(), 'second' in dir())")) == "False True\n"
+
+
+def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
+    manual = fresh.run("%memfree?").reply["payload"][0]["data"]["text/plain"]
+    assert "measured before and after" in manual
+    assert "--no-cache" in manual
+    completed = fresh.run("print(get_ipython().complete('', '%memfree ', 9)[1])")
+    assert "outputs" in printed(completed)
+
+
+def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
+    fresh.run("import hfmem_widget; losses = [block() for _ in range(5)]")
+    freed: Result = fresh.run(
+        "freed = hfmem_widget.free('losses')\n"
+        "print(freed.together, round(freed.freed('cpu') / 2**20), freed.done)"
+    )
+    assert printed(freed) == "{'cpu': 20971520} 20 True\n"
+    shown: Any = fresh.run("freed")
+    assert "losses released" in shown.of("execute_result")[0].content["data"]["text/plain"]
+
+
+def test_without_torch_it_imports_none(kernel: Kernel) -> None:
+    kernel.run("%load_ext hfmem_widget\nx = [1]")
+    kernel.run("%memfree\n%memfree all x")
+    assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"
