@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from transformers.trainer_callback import TrainerCallback
 
+from hfmem_widget.companions import ending
 from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import outcome_of, running_monitor, shared_monitor
@@ -166,10 +167,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._run is not None:
             self._run.optimizer_ended()
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Close the step's span."""
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
+            harmless(_end_if_asked, args, state, control)
+        return control
 
     def on_log(
         self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -218,6 +221,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         hooks, self._hooks = self._hooks, None
         if hooks is not None:
             hooks.remove()
+
+
+def _end_if_asked(args: Any, state: Any, control: Any) -> None:
+    if ending.should_end(state.global_step, alone=args.world_size == 1):
+        control.should_save = True
+        control.should_training_stop = True
 
 
 def _epochs_of(state: Any) -> int:

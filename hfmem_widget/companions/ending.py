@@ -1,0 +1,36 @@
+"""Where a watch may ask that a training end, and a training asks whether it should.
+
+The two know nothing of each other: a watch is begun by a cell, a training's callback by the Trainer.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Ask(Protocol):
+    """Decides at the end of a training's step whether the training is to end."""
+
+    def __call__(self, step: int, *, alone: bool) -> bool:
+        """Return whether it is to end after a step; `alone` if it is of one process."""
+        ...
+
+
+_asked: list[Ask] = []
+
+
+def listen(ask: Ask) -> None:
+    """Have it decide from now on, until `forget`."""
+    _asked.append(ask)
+
+
+def forget(ask: Ask) -> None:
+    """Ask it no longer; harmless if it was not asked."""
+    if ask in _asked:
+        _asked.remove(ask)
+
+
+def should_end(step: int, *, alone: bool) -> bool:
+    """Return whether a training is to end after a step, because somebody who watches says so."""
+    answers = [ask(step, alone=alone) for ask in tuple(_asked)]
+    return any(answers)

@@ -1,0 +1,308 @@
+"""Who holds what a cell left behind, where that is much and its models and optimizers do not explain it."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hfmem_widget.holding import Holder, Holders, kernel_roots, scan
+from hfmem_widget.monitor import Monitor
+from hfmem_widget.monitor.subjects import main_variables
+from hfmem_widget.session import HELD, Finding, Sample, Session, Span
+from hfmem_widget.units import MIB, format_bytes, format_count, format_duration
+from hfmem_widget.view.facts import active_devices
+from hfmem_widget.view.live import QUICK
+
+LEAST = 64 * MIB
+LEAST_SHARE = 0.01
+"""Bytes, and share of the device, from which on somebody is to be named."""
+
+MOST_SECONDS = 0.3
+MOST_OBJECTS = 300_000
+MOST_NAMED = 3
+WORTH_NAMING = 0.1
+"""Share of what was left behind that a name must hold to be named."""
+
+NEARLY_ALL = 0.9
+
+KINDS = dict(zip(("weights", "buffers", "gradients", "optimizer states"), HELD, strict=True))
+"""What holders' kinds are called as metrics, where they are counted while the cell runs."""
+
+Holding = Sequence[tuple[Holder, int]]
+"""Rows, each with how many bytes of it are told."""
+
+_ERROR = re.compile(r"the error of cell \[\d+\]")
+_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|\w+")
+
+_seen: dict[str, dict[str, int]] = {}
+"""What each path held at the last look, by device: texts and figures alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What a span left on a device that is no weight, gradient or optimizer state it knows of; bytes.
+
+    Attributes
+    ----------
+    device : str
+    before, after : float
+        Allocated and not attributed at the span's edges.
+    total : float
+        The device's capacity.
+    attributed : mapping of str to float
+        At its end, by metric.
+    """
+
+    device: str
+    before: float
+    after: float
+    total: float
+    attributed: Mapping[str, float]
+
+    @property
+    def bytes(self) -> float:
+        """How much was left behind."""
+        return self.after - self.before
+
+    @property
+    def is_much(self) -> bool:
+        """Return whether it is worth a search."""
+        share = LEAST_SHARE * self.total if math.isfinite(self.total) else 0.0
+        return self.bytes >= max(LEAST, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the time before a span, in names and figures alone.
+
+    Attributes
+    ----------
+    new : collection of str
+        Variables, outputs and errors that were not there, or were another object.
+    seen : mapping of str to int, optional
+        What each path held when somebody looked last; None where nobody has.
+    """
+
+    new: Collection[str] = ()
+    seen: Mapping[str, int] | None = None
+
+
+class LeftBehindHolders:
+    """Looks after the span has ended, for 0.3 s at most, and only where much was left."""
+
+    def __init__(self) -> None:
+        self._names: Mapping[str, int] = {}
+
+    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+        """Note which names there are."""
+        del monitor, session, span
+        self._names = _names_now()
+
+    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+        """Nothing was begun that is to be ended."""
+
+    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Name who holds what was left behind, as a finding on the card."""
+        if _is_told_in_one_line(session, span):
+            return {}
+        told = {
+            one.evidence.get("device")
+            for one in session.findings
+            if one.kind == "leak" and one.span_id == span.id and "holder" in one.evidence
+        }
+        left = [one for one in left_behind(session, span) if one.is_much and one.device not in told]
+        if left:
+            found = scan(
+                main_variables(),
+                others=kernel_roots(_shell()),
+                most_objects=MOST_OBJECTS,
+                most_seconds=MOST_SECONDS,
+            )
+            # An address tells the same object from another, as far as a figure can.
+            new = {name for name, at in _names_now().items() if self._names.get(name) != at}
+            for one in left:
+                finding = named(one, found, Known(new, _seen.get(one.device)), span.id)
+                if finding is not None:
+                    session.findings.append(finding)
+                if not found.bound:
+                    _seen[one.device] = _sizes(found.of(one.device).rows)
+        return {}
+
+
+def _names_now() -> dict[str, int]:
+    """Return the names that a path can begin with, each with the address of its object."""
+    variables = main_variables()
+    names = {name: id(value) for name, value in list(variables.items())}
+    outputs = variables.get("Out")
+    if type(outputs) is dict:
+        names |= {f"Out[{number}]": id(value) for number, value in list(outputs.items())}
+    return names | {root.name: id(root.value) for root in kernel_roots(_shell())}
+
+
+def _is_told_in_one_line(session: Session, span: Span) -> bool:
+    """Return whether a span is a quick cell of a session that goes on."""
+    return session.running and span.duration < QUICK
+
+
+def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
+    """Yield what a span left on each device in use."""
+    if span.after is None:
+        return
+    for device in active_devices(session, span):
+        held = {metric: _at(session, span.after, f"{device.key}/{metric}") for metric in HELD}
+        held_before = (_at(session, span.before, f"{device.key}/{metric}") for metric in HELD)
+        allocated = f"{device.key}/allocated"
+        yield LeftBehind(
+            device.key,
+            _at(session, span.before, allocated) - sum(held_before),
+            _at(session, span.after, allocated) - sum(held.values()),
+            device.total,
+            held,
+        )
+
+
+def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
+    """Return who holds what was left behind, or None where no name holds enough of it.
+
+    Parameters
+    ----------
+    left : LeftBehind
+    found : Holders
+        Who holds what now.
+    known : Known
+    span_id : int
+    """
+    rows = _errors_as_one(
+        [row for row in found.of(left.device).rows if not _is_attributed(row, found, left)]
+    )
+    enough = WORTH_NAMING * left.bytes
+    # Where little was there before, nobody can have held it.
+    grown = {row: _grown(row, known, is_all_new=left.before < enough) for row in rows}
+    holding = [(row, size) for row, size in grown.items() if size is not None and size >= enough]
+    is_sure = bool(holding)
+    if not is_sure:
+        holding = [(row, row.bytes) for row, size in grown.items() if size is None]
+        holding = [(row, size) for row, size in holding if size >= enough]
+    if not holding:
+        return None
+    holding = sorted(holding, key=lambda one: -one[1])[:MOST_NAMED]
+    evidence = {
+        "device": left.device,
+        "left_behind": round(left.bytes),
+        "holders": {row.path: size for row, size in holding},
+        "seconds": found.seconds,
+        "objects": found.objects,
+    }
+    title = _title(left.bytes, holding, is_sure=is_sure)
+    return Finding("left behind", "info", title, evidence, _advice(holding, found), span_id)
+
+
+def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:
+    """Return the rows with all that one error keeps as one: it goes together, by one word."""
+    found: dict[str, Holder] = {}
+    for row in rows:
+        match = _ERROR.match(row.path)
+        name = row.path if match is None else match[0]
+        before = found.get(f"{row.kind} {name}")
+        if match is not None and before is not None:
+            row = replace(  # noqa: PLW2901  (the two are one from here on)
+                row,
+                bytes=row.bytes + before.bytes,
+                tensors=row.tensors + before.tensors,
+                graph_bytes=row.graph_bytes + before.graph_bytes,
+                graphs=row.graphs + before.graphs,
+            )
+        found[f"{row.kind} {name}"] = replace(row, path=name)
+    return list(found.values())
+
+
+def _title(left: float, holding: Holding, *, is_sure: bool) -> str:
+    told = sum(size for _, size in holding)
+    names = [_name(row, size, alone=len(holding) == 1 and is_sure) for row, size in holding]
+    size = format_bytes(left)
+    if not is_sure:
+        return f"{size} left behind; most is held now by {_listed(names)}"
+    if told >= NEARLY_ALL * left:
+        return f"{size} left behind is held by {_listed(names)}"
+    return f"{size} left behind, of which {format_bytes(told)} is held by {_listed(names)}"
+
+
+def _grown(row: Holder, known: Known, *, is_all_new: bool) -> int | None:
+    """Return by how much a row has more than before; None where nobody knows."""
+    begins = _FIRST_NAME.match(row.path)
+    if is_all_new or (begins is not None and begins[0] in known.new):
+        return row.bytes
+    return None if known.seen is None else row.bytes - known.seen.get(_key(row), 0)
+
+
+def _sizes(rows: Sequence[Holder]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for row in rows:
+        sizes[_key(row)] = sizes.get(_key(row), 0) + row.bytes
+    return sizes
+
+
+def _key(row: Holder) -> str:
+    """Return what tells a row from others, however many elements or cells there are by then."""
+    return re.sub(r"\d[\d.,]*", "#", f"{row.kind} {row.path}")
+
+
+def _is_attributed(row: Holder, found: Holders, left: LeftBehind) -> bool:
+    """Return whether a row's bytes are among those that were counted while the cell ran."""
+    metric = KINDS.get(row.kind)
+    if metric is None:
+        return False
+    rows = (one.bytes for one in found.of(left.device).rows if one.kind == row.kind)
+    return left.attributed[metric] >= sum(rows)
+
+
+def _name(row: Holder, size: int, *, alone: bool) -> str:
+    told = [] if alone else [format_bytes(size)]
+    if 2 * row.graph_bytes >= row.bytes:
+        graphs = (
+            "the graph of 1 tensor"
+            if row.graphs == 1
+            else f"the graphs of {format_count(row.graphs)} tensors"
+        )
+        told.append(graphs)
+    return f"{row.path} ({', '.join(told)})" if told else row.path
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
+    advice = []
+    for row, _ in holding:
+        if 2 * row.graph_bytes >= row.bytes:
+            advice.append(
+                f"If {row.path} is kept for its value alone, keep .item() or .detach() of it: a tensor "
+                "with a graph keeps all that its backward pass needs."
+            )
+        elif row.path.startswith("the error of"):
+            advice.append("%memfree errors lets go of the error and of what it keeps.")
+        elif row.path.startswith(("Out[", "_")):
+            advice.append(
+                "%memfree outputs lets go of it; with a semicolon at its end a line has no output."
+            )
+    looked = (
+        f"looking at {format_count(found.objects)} objects took {format_duration(found.seconds)}"
+    )
+    return (*dict.fromkeys(advice), f"%memholders tells everything that is held ({looked}).")
+
+
+def _at(session: Session, sample: Sample, key: str) -> float:
+    """Return a reading, and nothing where there was none yet."""
+    value = session.value(sample, key)
+    return 0.0 if math.isnan(value) else value
+
+
+def _shell() -> Any:
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return None if get_ipython is None else get_ipython()

@@ -1,0 +1,102 @@
+"""The card of a cell that left much behind names who holds it; `--budget` warns on the card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kernel.culprits import begin_anew, printed
+from tests.kernel.drive import Kernel
+
+ONE_PERCENT = """
+import hfmem_widget.companions.left_behind as _l
+_l.LEAST_SHARE = 0.0
+"""
+"""A hundredth of this machine's memory would be much to allocate in a test."""
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Kernel]:
+    with Kernel() as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def fresh(notebook: Kernel) -> Kernel:
+    begin_anew(notebook)
+    notebook.run(ONE_PERCENT)
+    return notebook
+
+
+def card(kernel: Kernel, cell: str, options: str = "", *, status: str = "ok") -> dict[str, Any]:
+    """Run a watched cell and return its card."""
+    result = kernel.run(f"%%memwatch --no-chart --no-panel {options}\n{cell}")
+    assert result.status == status, printed(result)
+    (bundle,) = [
+        one.content["data"]
+        for one in result.of("update_display_data")
+        if "memwatch" in one.content["data"].get("text/plain", "")
+    ]
+    return dict(bundle)
+
+
+def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
+    bundle = card(
+        fresh,
+        "weight = torch.nn.Parameter(torch.ones(2**20))\n"
+        "losses = [weight.exp().sum() for _ in range(30)]",
+    )
+    told = re.search(r"([\d.]+) MiB left behind(.*)", bundle["text/plain"])
+    assert told is not None, bundle["text/plain"]
+    assert "is held by losses[0..29] (the graphs of 30 tensors)" in told[2]
+    assert 120 < float(told[1]) < 135
+    assert "keep float(" in bundle["text/html"]
+
+
+def test_the_next_cell_is_told_what_it_left_itself(fresh: Kernel) -> None:
+    card(fresh, "first = [block(30)]")
+    text = card(fresh, "second = [block(20)]")["text/plain"]
+    assert "is held by second[0]" in text
+    assert "first" not in text
+
+
+def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
+    cell = "def train():\n    activations = block(25)\n    raise ValueError('no')\ntrain()"
+    bundle = card(fresh, cell, status="error")
+    assert re.search(
+        r"is held by the error of cell \[\d+\] . train\(\) . activations", bundle["text/plain"]
+    )
+    assert "%memfree errors lets go" in bundle["text/html"]
+
+
+def test_a_model_is_told_by_its_weights_and_not_again(fresh: Kernel) -> None:
+    text = card(fresh, "model = torch.nn.Linear(2**12, 2**13)")["text/plain"]
+    assert "left behind" not in text
+
+
+def test_what_is_gone_is_held_by_nobody(fresh: Kernel) -> None:
+    assert "left behind" not in card(fresh, "block(40); 1")["text/plain"]
+
+
+def test_a_budget_that_is_crossed_stands_on_the_card(fresh: Kernel) -> None:
+    heap = printed(
+        fresh.run(
+            "import hfmem_widget\n"
+            "with hfmem_widget.watch(quiet=True) as now: pass\n"
+            "print(int(now.latest('cpu/allocated') / 2**20))"
+        )
+    )
+    budget = int(heap) + 60
+    cell = "import time\nx = block(40); time.sleep(0.4); del x"
+    text = card(fresh, cell, f"--budget {budget}MiB --stop")["text/plain"]
+    told = re.search(r"warning: cpu went above its budget of (\S+) MiB (.*)", text)
+    assert told is not None, text
+    assert float(told[1]) == pytest.approx(budget, abs=0.1)
+    over = re.search(r"by ([\d.]+) MiB at its peak", told[2])
+    assert over is not None, text
+    assert float(over[1]) == pytest.approx(100, abs=5)
+    quiet = card(fresh, "x = block(); del x", f"--budget {budget}MiB")["text/plain"]
+    assert "budget" not in quiet

@@ -1,0 +1,94 @@
+"""`--stop`: the training ends at the end of the step that crossed the budget, with its checkpoint kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hfmem_widget
+from hfmem_widget.session import Finding, Session
+from tests.trainer.tiny import InOrder, make_trainer, of_kind
+
+MIB = 2**20
+BIG = 96 * MIB
+SPARE = 48 * MIB
+"""Between the heap at the start and the budget: what the Trainer itself needs is far less."""
+
+
+class Grows(InOrder):
+    """Holds much more from its third step on."""
+
+    kept: Any = None
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 2 and self.kept is None:
+            self.kept = torch.ones(BIG // 4)
+        return super().compute_loss(*args, **kwargs)
+
+
+def heap() -> float:
+    with hfmem_widget.watch(quiet=True) as session:
+        pass
+    return session.latest("cpu/allocated")
+
+
+def trained(folder: Path, **options: Any) -> tuple[Session, Any, Finding]:
+    trainer = make_trainer(folder, kind=Grows, num_train_epochs=4, max_steps=8)
+    with hfmem_widget.watch(quiet=True, budget=heap() + SPARE, **options) as session:
+        trainer.train()
+    (finding,) = [one for one in session.findings if one.kind == "budget"]
+    return session, trainer, finding
+
+
+def test_the_training_ends_after_the_step_and_its_checkpoint_is_there(tmp_path: Path) -> None:
+    """In step 3 of 8, of which the evidence tells; it can be resumed from there."""
+    session, trainer, finding = trained(tmp_path, stop=True)
+
+    assert trainer.state.global_step == 3
+    assert (tmp_path / "checkpoint-3" / "trainer_state.json").exists()
+    assert [span.label for span in of_kind(session, "step")] == ["step 1", "step 2", "step 3"]
+    assert {span.outcome for span in session.spans} == {"done"}
+    assert finding.title.endswith("; the training was ended after step 3, with a checkpoint")
+    assert ", in step 3" in finding.title
+    resumed = make_trainer(tmp_path, num_train_epochs=4, max_steps=8)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert resumed.state.global_step == 8
+
+
+def test_without_stop_it_is_a_warning_alone(tmp_path: Path) -> None:
+    _, trainer, finding = trained(tmp_path)
+
+    assert trainer.state.global_step == 8
+    assert not list(tmp_path.glob("checkpoint-*"))
+    assert finding.severity == "warn"
+    assert "ended" not in finding.title
+
+
+def test_below_its_budget_a_training_goes_on(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, num_train_epochs=2)
+    with hfmem_widget.watch(quiet=True, budget=heap() + 8 * BIG, stop=True) as session:
+        result = trainer.train()
+
+    assert result.global_step == 4
+    assert not [one for one in session.findings if one.kind == "budget"]
+
+
+def test_a_budget_that_is_over_ends_no_later_training(tmp_path: Path) -> None:
+    """Another training, after the watch, is nobody's."""
+    trained(tmp_path / "first", stop=True)
+    trainer = make_trainer(tmp_path / "second", num_train_epochs=1)
+
+    assert trainer.train().global_step == 2
+
+
+def test_a_plain_loop_is_told_that_it_cannot_be_stopped() -> None:
+    with hfmem_widget.watch(quiet=True, budget=heap() + SPARE, stop=True) as session:
+        kept = torch.ones(BIG // 4)
+    del kept
+    (finding,) = session.findings
+
+    assert finding.advice == (
+        "--stop ends a Trainer's training at the end of a step; here no Trainer was training.",
+    )
