@@ -27,6 +27,7 @@ _RUNS: Final[dict[str, Callable[[], Session]]] = {
     "idle gpu": runs.idle,
     "steps": steps.with_steps,
     "100,000 steps": steps.hundred_thousand_steps,
+    "leak": runs.leak,
 }
 
 SCRIPTED_RUNS: Final = tuple(_RUNS)
@@ -35,7 +36,8 @@ SCRIPTED_RUNS: Final = tuple(_RUNS)
 An H200 training run with steps; two and eight GPUs at work; a run on the CPU; a cell of 10 ms; an hour
 with gaps in it; a cell that failed when memory was nearly full; a run whose peak is only a lower bound;
 an interrupted cell that left the GPU alone; a training whose steps take different batches, with their
-phases, evaluations and saves; one of 100,000 steps.
+phases, evaluations and saves; one of 100,000 steps; one that keeps a little more after every step and
+goes over its budget.
 
 They know what the memory is for, from the moment the weights are there, but for two GPUs, the short cell
 and the one that left the GPU alone: nothing was found there.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
-from hfmem_widget.session import Certainty, Session
+from hfmem_widget.session import Certainty, Finding, Guide, Session
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.units import GIB, MIB, format_bytes
 
 
 def _train(
@@ -137,3 +138,41 @@ def idle() -> Session:
     with stage.span("cell", "plot the losses", "interrupted"):
         stage.hold({"cpu": 0.24 * GIB}, 2.4)
     return stage.finish()
+
+
+def leak() -> Session:
+    """Play a training that keeps 48 MiB more after every step, until it takes more than its budget."""
+    stage, budget, kept = Stage("fine-tune", gpus=1), 6 * GIB, 3.75 * GIB
+    session, chance = stage.session, random.Random(3)  # noqa: S311  (a script, not a secret)
+    session.guides.append(
+        Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)
+    )
+    with stage.span("cell", "fine-tune") as cell:
+        stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
+        with stage.span("train", "train") as train:
+            session.count(train.id, {"steps": 40, "epochs": 1})
+            for step in range(1, 41):
+                with stage.span("step", f"step {step}") as span:
+                    session.count(
+                        span.id, {"step": step, "samples": 8, "longest": 96, "tokens": 768}
+                    )
+                    stage.hold({"cuda:0": kept + 1.1 * GIB}, 0.14)
+                    if kept + 1.1 * GIB > budget and not session.findings:
+                        session.findings.append(_over(budget, stage.clock.now, step, cell.id))
+                    kept += 48 * MIB
+                    stage.hold({"cuda:0": kept + 0.2 * GIB}, 0.08, {"gradients": 0.61 * GIB})
+                    batch = 60 * MIB * chance.random()
+                    stage.hold({"cuda:0": kept + batch}, 0.06, {"gradients": 0.0})
+                    stage.find(["cuda:0"], {"optimizer": 2.44 * GIB})
+    return stage.finish()
+
+
+def _over(budget: float, now: float, step: int, cell: int) -> Finding:
+    return Finding(
+        "budget",
+        "warn",
+        f"Allocated memory went over the budget of {format_bytes(budget)} at {now:.1f} s, in step {step}.",
+        {"budget": int(budget), "device": "cuda:0", "time": now, "step": step},
+        ("Look at what grows from step to step before changing the batch.",),
+        cell,
+    )

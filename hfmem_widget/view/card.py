@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from html import escape
 
+from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.labels import for_html, plain
-from hfmem_widget.session import Polling, Session, Span
+from hfmem_widget.session import Finding, Polling, Session, Span
 from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.card_parts import parts_html
 from hfmem_widget.view.facts import Facts, facts_of, samples_in
+from hfmem_widget.view.findings import findings_html, findings_lines
 from hfmem_widget.view.line import (
     duration_text,
     headroom_text,
@@ -52,11 +54,13 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
         True where the chart is an output of its own; otherwise the card carries a small picture.
     """
     facts = facts_of(session, span)
+    findings = findings_of(session, span)
     html = "".join(
         (
             _BOX,
             _header(session, span, facts),
             _figures(facts[0]) if len(facts) == 1 else _table(facts),
+            findings_html(findings),
             parts_html(session, span),
             phases_html(session, span),
             "" if with_chart else _picture(session, span),
@@ -66,7 +70,7 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
             "</div>",
         )
     )
-    return {"text/html": html, "text/plain": _plain(session, span)}
+    return {"text/html": html, "text/plain": _plain(session, span, findings)}
 
 
 def running_bundle(label: str) -> dict[str, str]:
@@ -82,6 +86,7 @@ def running_bundle(label: str) -> dict[str, str]:
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     """Return the card of a quick cell: the same facts on one line."""
     facts = facts_of(session, span)
+    findings = findings_of(session, span)
     devices = [[one.device.key, *parts(one)] for one in facts]
     first = devices.pop(0) if len(devices) == 1 else []
     html = (
@@ -91,21 +96,25 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
         + "".join(
             f'<div style="margin-left:14px;{_QUIET}">{_phrases(one)}</div>' for one in devices
         )
+        + findings_html(findings, in_sight=1)
         + "</div>"
     )
-    return {"text/html": html, "text/plain": line(session, span)}
+    told = "\n".join((line(session, span), *findings_lines(findings, in_sight=1)))
+    return {"text/html": html, "text/plain": told}
 
 
-def _plain(session: Session, span: Span) -> str:
-    """Return the one line, with the worst step where it fits."""
+def _plain(session: Session, span: Span, findings: tuple[Finding, ...]) -> str:
+    """Return the one line, with the worst step where it fits, and a line for each finding."""
     told = line(session, span)
     worst = worst_step_text(session, span)
     longer = f"{told} · {worst}"
-    return longer if worst and "\n" not in told and len(longer) <= MOST_ON_LINE else told
+    if worst and "\n" not in told and len(longer) <= MOST_ON_LINE:
+        told = longer
+    return "\n".join((told, *findings_lines(findings)))
 
 
 def _header(session: Session, span: Span, facts: tuple[Facts, ...]) -> str:
-    told = [span.kind, duration_text(session, span), *_devices(facts)]
+    told = [span.kind, duration_text(session, span), *_devices(facts), *_budgets(session, facts)]
     outcome = plain(span.outcome) or "running"
     return (
         '<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px">'
@@ -132,6 +141,13 @@ def _devices(facts: tuple[Facts, ...]) -> list[str]:
         return [f"{device.key} {device.name}"]
     names = {one.device.name for one in facts}
     return [f"{len(facts)} {TIMES} {names.pop()}" if len(names) == 1 else f"{len(facts)} devices"]
+
+
+def _budgets(session: Session, facts: tuple[Facts, ...]) -> list[str]:
+    """Return the budgets of what is shown, which the chart draws only where the data come near."""
+    shown = {one.device.key for one in facts}
+    told = [one.label for one in session.guides if one.kind == "budget" and one.device in shown]
+    return list(dict.fromkeys(told))[:1]
 
 
 def _outcome_bullet(span: Span) -> str:

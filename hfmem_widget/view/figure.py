@@ -14,10 +14,11 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import moment_text
 from hfmem_widget.view.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.guide_traces import budget_words, guide_traces, level_word
 from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Scene, build_scene
 from hfmem_widget.view.sparkline import chart_html
-from hfmem_widget.view.traces import AXIS, BAR_FONT, CLEAR, short, traces
+from hfmem_widget.view.traces import AXIS, CLEAR, short, traces
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -137,7 +138,8 @@ def _columns(session: Session) -> int:
 
 
 def _drawn(scene: Scene) -> dict[str, Any]:
-    return {"data": traces(scene), "layout": _layout(scene), "config": dict(_CONFIG)}
+    data = [*traces(scene), *guide_traces(scene)]
+    return {"data": data, "layout": _layout(scene), "config": dict(_CONFIG)}
 
 
 def _layout(scene: Scene) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def _layout(scene: Scene) -> dict[str, Any]:
             "fixedrange": True,
         },
         "shapes": _capacity_line(scene),
-        "annotations": [*_capacity_word(scene), *_peak_label(scene)],
+        "annotations": [*_capacity_word(scene), *budget_words(scene), *_peak_label(scene)],
     }
     if lanes:
         layout["yaxis2"] = {
@@ -220,22 +222,9 @@ def _capacity_line(scene: Scene) -> list[dict[str, Any]]:
 
 def _capacity_word(scene: Scene) -> list[dict[str, Any]]:
     """Name the line at the end that the peak's label leaves free."""
-    if scene.capacity is None:
+    if scene.capacity is None or not scene.names_capacity:
         return []
-    at_left = scene.peak is not None and scene.peak.time > scene.duration / 2
-    return [
-        {
-            "text": "capacity",
-            "xref": "paper",
-            "x": 0 if at_left else 1,
-            "xanchor": "left" if at_left else "right",
-            "y": short(scene.capacity / scene.unit[0]),
-            "yanchor": "bottom",
-            "showarrow": False,
-            "borderpad": 0,
-            "font": {"size": BAR_FONT},
-        }
-    ]
+    return [level_word("capacity", scene.capacity, scene)]
 
 
 def _peak_label(scene: Scene) -> list[dict[str, Any]]:

@@ -12,6 +12,9 @@ ALLOCATED = "#0072B2"
 RESERVED = "#868C94"
 DEVICE_USED = "#9AA3AD"
 PEAK = "#D55E00"
+ON_PEAK = "#000000"
+"""What is written on it: black has 5.4:1 there, white 3.9:1."""
+
 CAPACITY = "#D55E00"
 SAVE = "#B3A125"
 
@@ -61,6 +64,17 @@ PARTS: dict[str, str] = {
     "free": "rgba(128,128,128,.13)",
 }
 """Colours of what memory is for; greys for what nobody chose to have there."""
+
+BLOCKS: dict[str, str] = {
+    "used": "#0072B2",
+    "rounding": "#56B4E9",
+    "pending": "#009E73",
+    "hole": "#E69F00",
+    "whole": "rgba(128,128,128,.36)",
+    "stream": "#CC79A7",
+    "pool": "#B3A125",
+}
+"""Colours of what a byte of a segment is; grey for what is free for everybody."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
 _KINDS: dict[SpanKind, str] = {

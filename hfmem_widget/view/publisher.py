@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view import protocol
+from hfmem_widget.view.judgements import NOTHING, Judgements
 from hfmem_widget.view.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
@@ -96,6 +97,8 @@ class Publisher:
         self._gap_until = -math.inf
         self._steps_until = -math.inf
         self._spans: dict[int, Span] = {}
+        self._judgements = Judgements(session, clock)
+        self._judged = NOTHING
 
     def seen(self) -> None:
         """Somebody is watching: keep, or take up again, the quick pace."""
@@ -120,6 +123,7 @@ class Publisher:
 
     def finish(self) -> None:
         """Send what is new, and a last snapshot."""
+        self._judgements.now(at_once=True)
         self._send_everything(self._clock(), NEWS)
 
     def _collect(self, session: Session) -> None:
@@ -144,24 +148,22 @@ class Publisher:
         self._steps_until = until
         self._seq += 1
         self._since_snapshot += 1
-        self._pass_on(
-            now,
-            *protocol.rows(
-                self._session, self.run, self._seq, samples, changed, steps=steps, detail=detail
-            ),
+        message, buffers = protocol.rows(
+            self._session, self.run, self._seq, samples, changed, steps=steps, detail=detail
         )
+        before, self._judged = self._judged, self._judgements.now()
+        message |= {name: told for name, told in self._judged.items() if told != before[name]}
+        self._pass_on(now, message, buffers)
         self._remember(changed)
 
     def _send_outline(self, now: float) -> None:
         # For pages that miss something. What is new is still to come as rows, for those that do not.
         self._since_snapshot = 0
         self._seq += 1
-        self._pass_on(
-            now,
-            *protocol.snapshot(
-                self._session, self.run, self._seq, panel=self._panel, detail=COARSE
-            ),
+        message, buffers = protocol.snapshot(
+            self._session, self.run, self._seq, panel=self._panel, detail=COARSE
         )
+        self._pass_on(now, message | self._all_judged(), buffers)
 
     def _send_everything(self, now: float, news: Detail) -> None:
         # A page that missed nothing keeps its own finer rows, so these must come to it as rows.
@@ -177,9 +179,15 @@ class Publisher:
         # What ends from here on may come twice, which a page takes once.
         self._steps_until = self._session.steps.ended_at
         spans = protocol.told_as_spans(self._session.spans)
-        self._send(*protocol.snapshot(self._session, self.run, self._seq, panel=self._panel))
+        message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
+        self._send(message | self._all_judged(), buffers)
         self._spans.clear()
         self._remember(spans[-200:])
+
+    def _all_judged(self) -> protocol.Message:
+        """Return what is judged so far, for a snapshot: there what is left out is not there."""
+        self._judged = self._judgements.now()
+        return {name: told for name, told in self._judged.items() if told}
 
     def _owed(self, now: float, pace: Pace) -> float:
         """Return the bytes that were sent ahead of the rate."""

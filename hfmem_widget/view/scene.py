@@ -10,6 +10,7 @@ from hfmem_widget.units import unit_for
 from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.curve import Gap, Points, curve, visible_gaps
 from hfmem_widget.view.facts import active_devices, allocated_peak, end_of, label_of
+from hfmem_widget.view.guides import DrawnGuide, guides_in
 from hfmem_widget.view.lanes import lay_lanes
 from hfmem_widget.view.layers import Layer, layers
 from hfmem_widget.view.line import peak_text
@@ -79,6 +80,8 @@ class Scene:
     gaps : tuple of (float, float)
     layers : tuple of Layer
         What stands below the allocated line of the device shown in full, where it is known.
+    guides : tuple of DrawnGuide
+        Its budgets, where the data come near them, and its trends.
     """
 
     duration: float
@@ -91,6 +94,24 @@ class Scene:
     bars: tuple[Bar, ...]
     gaps: tuple[Gap, ...]
     layers: tuple[Layer, ...] = ()
+    guides: tuple[DrawnGuide, ...] = ()
+
+    @property
+    def budgets(self) -> list[DrawnGuide]:
+        """The level lines with a word at one end."""
+        return [one for one in self.guides if one.kind == "budget"]
+
+    @property
+    def words_at_left(self) -> bool:
+        """Whether lines are named at their left end: the one that the peak's label leaves free."""
+        return self.peak is not None and self.peak.time > self.duration / 2
+
+    @property
+    def names_capacity(self) -> bool:
+        """Whether the word for the capacity has room; its figure is among the headings anyway."""
+        return self.capacity is not None and not any(
+            abs(self.capacity - one.level) < LABEL_ROOM * self.top for one in self.budgets
+        )
 
     @property
     def unit(self) -> tuple[float, str]:
@@ -149,7 +170,9 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     lines = [one for one in (*lines, *others) if one.points]
     capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
     ceiling = _highest_point(lines, peak) or 1.0
-    label_at, top = _layout(ceiling, capacity)
+    guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data)
+    levels = [one.level for one in guides if one.kind == "budget"]
+    label_at, top = _layout(ceiling, [*levels, *([] if capacity is None else [capacity])])
     return Scene(
         stop - start,
         primary,
@@ -161,6 +184,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         tuple(lay_lanes(session, primary.key, start, stop)),
         tuple((one - start, two - start) for one, two in visible_gaps(part, start, stop, columns)),
         layers(session, primary, part, (start, stop), columns=columns),
+        guides,
     )
 
 
@@ -193,16 +217,17 @@ def _highest_point(lines: list[Line], peak: Peak | None = None) -> float:
     return max([*heights, *([peak.value] if peak else [])], default=math.nan)
 
 
-def _layout(ceiling: float, capacity: float | None) -> tuple[float, float]:
+def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
     """Return where the peak's label stands, clear of every line, and how high the axis must reach."""
-    top = ceiling / (1 - LABEL_ROOM - CLEARANCE)
-    if capacity is None:
-        return ceiling + CLEARANCE * top, top
-    top = max(top, capacity / (1 - LABEL_ROOM))
-    if capacity - ceiling > (LABEL_ROOM + 2 * CLEARANCE) * top:
-        return ceiling + CLEARANCE * top, top
-    top = max(ceiling, capacity) / (1 - LABEL_ROOM - CLEARANCE)
-    return max(ceiling, capacity) + CLEARANCE * top, top
+    highest = max([0.0, *levels])
+    top = max(ceiling / (1 - LABEL_ROOM - CLEARANCE), highest / (1 - LABEL_ROOM))
+    foot = ceiling
+    for level in sorted(level for level in levels if level > ceiling):
+        if level - foot > (LABEL_ROOM + 2 * CLEARANCE) * top:
+            break
+        foot = level
+        top = max(top, foot / (1 - LABEL_ROOM - CLEARANCE))
+    return foot + CLEARANCE * top, top
 
 
 def _mark(

@@ -31,6 +31,11 @@ class Screen:
         kernel = getattr(publisher, "pub_socket", None) is not None
         return kernel and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
 
+    @property
+    def cleared(self) -> bool:
+        """True once the user's code has cleared the outputs."""
+        return self._cleared
+
     def show(self, bundle: Bundle, *, display_id: str = "") -> str:
         """Show a bundle of MIME types as a new output, and return its display id."""
         display_id = display_id or f"hfmem-{secrets.token_hex(8)}"

@@ -11,11 +11,9 @@ from hfmem_widget.units import format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.axis import time_ticks, value_ticks
 from hfmem_widget.view.curve import Points, grounded
+from hfmem_widget.view.guide_svg import WIDTH, budget_words, guide_shapes, level_word
 from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Line, Scene, build_scene
-
-WIDTH = 1000
-"""Units across the stretched part; text and dots stand outside of it and keep their size."""
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
 POINTS = 1900
@@ -49,6 +47,7 @@ def chart_html(session: Session, span: Span | None = None) -> str:
             _bars(scene) if lanes else "",
             _stretched(scene, _CHART_HEIGHT, offset),
             _capacity(scene, offset),
+            budget_words(scene, _CHART_HEIGHT, offset),
             _dot(scene, _CHART_HEIGHT, offset),
             _peak_label(scene, offset),
             _times(scene, offset),
@@ -71,6 +70,7 @@ def _svg(scene: Scene, height: int, inside: str) -> str:
     said = f"{scene.device.key} memory over {format_duration(scene.duration)}"
     if scene.peak is not None:
         said += f", {scene.peak.text}"
+    said += "".join(f", {one.label}" for one in scene.guides)
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return (
         f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{height}" '
@@ -81,8 +81,8 @@ def _svg(scene: Scene, height: int, inside: str) -> str:
 
 def _stretched(scene: Scene, height: int, offset: int) -> str:
     """Return the lines in a frame that fills any width, strokes unscaled."""
-    shapes = "".join(_shape(line, scene, height) for line in scene.lines)
-    return _frame(height, offset, shapes)
+    shapes = [_shape(line, scene, height) for line in scene.lines]
+    return _frame(height, offset, "".join((*shapes, guide_shapes(scene, height))))
 
 
 def _frame(height: int, offset: int, inside: str) -> str:
@@ -212,13 +212,11 @@ def _capacity(scene: Scene, offset: int) -> str:
     if scene.capacity is None:
         return ""
     y = offset + _CHART_HEIGHT * (1 - scene.capacity / scene.top)
-    at_left = scene.peak is not None and scene.peak.time > scene.duration / 2
-    x, anchor = ("0", "start") if at_left else ("100%", "end")
-    return (
+    line = (
         f'<line x1="0" x2="100%" y1="{_number(y)}" y2="{_number(y)}" stroke="{palette.CAPACITY}" '
         'stroke-dasharray="2 3"/>'
-        f'<text x="{x}" y="{_number(y - 4)}" text-anchor="{anchor}" fill-opacity=".75">capacity</text> '
     )
+    return line + level_word("capacity", y, scene) if scene.names_capacity else line
 
 
 def _bars(scene: Scene) -> str:

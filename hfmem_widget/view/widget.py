@@ -14,6 +14,7 @@ import traitlets
 
 from hfmem_widget.session import Session
 from hfmem_widget.view import protocol
+from hfmem_widget.view.judgements import judged
 
 STATIC = Path(__file__).parents[1] / "static"
 
@@ -40,8 +41,9 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
         return {}
     session, run, panel = history
     message, buffers = protocol.snapshot(session, run, 0, panel=panel)
+    told = {name: some for name, some in judged(session).items() if some}
     # Without steps there is no third.
-    return {**message, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
+    return {**message, **told, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
 
 
 class MemoryWidget(anywidget.AnyWidget):

@@ -26,6 +26,18 @@ const SCENARIOS: Record<string, () => Script> = {
     fineTune({ label: "gap", devices: 1, steps: 31, stepSeconds: 0.35, gap: [5.2, 7.6], interval: 0.02 }),
   "hostile label": () =>
     fineTune({ label: HOSTILE, devices: 1, steps: 31, stepSeconds: 0.35, interval: 0.02 }),
+  "a leak over a budget": () => fineTune({ ...LEAK, devices: 1 }),
+  "a leak on nine devices": () => fineTune({ ...LEAK, devices: 9, scale: 13, total: 143_771 * 2 ** 20 }),
+};
+
+const LEAK = {
+  label: "fine-tune",
+  steps: 31,
+  stepSeconds: 0.35,
+  epochs: 1,
+  interval: 0.02,
+  leak: 0.06,
+  budget: 7.6,
 };
 
 const query = new URLSearchParams(location.hash.slice(1));

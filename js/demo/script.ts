@@ -1,6 +1,7 @@
 /** Scripted runs: memory as a function of time, and the spans that go with it. Nothing here is measured. */
 
 import type { Schema, Series, Span } from "../src/core/protocol.ts";
+import { type Judged, judge } from "./judge.ts";
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -14,6 +15,8 @@ export interface Script {
   steps: number[][];
   /** One reading for each series, in bytes; null where the poller was kept from sampling. */
   sample(time: number): number[] | null;
+  /** What is judged of it up to some second; nothing where this is left out. */
+  judged?(time: number): Judged;
 }
 
 export interface Plan {
@@ -30,6 +33,9 @@ export interface Plan {
   parts?: boolean;
   /** The process' own memory in the place of a GPU. */
   host?: boolean;
+  /** What every step leaves behind, and how much the run may take, in GiB where nothing is scaled. */
+  leak?: number;
+  budget?: number;
 }
 
 /** What one device holds, in GiB where nothing is scaled; NaN where it is not known. */
@@ -69,6 +75,11 @@ export function fineTune(plan: Plan): Script {
   const epochSeconds = perEpoch * stepSeconds + evaluation + save;
   const trainStop = load + steps * stepSeconds + epochs * (evaluation + save);
   const times = { ...plan, epochs, perEpoch, load, evaluation, save, epochSeconds, trainStop };
+  const kept = (time: number): Held => {
+    const left = leftBy(plan, time, load);
+    const now = held(time);
+    return { ...now, other: now.other + left, unattributed: now.unattributed + left };
+  };
   const held = (time: number): Held => {
     if (time < load) return partly(MODEL, Math.min(1, time / load));
     if (time >= trainStop) return TRAINED;
@@ -85,7 +96,7 @@ export function fineTune(plan: Plan): Script {
     if (gap && time > gap[0] && time < gap[1]) return null;
     return keys.flatMap((key, index) => {
       const share = scale * (1 - 0.07 * index) * GIB;
-      const now = held(time);
+      const now = kept(time);
       const allocated = sumOf(now) * share;
       reserved = index === 0 ? Math.max(reserved, allocated * 1.06) : reserved;
       const ours = reserved * (1 - 0.07 * index);
@@ -95,7 +106,13 @@ export function fineTune(plan: Plan): Script {
   };
   const schema = { ...schemaOf(plan), step_columns: stepColumns(keys) };
   const duration = trainStop + stepSeconds;
-  return { schema, interval: plan.interval ?? 0.1, duration, ...spansOf(times), sample };
+  const judged = (time: number) => judge(plan, load, deviceKeys(plan), time);
+  return { schema, interval: plan.interval ?? 0.1, duration, ...spansOf(times), sample, judged };
+}
+
+/** By the steps of the first epoch: what leaks has one. */
+function leftBy({ leak = 0, steps, stepSeconds }: Plan, time: number, load: number): number {
+  return leak * Math.max(0, Math.min(steps, Math.floor((time - load) / stepSeconds)));
 }
 
 /** Activations rise in the forward and fall in the backward, while gradients come; states come with the first step. */
@@ -146,16 +163,18 @@ function longestOf({ steps }: Plan, step: number): number {
 }
 
 /** In GiB, where nothing is scaled: the more tokens, the more activations. */
-function peakOf(plan: Plan, step: number): number {
+export function peakOf(plan: Plan, step: number): number {
   return 4.1 + 0.02 * longestOf(plan, step) + (step % 7 === 0 ? 0 : 0.1 * noise(step + 0.5));
 }
 
 function spansOf(times: Times): { spans: Span[]; steps: number[][] } {
-  const { load, perEpoch, epochs, epochSeconds, trainStop, evaluation, save, stepSeconds, scale = 1 } = times;
+  const { load, perEpoch, epochs, epochSeconds, trainStop, evaluation, save, stepSeconds } = times;
+  const { scale = 1, leak = 0 } = times;
   const spans: Span[] = [];
   const steps: number[][] = [];
   const held = 3.75 * GIB * scale;
-  const highest = peakOf(times, Math.floor(0.3 * times.steps)) * scale * GIB;
+  const peaks = Array.from({ length: times.steps }, (_, step) => peakOf(times, step) + step * leak);
+  const highest = peaks.reduce((one, two) => Math.max(one, two)) * scale * GIB;
   const keys = deviceKeys(times);
   const add = (
     parent: number | null,
@@ -189,7 +208,7 @@ function spansOf(times: Times): { spans: Span[]; steps: number[][] } {
       const longest = longestOf(times, step);
       const group = [parent, step + 1, step + 1, from, from + 0.98 * stepSeconds, BATCH, longest];
       const tokens = BATCH * longest;
-      const peak = peakOf(times, step) * scale * GIB;
+      const peak = peaks[step]! * scale * GIB;
       const device = [peak, 0, peak, step + 1, tokens, held, 0.9 * peak, peak, 1.05 * held];
       steps.push([...group, tokens, 0.9 * tokens, ...keys.flatMap(() => device)]);
     }

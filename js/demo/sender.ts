@@ -114,6 +114,7 @@ export class Sender {
       spans,
       status,
       steps: count,
+      ...this.script.judged?.(this.time),
       ...extra,
     };
     const arrays = [Float64Array.from(times), Float32Array.from(values), Float64Array.from(steps)];

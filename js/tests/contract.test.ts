@@ -18,6 +18,7 @@ const {
   "gpu-appears": gpuAppears,
   training,
   anatomy,
+  judged,
 } = RECORDINGS;
 
 function play(recording: Recording, isLost: (index: number) => boolean = () => false): Store {
@@ -53,10 +54,11 @@ function stepsOf({ steps }: Store) {
 }
 
 function everything(store: Store) {
-  const { schema, status, spans, seq, timeline } = store;
+  const { schema, status, spans, seq, timeline, findings, guides } = store;
   const values = timeline.columns.map((column) => column.values.slice(0, timeline.length));
   const steps = stepsOf(store);
-  return { schema, status, spans, seq, times: times(store), values, gaps: timeline.gaps, steps };
+  const told = { schema, status, spans, seq, findings, guides };
+  return { ...told, times: times(store), values, gaps: timeline.gaps, steps };
 }
 
 /** What a fold leaves as it was. */
@@ -385,5 +387,34 @@ describe("a GPU that appears", () => {
       peak: 512 * MIB,
       certainty: "exact",
     });
+  });
+});
+
+describe("what is judged", () => {
+  const store = play(judged);
+
+  test("a finding tells its sentence, how grave it is, its span, and where and when it was", () => {
+    expect(store.findings).toEqual([
+      { kind: "budget", severity: "warn", title: "over 2.00 GiB.", span: 1, device: "cuda:0", time: 0.25 },
+    ]);
+  });
+
+  test("a budget goes on as long as the run, and a trend has a band", () => {
+    const of = (kind: string) => store.guides.find((guide) => guide.kind === kind);
+    const level = { first: 2048 * MIB, last: 2048 * MIB, band: [0, 0] };
+    expect(of("budget")).toEqual({
+      ...{ device: "cuda:0", kind: "budget", label: "budget", start: 0, stop: null },
+      ...level,
+    });
+    expect(of("trend")).toMatchObject({ start: 0.125, stop: 0.375, band: [8 * MIB, 8 * MIB] });
+  });
+
+  test("they come with the news in which they are new, and with snapshots, and not again", () => {
+    const told = judged.messages.map(({ content }) => "guides" in content);
+    const kinds = judged.messages.map(({ content }) => content.kind);
+    expect([kinds, told]).toEqual([
+      ["snapshot", "rows", "snapshot"],
+      [false, true, true],
+    ]);
   });
 });

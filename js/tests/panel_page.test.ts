@@ -145,6 +145,27 @@ describe("the panel", () => {
     expect(marks).toEqual([true, false]);
   });
 
+  test("says below a cell what was found in it, the gravest, and the rest to who points at it", async () => {
+    const { tracker, settle, panel } = await openPanel();
+    const spans = [span(1, null, "cell", 0, 1), span(2, null, "cell", 1, 2)];
+    const findings = [
+      { kind: "leak", severity: "info", title: "grows <b>a little</b>", span: 1 },
+      { kind: "budget", severity: "warn", title: "over 20 GiB", span: 1 },
+    ];
+    const { sessionContext } = tracker.open("a");
+    sessionContext.say("snapshot", 1, [level(0, 1)], { spans, findings, status: STOPPED });
+    await settle();
+    const rows = () => [...panel.element.querySelectorAll("tbody > tr")].map((row) => row.className);
+    expect(rows()).toEqual(["", "", "hfmem-cell-found"]);
+    const found = panel.element.querySelector<HTMLElement>(".hfmem-cell-found > td")!;
+    expect(found.textContent).toBe("▲warning: over 20 GiB");
+    expect(found.title).toBe("over 20 GiB\ngrows <b>a little</b>");
+    expect(panel.element.querySelectorAll("b")).toHaveLength(0);
+    sessionContext.say("snapshot", 2, [level(0, 1)], { spans, status: STOPPED });
+    await settle();
+    expect(rows()).toEqual(["", ""]);
+  });
+
   test("keeps the device that a person picked when the next run begins", async () => {
     const { tracker, settle, panel } = await openPanel();
     const { sessionContext } = tracker.open("a");

@@ -5,6 +5,7 @@ import eightGpus from "../../tests/contract/frames/eight-gpus.json";
 import failed from "../../tests/contract/frames/failed.json";
 import gapAndSpans from "../../tests/contract/frames/gap-and-spans.json";
 import gpuAppears from "../../tests/contract/frames/gpu-appears.json";
+import judged from "../../tests/contract/frames/judged.json";
 import oneGpu from "../../tests/contract/frames/one-gpu.json";
 import training from "../../tests/contract/frames/training.json";
 import { decode, decodeHistory } from "../src/core/protocol.ts";
@@ -22,6 +23,7 @@ export const RECORDINGS = {
   "gpu-appears": gpuAppears,
   training,
   anatomy,
+  judged,
 } satisfies Record<string, Recording>;
 
 /** As a browser hands it over: a view that starts at some byte of the frame. */

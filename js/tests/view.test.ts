@@ -404,4 +404,34 @@ describe("View", () => {
     expect(more).toEqual([]);
     expect(sheet!.textContent).toContain(".hfmem-root");
   });
+
+  test("a warning takes the place of figures that the chart has, and moves nothing", () => {
+    const store = new Store(Date.now);
+    const guides = [
+      {
+        device: "cuda:0",
+        kind: "budget",
+        label: "budget",
+        start: 0,
+        stop: null,
+        first: 2 ** 30,
+        last: 2 ** 30,
+      },
+    ];
+    store.apply(snapshot({ guides, spans: [span(1, null, "cell", 0, 1)] }));
+    const { element } = open(store);
+    const find = (name: string) => element.querySelector<HTMLElement>(`.hfmem-${name}`)!;
+    const parts = find("head").querySelectorAll("*").length;
+    expect(find("budget").textContent).toBe("budget 1.00 GiB");
+    expect(find("notice").hidden).toBe(true);
+    const title = `over the budget ${HOSTILE}`;
+    const findings = [{ kind: "budget", severity: "warn", title, span: 1 }];
+    store.apply(message("rows", 1, [level(2, 100)], { findings }));
+    vi.advanceTimersByTime(600);
+    expect(find("notice").hidden).toBe(false);
+    expect(find("notice").textContent).toBe(`▲warning: ${title}`);
+    expect(find("notice").title).toBe(title);
+    expect(find("notice").getAttribute("role")).toBe("status");
+    expect(find("head").querySelectorAll("*")).toHaveLength(parts);
+  });
 });

@@ -12,7 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, SpanKind, Timeline
+from hfmem_widget.session import (
+    Device,
+    Finding,
+    Guide,
+    Peak,
+    Sample,
+    Series,
+    Session,
+    Span,
+    SpanKind,
+    Timeline,
+)
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.stage import STARTED_AT
 from hfmem_widget.units import MIB
@@ -296,6 +307,28 @@ def anatomy() -> Recording:
     return watch.finish()
 
 
+def judged() -> Recording:
+    """Record a cell that goes over its budget, and a trend in it."""
+    watch = Watch("leak")
+    session, budget, band = watch.session, (2048.0 * MIB, 2048.0 * MIB), (8.0 * MIB, 8.0 * MIB)
+    session.adopt([gpu(0)], series_of([gpu(0)], {"allocated": "allocated"}))
+    with watch.span("cell", "leak", {"cuda:0/allocated": exact(2560)}) as cell:
+        watch.tick(1024)
+        watch.open_page()
+        watch.tick(2560)
+        evidence = {"device": "cuda:0", "time": 0.25}
+        over = Finding("budget", "warn", "over 2.00 GiB.", evidence, ("less",), cell.id)
+        session.findings.append(over)
+        session.guides += [
+            Guide("cuda:0", "budget", "budget", 0.0, math.inf, *budget),
+            Guide(
+                "cuda:0", "trend", "+1 GiB a step", 0.125, 0.375, 1024.0 * MIB, 2048.0 * MIB, band
+            ),
+        ]
+        watch.tick(2304)
+    return watch.finish()
+
+
 RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "one-gpu": one_gpu,
     "eight-gpus": eight_gpus,
@@ -304,4 +337,5 @@ RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "gpu-appears": gpu_appears,
     "training": training,
     "anatomy": anatomy,
+    "judged": judged,
 }

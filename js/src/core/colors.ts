@@ -11,6 +11,8 @@ export const GRADIENTS = "#009E73";
 export const UNATTRIBUTED = "#A9B0B8";
 export const ACTIVATIONS = "#E69F00";
 export const PEAK = "#D55E00";
+/** White would have 3.9:1 there. */
+export const ON_PEAK = "#000000";
 export const EVALUATION = "#CC79A7";
 /** Their yellow, darkened: on white it would be lost. */
 export const SAVE = "#B3A125";

@@ -3,14 +3,16 @@
 import { areaTraces } from "./areas.ts";
 import { timeTicks } from "./axis.ts";
 import type { Bar } from "./bar.ts";
-import { inkOn, PEAK, spanColor } from "./colors.ts";
+import { inkOn, ON_PEAK, PEAK, spanColor } from "./colors.ts";
 import { forPlotly } from "./format.ts";
+import { guideShapes, guideTraces } from "./guidetraces.ts";
+import type { Box } from "./place.ts";
 import type { Figure } from "./plotly.ts";
-import { LABEL_PIXELS, LANE_PIXELS, type Scene } from "./scene.ts";
+import { LABEL_PIXELS, LANE_PIXELS, type Scene, WORD_PIXELS } from "./scene.ts";
 import { axis, sheet, tickText, withUnit } from "./sheet.ts";
 import type { Theme } from "./theme.ts";
+import type { Word } from "./words.ts";
 
-const BAR_FONT_PIXELS = 10;
 const TICK_PIXELS = 84;
 
 export type TextWidth = (text: string, pixels: number) => number;
@@ -21,6 +23,7 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
   return {
     data: [
       ...areaTraces(scene, theme),
+      ...guideTraces(scene, theme),
       gapTrace(scene, theme),
       peakTrace(scene),
       laneTrace(scene, textWidth),
@@ -45,8 +48,8 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
         fixedrange: true,
         visible: false,
       },
-      shapes: capacityLine(scene, theme),
-      annotations: [...capacityWord(scene, theme), ...peakLabel(scene)],
+      shapes: [...capacityLine(scene, theme), ...guideShapes(scene)],
+      annotations: [...scene.words.map((word) => wordLabel(word, scene, theme)), ...peakLabel(scene)],
     },
   };
 }
@@ -123,7 +126,7 @@ function laneTrace(scene: Scene, textWidth: TextWidth): object {
     insidetextanchor: "start",
     textangle: 0,
     constraintext: "none",
-    insidetextfont: { size: BAR_FONT_PIXELS, color: bars.map((bar) => inkOn(bar.color)) },
+    insidetextfont: { size: WORD_PIXELS, color: bars.map((bar) => inkOn(bar.color)) },
     hoverinfo: "skip",
     marker: { color: bars.map((bar) => bar.color), line: { width: 0 } },
   };
@@ -134,11 +137,11 @@ function fit(bar: Bar, pixels: number, textWidth: TextWidth): string {
   const room = pixels - 8;
   const { label } = bar;
   if (room < 14) return "";
-  if (textWidth(label, BAR_FONT_PIXELS) <= room) return label;
+  if (textWidth(label, WORD_PIXELS) <= room) return label;
   // "steps…" would stand in all of them.
   if (bar.steps !== undefined) return "";
-  let length = Math.floor((room / textWidth(label, BAR_FONT_PIXELS)) * label.length);
-  while (length > 3 && textWidth(`${label.slice(0, length)}…`, BAR_FONT_PIXELS) > room) length -= 1;
+  let length = Math.floor((room / textWidth(label, WORD_PIXELS)) * label.length);
+  while (length > 3 && textWidth(`${label.slice(0, length)}…`, WORD_PIXELS) > room) length -= 1;
   return length > 3 ? `${label.slice(0, length)}…` : "";
 }
 
@@ -150,41 +153,35 @@ function capacityLine({ capacity, unit }: Scene, theme: Theme): object[] {
   ];
 }
 
-/** The word stands at the end of the line that the peak's label leaves free. */
-function capacityWord({ capacity, unit, peak, width }: Scene, theme: Theme): object[] {
-  if (capacity === null) return [];
-  const isLeft = peak !== null && peak.box.left + peak.box.width / 2 > width / 2;
-  return [
-    {
-      text: "capacity",
-      xref: "paper",
-      x: isLeft ? 0 : 1,
-      xanchor: isLeft ? "left" : "right",
-      y: capacity / unit.divisor,
-      yanchor: "bottom",
-      showarrow: false,
-      borderpad: 0,
-      font: { color: theme.muted, size: BAR_FONT_PIXELS },
-    },
-  ];
+function wordLabel({ text, box, isAlarming }: Word, scene: Scene, theme: Theme): object {
+  const color = isAlarming ? ON_PEAK : theme.muted;
+  return {
+    ...boxed(box, scene),
+    text: forPlotly(text),
+    // What rose above the line may lie behind the word.
+    ...(isAlarming ? { bgcolor: PEAK, borderpad: 1 } : {}),
+    font: { color, size: WORD_PIXELS },
+  };
 }
 
-function peakLabel({ peak, range, width }: Scene): object[] {
-  if (peak === null) return [];
-  const { left, top, width: boxWidth, height } = peak.box;
+function peakLabel(scene: Scene): object[] {
+  if (scene.peak === null) return [];
+  const { text, box } = scene.peak;
+  const font = { color: PEAK, size: LABEL_PIXELS, weight: 600 };
+  return [{ ...boxed(box, scene), text: forPlotly(text), font }];
+}
+
+/** An annotation in the middle of a box of pixels. */
+function boxed({ left, top, width: boxWidth, height }: Box, { range, width }: Scene): object {
   const pixelsToTime = (range[1] - range[0]) / width;
-  return [
-    {
-      text: forPlotly(peak.text),
-      x: range[0] + (left + boxWidth / 2) * pixelsToTime,
-      xanchor: "center",
-      yref: "y domain",
-      y: 1,
-      yshift: -(top + height / 2),
-      yanchor: "middle",
-      showarrow: false,
-      borderpad: 0,
-      font: { color: PEAK, size: LABEL_PIXELS, weight: 600 },
-    },
-  ];
+  return {
+    x: range[0] + (left + boxWidth / 2) * pixelsToTime,
+    xanchor: "center",
+    yref: "y domain",
+    y: 1,
+    yshift: -(top + height / 2),
+    yanchor: "middle",
+    showarrow: false,
+    borderpad: 0,
+  };
 }

@@ -3,6 +3,7 @@
 import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { digits, formatBytes, unitFor } from "./format.ts";
+import { Notice, warningsOf } from "./notice.ts";
 import { labelOf, type Readings } from "./readings.ts";
 import type { Store } from "./store.ts";
 
@@ -32,10 +33,13 @@ export class Headline {
   private readonly peak = new Figure("peak");
   private readonly reserved = new Figure("reserved");
   private readonly used = new Figure("used");
+  private readonly budget = new Figure("budget");
+  private readonly notice = new Notice("span", { role: "status" });
   private readonly capacity = new Capacity();
 
   constructor() {
-    const rest = [this.total, this.peak, this.reserved, this.used].map((figure) => figure.element);
+    const figured = [this.total, this.peak, this.budget, this.reserved, this.used];
+    const rest = [...figured.map((figure) => figure.element), this.notice.element];
     const figures = make("div", "figures", {}, [
       make("span", "current", {}, [this.now, " ", this.nowUnit]),
       ...rest,
@@ -61,6 +65,13 @@ export class Headline {
     );
     this.reserved.update(labelOf(store, device.key, "reserved"), optional(reserved));
     this.used.update(labelOf(store, device.key, "device_used"), optional(deviceUsed));
+    const budgets = store.guides.filter((guide) => guide.kind === "budget" && guide.device === device.key);
+    this.budget.update(
+      "budget",
+      budgets.length === 0 ? "" : show(Math.min(...budgets.map(({ last }) => last))),
+    );
+    // In the place of figures that the chart has, too: nothing moves when something is found.
+    this.notice.update(warningsOf(store));
     this.capacity.update(store, readings);
   }
 }

@@ -2,6 +2,7 @@
 
 import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
+import { guideAt } from "./guides.ts";
 import { PART, toldOf } from "./parts.ts";
 import { labelOf, partsAt } from "./readings.ts";
 import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
@@ -74,7 +75,16 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
       metric === "allocated" && scene.bands.length > 0 ? readParts(store, device, [from, to]) : [];
     return [[labelOf(store, device, metric), value], ...inside];
   });
-  return { title: `at ${formatDuration(time)}`, rows };
+  return { title: `at ${formatDuration(time)}`, rows: [...rows, ...readGuides(scene, time)] };
+}
+
+function readGuides({ guides }: Scene, time: number): TipText["rows"] {
+  return guides.flatMap((guide): TipText["rows"] => {
+    const bytes = guideAt(guide, time);
+    return Number.isNaN(bytes)
+      ? []
+      : [[guide.kind === "budget" ? "budget" : guide.label, formatBytes(bytes)]];
+  });
 }
 
 /** From the uppermost down, where allocated memory was highest under the pointer: parts of one instant. */

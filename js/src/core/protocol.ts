@@ -1,5 +1,7 @@
 /** The wire, read: what docs/wire.md says and `view/protocol.py` writes. Nothing else knows its names. */
 
+import { decodeFindings, decodeGuides, type Finding, type Guide } from "./judged.ts";
+
 export const PROTOCOL = 1;
 
 export type Certainty = "exact" | "at least" | "sampled";
@@ -81,6 +83,9 @@ interface Envelope {
   steps: StepRows;
   spans: Span[];
   status: Status | null;
+  /** All there are now; null where a message says nothing of them. */
+  findings: Finding[] | null;
+  guides: Guide[] | null;
 }
 
 export interface RowsMessage extends Envelope {
@@ -122,11 +127,15 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
     steps,
     spans: Array.isArray(content.spans) ? content.spans.filter(isSpan) : [],
     status: isStatus(content.status) ? content.status : null,
+    findings: content.findings === undefined ? null : decodeFindings(content.findings),
+    guides: content.guides === undefined ? null : decodeGuides(content.guides),
   };
   if (kind === "rows") return { kind, ...envelope };
-  return isSchema(content.schema)
-    ? { kind, ...envelope, schema: content.schema, coarse: content.coarse === true }
-    : null;
+  if (!isSchema(content.schema)) return null;
+  // What a snapshot leaves out is not there.
+  const { findings, guides } = envelope;
+  const whole = { ...envelope, findings: findings ?? [], guides: guides ?? [] };
+  return { kind, ...whole, schema: content.schema, coarse: content.coarse === true };
 }
 
 /** Reads the `_history` trait: a snapshot with its buffers inside. */

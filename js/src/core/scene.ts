@@ -5,6 +5,7 @@ import type { Bar } from "./bar.ts";
 import { type Drawn, decimate } from "./decimate.ts";
 import { digits, type Unit, unitFor } from "./format.ts";
 import { type Gap, gapsWithin } from "./gaps.ts";
+import { type DrawnGuide, guidesIn, levelsOf } from "./guides.ts";
 import { layLanes } from "./lanes.ts";
 import { knowsParts, READ } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
@@ -12,10 +13,12 @@ import { type Box, placeLabel } from "./place.ts";
 import type { Range, Settings } from "./settings.ts";
 import { type Band, stackOf } from "./stack.ts";
 import type { Store } from "./store.ts";
+import { placeWords, type Word } from "./words.ts";
 
 export const MARGIN = { left: 52, right: 18, top: 2, bottom: 20 };
 export const LANE_PIXELS = 15;
 export const LABEL_PIXELS = 11;
+export const WORD_PIXELS = 10;
 const LANE_GAP = 6;
 /** A lower chart has no room for lanes. */
 const LEAST_HEIGHT_FOR_LANES = 130;
@@ -49,6 +52,10 @@ export interface Scene {
   /** Bytes, where the data come near it. */
   capacity: number | null;
   peak: (Peak & { text: string; box: Box }) | null;
+  /** Budgets, where the data come near them, and trends. */
+  guides: DrawnGuide[];
+  /** What stands on the level lines. */
+  words: Word[];
 }
 
 /** What of the last scene holds still in the next. */
@@ -88,12 +95,14 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   const peak = settings.hidden.has("allocated") ? null : findPeak(store, settings.device);
   const marked = peak !== null && peak.time >= range[0] && peak.time <= range[1] ? peak : null;
   const highest = Math.max(marked?.bytes ?? 0, ...lines.map((line) => maximum(line.values)));
+  const allocated = Math.max(marked?.bytes ?? 0, maximum(valuesOf(lines, "allocated")));
+  const guides = guidesIn(store, settings, { range, now, allocated });
   const total = device?.total ?? null;
   const capacity = total !== null && highest >= CAPACITY_FROM * total ? total : null;
 
   const room = 1 - (LABEL_PIXELS + 14) / plotHeight;
   hold.top = topFor(
-    Math.max(highest, capacity ?? 0),
+    Math.max(highest, capacity ?? 0, ...levelsOf(guides)),
     marked ? room : 0.94,
     hold.top,
     settings.percent ? total : null,
@@ -101,9 +110,10 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   const unit = settings.percent && total !== null ? { divisor: total / 100, name: "%" } : unitFor(hold.top);
   const ticks = valueTicks(hold.top / unit.divisor, Math.max(2, plotHeight / TICK_PIXELS));
   const axes = { range, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
-  const scene = { ...axes, bars, x, lines, bands, capacity };
+  const scene = { ...axes, bars, x, lines, bands, capacity, guides };
   const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
-  return { ...scene, gaps, peak: marked && withLabel(marked, scene, input.textWidth) };
+  const labelled = { ...scene, gaps, peak: marked && withLabel(marked, scene, input.textWidth) };
+  return { ...labelled, words: placeWords(labelled, input.textWidth) };
 }
 
 /** `unit` is given where everything is shown in one, such as percent. */
@@ -190,7 +200,11 @@ function topFor(highest: number, room: number, held: number, total: number | nul
   return niceTop(least / divisor) * divisor;
 }
 
-function withLabel(peak: Peak, scene: Omit<Scene, "gaps" | "peak">, textWidth: (text: string) => number) {
+function withLabel(
+  peak: Peak,
+  scene: Omit<Scene, "gaps" | "peak" | "words">,
+  textWidth: (text: string) => number,
+) {
   const { capacity, ticks, unit } = scene;
   const text = unit.name === "%" ? peakText(peak, unit) : peakText(peak);
   const plotHeight = scene.height - scene.lanesHeight;
@@ -199,7 +213,7 @@ function withLabel(peak: Peak, scene: Omit<Scene, "gaps" | "peak">, textWidth: (
     toPixel(highestWithin(scene, pixelToTime(scene, left), pixelToTime(scene, right)));
   const point = { x: timeToPixel(scene, peak.time), y: toPixel(peak.bytes) };
   const size = { width: textWidth(text) + 6, height: LABEL_PIXELS + 3 };
-  const capacityLines = capacity === null ? [] : [toPixel(capacity)];
+  const levels = [...levelsOf(scene.guides), ...(capacity === null ? [] : [capacity])].map(toPixel);
   const gridLines = ticks.values.map((value) => toPixel(value * unit.divisor));
   const place = (lines: number[]) => placeLabel(point, size, { width: scene.width, lines, skyline });
   const top = {
@@ -207,7 +221,7 @@ function withLabel(peak: Peak, scene: Omit<Scene, "gaps" | "peak">, textWidth: (
     top: 0,
     ...size,
   };
-  return { ...peak, text, box: place([...capacityLines, ...gridLines]) ?? place(capacityLines) ?? top };
+  return { ...peak, text, box: place([...levels, ...gridLines]) ?? place(levels) ?? top };
 }
 
 function highestWithin(scene: Pick<Scene, "x" | "lines">, start: number, stop: number): number {

@@ -1,5 +1,6 @@
 /** All a view may draw: the run's schema, rows, spans and status, whatever was lost on the way. */
 
+import type { Finding, Guide } from "./judged.ts";
 import type { Message, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
 import { StepTable } from "./steps.ts";
 import { Timeline } from "./timeline.ts";
@@ -15,6 +16,8 @@ export class Store {
   timeline = new Timeline();
   steps = new StepTable();
   spans = new Map<number, Span>();
+  findings: Finding[] = [];
+  guides: Guide[] = [];
   seq = -1;
   /** Milliseconds of the browser's clock when something last came; 0 before that. */
   heardAt = 0;
@@ -107,6 +110,8 @@ export class Store {
     this.seq = message.seq;
     for (const span of message.spans) this.spans.set(span.id, span);
     if (message.status !== null) this.status = message.status;
+    this.findings = message.findings ?? this.findings;
+    this.guides = message.guides ?? this.guides;
     if (this.spans.size > MAX_SPANS) this.forgetOldest();
   }
 
@@ -125,6 +130,8 @@ export class Store {
     this.isBridged = false;
     this.status = null;
     this.spans.clear();
+    this.findings = [];
+    this.guides = [];
     this.timeline.clear();
     this.steps.clear();
     this.unsupported = null;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from dataclasses import replace
@@ -12,7 +13,17 @@ from typing import Any
 import pytest
 
 from hfmem_widget.analysis.anatomy import anatomy
-from hfmem_widget.session import Anatomy, Contents, Device, Sample, Series, Session, Span
+from hfmem_widget.session import (
+    Anatomy,
+    Contents,
+    Device,
+    Finding,
+    Guide,
+    Sample,
+    Series,
+    Session,
+    Span,
+)
 from hfmem_widget.units import GIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
@@ -34,7 +45,8 @@ CORPUS = {
 }
 METRICS = ("allocated", "reserved", "device_used", "weights")
 TAGS = {"details", "summary", "div", "strong", "span", "table", "thead", "tbody", "tr", "th", "td"}
-SVG_TAGS = {"svg", "title", "path", "rect", "line", "circle", "text"}
+TAGS |= {"ol", "li"}
+SVG_TAGS = {"svg", "g", "title", "path", "rect", "line", "circle", "text"}
 ATTRIBUTES = {
     *("style", "aria-hidden", "aria-label", "role", "scope", "width", "height", "viewbox", "fill"),
     *("preserveaspectratio", "d", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity"),
@@ -53,7 +65,7 @@ ATTRIBUTES = {
         "rx",
         "dy",
     ),
-    *("text-anchor", "font-weight"),
+    *("text-anchor", "font-weight", "transform"),
 }
 
 
@@ -97,6 +109,12 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
         [Device(key, text, total=80 * GIB) for key in keys],
         [Series(key, metric, text) for key in keys for metric in METRICS],
     )
+    session.findings += [
+        Finding(text, "warn", f"{text}{number}", {}, (text,)) for number in range(5)
+    ]
+    for key in keys:
+        session.guides.append(Guide(key, "budget", text, 0.0, math.inf, GIB, GIB))
+        session.guides.append(Guide(key, "trend", text, 0.0, 4.0, GIB / 2, GIB, (1.0, 1.0)))
     row = (GIB, 2 * GIB, 3 * GIB, GIB / 2) * devices
     span = session.open_span("cell", text, session.append(Sample(0.0, row)))
     for step in range(4):

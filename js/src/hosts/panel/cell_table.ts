@@ -2,6 +2,7 @@
 
 import { make, setAttribute, setText } from "../../core/dom.ts";
 import { formatBytes, formatChange, formatDuration } from "../../core/format.ts";
+import { Notice } from "../../core/notice.ts";
 import { type CellFacts, changeOn, worstOn } from "./cells.ts";
 
 const HEADINGS = [
@@ -13,6 +14,9 @@ const HEADINGS = [
 
 class Row {
   readonly element: HTMLTableRowElement;
+  /** A row of its own beneath, while there is something to say in it. */
+  private readonly found: HTMLTableRowElement;
+  private readonly notice = new Notice("td", { colspan: `${HEADINGS.length}` });
   private readonly label = make("span", "cell-label");
   private readonly outcome = make("span", "cell-outcome");
   private readonly took = make("td", "");
@@ -24,10 +28,14 @@ class Row {
   constructor() {
     const name = make("td", "cell-name", {}, [make("div", "cell-words", {}, [this.label, this.outcome])]);
     this.element = make("tr", "", {}, [name, this.took, this.change, this.peak]);
+    this.found = make("tr", "cell-found", {}, [this.notice.element]);
   }
 
   update(cell: CellFacts, device: string, isWorst: boolean): void {
-    const { label, outcome, duration, open } = cell;
+    const { label, outcome, duration, open, findings } = cell;
+    this.notice.update(findings);
+    if (findings.length === 0) this.found.remove();
+    else if (this.element.nextSibling !== this.found) this.element.after(this.found);
     const ill = outcome === "done" ? "" : outcome.replace(/^raised /, "");
     setText(this.label, label);
     setText(this.outcome, ill);
@@ -43,6 +51,11 @@ class Row {
     this.peak.classList.toggle("hfmem-cell-worst", isWorst);
     const words = [isWorst ? "the highest of these" : "", memory?.peak == null ? "" : memory.certainty];
     setAttribute(this.peak, "title", words.filter(Boolean).join(", "));
+  }
+
+  remove(): void {
+    this.element.remove();
+    this.found.remove();
   }
 }
 
@@ -63,9 +76,9 @@ export class CellTable {
     const worst = worstOn(cells, device);
     cells.forEach((cell, index) => {
       const row = this.rows[index]!;
-      row.update(cell, device, cell === worst);
       if (row.element.parentNode === null) this.body.append(row.element);
+      row.update(cell, device, cell === worst);
     });
-    for (const row of this.rows.slice(cells.length)) row.element.remove();
+    for (const row of this.rows.slice(cells.length)) row.remove();
   }
 }

@@ -1,5 +1,7 @@
 /** What the watched cells and blocks did to each device, for the table of the last ones. */
 
+import type { Finding } from "../../core/judged.ts";
+import { findingsIn } from "../../core/notice.ts";
 import { findPeak, type Peak } from "../../core/peak.ts";
 import type { Schema, Span, SpanMemory } from "../../core/protocol.ts";
 import type { Store } from "../../core/store.ts";
@@ -16,6 +18,8 @@ export interface CellFacts {
   open: boolean;
   outcome: string;
   devices: Record<string, SpanMemory>;
+  /** What was found in it, the gravest first. */
+  findings: Finding[];
 }
 
 /** The outermost spans of a run. */
@@ -30,6 +34,7 @@ export function cellsOf(store: Store): CellFacts[] {
     open: span.stop === null && status?.state === "running" && !store.disconnected,
     outcome: span.outcome,
     devices: span.stop === null ? soFar(store, schema, span) : span.devices,
+    findings: findingsIn(store, span),
   }));
 }
 

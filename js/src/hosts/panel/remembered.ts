@@ -52,7 +52,7 @@ export function saveMemory(storage: Storage, memory: Memory): void {
 
 /** Null for a run of which nothing can be shown yet. */
 export function toFrame(store: Store): Frame | null {
-  const { schema, status, timeline, run, seq } = store;
+  const { schema, status, timeline, run, seq, findings, guides } = store;
   if (schema === null) return null;
   const columns = timeline.columns.map((_, index) => index);
   const { x, y } = decimate(timeline, columns, [0, timeline.last], PIXELS, {
@@ -65,7 +65,11 @@ export function toFrame(store: Store): Frame | null {
   const steps = newestSteps(store.steps, schema.step_columns ?? []);
   const envelope = { kind: "snapshot", protocol: PROTOCOL, run, seq, rows: x.length, steps: steps.count };
   return {
-    content: { ...envelope, schema, status, spans: worthKeeping([...store.spans.values()]) },
+    content: {
+      ...envelope,
+      ...{ schema, status, findings, guides },
+      spans: worthKeeping([...store.spans.values()]),
+    },
     buffers: [x, values, steps.figures].map(toBase64),
   };
 }

@@ -1,0 +1,78 @@
+/** Budgets and trends as they are drawn: cut to what is looked at, left out where they say nothing. */
+
+import type { Finding, Guide } from "./judged.ts";
+import type { Range, Settings } from "./settings.ts";
+import type { Store } from "./store.ts";
+
+/** A level is drawn from this share of it up; below, the axis would be drawn for the level alone. */
+const NEAR = 0.6;
+
+type Point = [time: number, bytes: number];
+
+export interface DrawnGuide {
+  kind: Guide["kind"];
+  label: string;
+  ends: [Point, Point];
+  /** Bytes that it may be off at each end, either way. */
+  band: [number, number];
+  /** Whether the data rise above it; only ever of a budget. */
+  isCrossed: boolean;
+  /** When they first did, where that was told and is looked at. */
+  crossedAt: number | null;
+}
+
+interface Seen {
+  range: Range;
+  now: number;
+  /** The most that was allocated in the range. */
+  allocated: number;
+}
+
+export function guidesIn(store: Store, settings: Settings, seen: Seen): DrawnGuide[] {
+  if (settings.hidden.has("allocated")) return [];
+  const guides = store.guides.filter(({ device }) => device === settings.device);
+  return guides.flatMap((guide) => drawn(guide, seen, store.findings) ?? []);
+}
+
+/** The heights at which there is a level line, in bytes. */
+export function levelsOf(guides: DrawnGuide[]): number[] {
+  return guides.filter(({ kind }) => kind === "budget").map(({ ends }) => ends[1][1]);
+}
+
+/** Where a guide stands at some time, in bytes; NaN where there is none of it. */
+export function guideAt({ ends: [[start, first], [stop, last]] }: DrawnGuide, time: number): number {
+  if (time < start || time > stop) return Number.NaN;
+  return first + ((time - start) / (stop - start)) * (last - first);
+}
+
+function drawn(guide: Guide, { range, now, allocated }: Seen, findings: Finding[]): DrawnGuide | null {
+  const { kind, label, first, last } = guide;
+  const isBudget = kind === "budget";
+  const start = Math.max(guide.start, range[0]);
+  // A budget is what the future is measured by, too.
+  const stop = Math.min(guide.stop ?? (isBudget ? range[1] : now), range[1]);
+  if (!(start < stop) || (isBudget && allocated < NEAR * last)) return null;
+  const at = ([one, two]: readonly [number, number], time: number) => {
+    const share = guide.stop === null || isBudget ? 1 : (time - guide.start) / (guide.stop - guide.start);
+    return Math.max(0, one + share * (two - one));
+  };
+  const crossedAt = isBudget ? crossingOf(guide, findings) : null;
+  return {
+    kind,
+    label,
+    ends: [
+      [start, at([first, last], start)],
+      [stop, at([first, last], stop)],
+    ],
+    band: [at(guide.band, start), at(guide.band, stop)],
+    isCrossed: isBudget && allocated > last,
+    crossedAt: crossedAt !== null && crossedAt >= start && crossedAt <= stop ? crossedAt : null,
+  };
+}
+
+function crossingOf({ device }: Guide, findings: Finding[]): number | null {
+  const times = findings
+    .filter((finding) => finding.kind === "budget" && (finding.device ?? device) === device)
+    .flatMap(({ time }) => time ?? []);
+  return times.length === 0 ? null : Math.min(...times);
+}

@@ -1,0 +1,39 @@
+/** Budgets and trends as Plotly draws them. */
+
+import { PEAK } from "./colors.ts";
+import type { Scene } from "./scene.ts";
+import type { Theme } from "./theme.ts";
+
+const TRACE = { type: "scatter", hoverinfo: "skip" };
+
+/** Trends with their bands, and a mark where a budget was crossed. */
+export function guideTraces({ guides, unit }: Scene, theme: Theme): object[] {
+  return guides.flatMap(({ kind, ends, band, crossedAt }, index): object[] => {
+    const [[start, first], [stop, last]] = ends;
+    const inUnit = (bytes: number[]) => bytes.map((each) => Math.max(0, each) / unit.divisor);
+    if (kind === "budget") {
+      if (crossedAt === null) return [];
+      const marker = { color: PEAK, size: 8, symbol: "triangle-up", line: { width: 0 } };
+      const mark = { ...TRACE, mode: "markers", x: [crossedAt], y: inUnit([last]), marker };
+      return [{ ...mark, uid: `crossing-${index}` }];
+    }
+    const edge = [first + band[0], last + band[1], last - band[1], first - band[0]];
+    const area = { ...TRACE, mode: "none", x: [start, stop, stop, start], y: inUnit(edge) };
+    const line = { ...TRACE, mode: "lines", x: [start, stop], y: inUnit([first, last]) };
+    return [
+      { ...area, uid: `trend-band-${index}`, fill: "toself", fillcolor: `${PEAK}33` },
+      // So that it stands apart from whatever colour it lies on.
+      { ...line, uid: `trend-casing-${index}`, line: { color: theme.surface, width: 4 }, opacity: 0.8 },
+      { ...line, uid: `trend-${index}`, line: { color: PEAK, width: 1.6 } },
+    ];
+  });
+}
+
+/** The budgets' lines. */
+export function guideShapes({ guides, unit }: Scene): object[] {
+  const budgets = guides.filter(({ kind }) => kind === "budget");
+  return budgets.map(({ ends: [[start, first], [stop, last]] }) => ({
+    ...{ type: "line", x0: start, x1: stop, y0: first / unit.divisor, y1: last / unit.divisor },
+    line: { color: PEAK, width: 1, dash: "6px,4px" },
+  }));
+}

@@ -1,0 +1,78 @@
+/** What is judged of a run, as it comes: bounded, and of each entry only what is well formed. */
+
+export const SEVERITIES = ["critical", "warn", "info"] as const;
+export type Severity = (typeof SEVERITIES)[number];
+
+/** A judgement about the run, in one sentence. */
+export interface Finding {
+  kind: string;
+  severity: Severity;
+  title: string;
+  /** The span that it is about. */
+  span: number | null;
+  /** Where and when it was, where that is told. */
+  device: string | null;
+  time: number | null;
+}
+
+/** A straight line over a device's chart; times in seconds, the rest in bytes. */
+export interface Guide {
+  device: string;
+  kind: "budget" | "trend";
+  label: string;
+  start: number;
+  /** Null where it goes on as long as the run. */
+  stop: number | null;
+  first: number;
+  last: number;
+  /** What it may be off at each end, either way. */
+  band: [number, number];
+}
+
+const MOST_FINDINGS = 8;
+const MOST_GUIDES = 20;
+const MOST_LETTERS = 240;
+/** Bytes and seconds beyond this are no reading of anything. */
+const MOST_FIGURE = 2 ** 60;
+
+export function decodeFindings(told: unknown): Finding[] {
+  return someOf(told, MOST_FINDINGS, ({ kind, severity, title, span, device, time }): Finding | null => {
+    const known = SEVERITIES.find((each) => each === severity);
+    if (known === undefined || typeof kind !== "string" || typeof title !== "string") return null;
+    return {
+      kind,
+      severity: known,
+      title: title.slice(0, MOST_LETTERS),
+      span: numberOr(span, null),
+      device: typeof device === "string" ? device : null,
+      time: numberOr(time, null),
+    };
+  });
+}
+
+export function decodeGuides(told: unknown): Guide[] {
+  return someOf(told, MOST_GUIDES, (entry): Guide | null => {
+    const { device, kind, label, stop, band = [0, 0] } = entry;
+    if (kind !== "budget" && kind !== "trend") return null;
+    if (typeof device !== "string" || typeof label !== "string" || !Array.isArray(band)) return null;
+    const [start, first, last, ...reach] = [entry.start, entry.first, entry.last, ...band].map((each) =>
+      numberOr(each, Number.NaN),
+    ) as [number, number, number, ...number[]];
+    const [low, high] = reach as [number, number];
+    if (reach.length !== 2 || Number.isNaN(start + first + last + low + high)) return null;
+    const ends = { start, stop: numberOr(stop, null), first, last };
+    return { device, kind, label: label.slice(0, MOST_LETTERS), ...ends, band: [low, high] };
+  });
+}
+
+function someOf<T>(told: unknown, most: number, read: (entry: Record<string, unknown>) => T | null): T[] {
+  if (!Array.isArray(told)) return [];
+  return told.slice(0, most).flatMap((entry) => {
+    const known = typeof entry === "object" && entry !== null ? read(entry) : null;
+    return known === null ? [] : [known];
+  });
+}
+
+function numberOr<T>(value: unknown, otherwise: T): number | T {
+  return typeof value === "number" && Math.abs(value) < MOST_FIGURE ? value : otherwise;
+}

@@ -1,0 +1,86 @@
+/** The words on level lines: what they are called, where nothing else stands. */
+
+import type { Box } from "./place.ts";
+import { LABEL_PIXELS, pixelToTime, type Scene, timeToPixel, WORD_PIXELS } from "./scene.ts";
+
+export interface Word {
+  text: string;
+  box: Box;
+  /** The line has been crossed. */
+  isAlarming: boolean;
+}
+
+type Level = Omit<Word, "box"> & { bytes: number };
+type Drawn = Omit<Scene, "words">;
+
+const PADDING = 6;
+const MARK = 6;
+
+/** Budgets first: the capacity is a figure among the headings as well, so its word may go. */
+export function placeWords(scene: Drawn, textWidth: (text: string) => number): Word[] {
+  const plotHeight = scene.height - scene.lanesHeight;
+  const toPixel = (bytes: number) => plotHeight * (1 - bytes / scene.top);
+  const budgets = scene.guides.filter(({ kind }) => kind === "budget");
+  const levels: Level[] = budgets.map(({ label, ends, isCrossed }) => ({
+    text: label,
+    isAlarming: isCrossed,
+    bytes: ends[1][1],
+  }));
+  if (scene.capacity !== null) levels.push({ text: "capacity", isAlarming: false, bytes: scene.capacity });
+  const lines = levels.map(({ bytes }) => toPixel(bytes));
+  const boxes = marked(scene, toPixel);
+  return levels.flatMap(({ text, isAlarming, bytes }) => {
+    const width = (textWidth(text) * WORD_PIXELS) / LABEL_PIXELS + PADDING;
+    const isFree = (place: Box) =>
+      place.top >= 0 && !boxes.some(overlaps(place)) && !lines.some(runsThrough(place));
+    const places = placesFor(toPixel(bytes), width, scene.width).filter(isFree);
+    const box = places.find((place) => !(allocatedUnder(place, scene) > bytes)) ?? places[0];
+    if (box === undefined) return [];
+    boxes.push(box);
+    return [{ text, isAlarming, box }];
+  });
+}
+
+/** On the line or beneath it, at its end or at its beginning; the best first. */
+function placesFor(line: number, width: number, plotWidth: number): Box[] {
+  const height = WORD_PIXELS + 3;
+  return [line - height - 1, line + 1].flatMap((top) =>
+    [plotWidth - width, 0].map((left) => ({ left, top, width, height })),
+  );
+}
+
+/** What no word may cover: the peak and its label, and where a budget was crossed. */
+function marked(scene: Drawn, toPixel: (bytes: number) => number): Box[] {
+  const { peak, guides } = scene;
+  const around = (time: number, bytes: number): Box => {
+    const [left, top] = [timeToPixel(scene, time) - MARK, toPixel(bytes) - MARK];
+    return { left, top, width: 2 * MARK, height: 2 * MARK };
+  };
+  const crossings = guides.flatMap(({ crossedAt, ends }) =>
+    crossedAt === null ? [] : [around(crossedAt, ends[1][1])],
+  );
+  return peak === null ? crossings : [...crossings, peak.box, around(peak.time, peak.bytes)];
+}
+
+/** The most that was allocated where a word may stand, in bytes. */
+function allocatedUnder({ left, width }: Box, scene: Drawn): number {
+  const [start, stop] = [pixelToTime(scene, left), pixelToTime(scene, left + width)];
+  const allocated = scene.lines.find(({ metric }) => metric === "allocated")?.values;
+  let highest = 0;
+  scene.x.forEach((time, at) => {
+    if (time >= start && time <= stop) highest = Math.max(highest, allocated?.[at] || 0);
+  });
+  return highest;
+}
+
+function overlaps(one: Box): (two: Box) => boolean {
+  return (two) =>
+    one.left < two.left + two.width &&
+    two.left < one.left + one.width &&
+    one.top < two.top + two.height &&
+    two.top < one.top + one.height;
+}
+
+function runsThrough({ top, height }: Box): (line: number) => boolean {
+  return (line) => line > top && line < top + height;
+}

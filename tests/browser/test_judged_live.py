@@ -1,0 +1,136 @@
+"""A budget and a leak on the chart of a real JupyterLab: in the cell's output, in the panel, in the card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator
+
+from tests.browser.lab import Lab
+from tests.browser.panel import Panel
+
+LOAD = "%load_ext hfmem_widget"
+# A scripted run through the real wire, as if it went on: the panel opens for nothing else.
+SHOW = """
+from IPython.display import display
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.view.widget import MemoryWidget
+
+session = scripted_run("leak")
+session.stopped_at = None
+told, session.findings = session.findings, []
+publisher = Publisher(session, lambda *sent: widget.publish(*sent))
+widget = MemoryWidget(
+    session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
+)
+display(widget)
+publisher.finish()
+"""
+WARN = "session.findings += told\npublisher.finish()"
+CARD = """
+from hfmem_widget.view.card import card_bundle
+display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
+"""
+OVER = "Allocated memory went over the budget of 6.00 GiB"
+GROWS = "Allocated grows by"
+ORANGE = "rgb(213, 94, 0)"
+
+PARTS = [f".hfmem-{name}" for name in ("bar", "head", "figures", "capacity", "chart", "foot")]
+BOXES = """(root, names) => names.map(name => root.querySelector(name).getBoundingClientRect().toJSON())"""
+STROKES = """root => [...root.querySelectorAll('.hfmem-plot path')].filter(path => path.style.stroke === '%s')
+    .map(path => path.style.strokeDasharray || 'solid')"""
+
+
+def open_charts(lab: Lab, *cells: str) -> list[Locator]:
+    """Show the run, and return the chart in the cell and the one in the panel once both drew."""
+    lab.open(LOAD, SHOW, *cells)
+    lab.run_cell(0)
+    lab.run_cell(1)
+    panel = Panel(lab)
+    panel.element.wait_for()
+    panel.wait_for_draws(2)
+    charts = [lab.cell(1).locator(".hfmem-root"), panel.element.locator(".hfmem-root")]
+    for chart in charts:
+        chart.locator(".hfmem-plot .main-svg").first.wait_for()
+    return charts
+
+
+def boxes(chart: Locator) -> Any:
+    return chart.evaluate(BOXES, PARTS)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_budget_and_a_trend_lie_over_the_data(lab: Lab, theme: str) -> None:
+    """In the cell and in the panel: a dashed line with its name, and a solid one; the pointer reads both."""
+    charts = open_charts(lab)
+    lab.theme("dark" if theme == "dark" else "light")
+    for chart in charts:
+        strokes = chart.evaluate(STROKES % ORANGE)
+        assert "6px, 4px" in strokes
+        assert "solid" in strokes
+        assert chart.locator(".hfmem-plot .annotation", has_text="budget 6.00 GiB").count() == 1
+        plot = chart.locator(".hfmem-plot")
+        box = plot.bounding_box()
+        assert box is not None
+        plot.hover(position={"x": 0.6 * box["width"], "y": 0.7 * box["height"]})
+        tip = chart.locator(".hfmem-tip:visible")
+        tip.wait_for()
+        assert "a step" in tip.inner_text()
+        assert "budget" in tip.inner_text()
+    lab.screenshot(f"judged-{theme}")
+    assert lab.errors == []
+
+
+def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:
+    """It takes the place of figures that the chart tells as well; the cell has it below its line."""
+    charts = open_charts(lab, WARN, CARD)
+    before = [boxes(chart) for chart in charts]
+    for chart in charts:
+        notice = chart.locator(".hfmem-notice:visible")
+        notice.wait_for()
+        assert GROWS in notice.inner_text()
+    lab.run_cell(2)
+    for chart in charts:
+        notice = chart.locator(".hfmem-notice:visible", has_text=OVER)
+        notice.wait_for()
+        assert GROWS in (notice.get_attribute("title") or "")
+    assert [boxes(chart) for chart in charts] == before
+    found = Panel(lab).element.locator(".hfmem-cell-found")
+    assert found.count() == 1
+    assert OVER in found.inner_text()
+
+    lab.run_cell(3)
+    card = lab.cell(3).locator(".jp-OutputArea-output").last
+    assert OVER in card.inner_text()
+    lab.page.set_viewport_size({"width": 1400, "height": 1300})
+    lab.screenshot("judged-warned")
+    assert lab.errors == []
+
+
+BUSY = """
+%%memwatch --label hoard --budget 400MiB
+import time
+held = []
+for _ in range(60):
+    held.append(bytearray(16 * 2**20))
+    time.sleep(0.1)
+"""
+
+
+def test_a_budget_is_told_while_the_cell_is_busy(lab: Lab) -> None:
+    """In a real kernel: nothing moves when the warning comes, and the card says it again at the end."""
+    lab.open(LOAD, BUSY)
+    lab.run_all(wait=False)
+    chart = lab.cell(1).locator(".hfmem-root")
+    chart.locator(".hfmem-budget", has_text="400.0 MiB").wait_for(state="attached")
+    before = boxes(chart)
+    chart.locator(".hfmem-notice:visible", has_text="400.0 MiB").wait_for()
+    assert "running" in chart.inner_text()
+    assert boxes(chart) == before
+    lab.screenshot("judged-busy")
+    lab.wait_until_idle()
+    lab.wait_for_text(1, "budget of 400.0 MiB")
+    lab.screenshot("judged-done")
+    assert lab.errors == []

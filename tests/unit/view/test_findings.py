@@ -1,0 +1,120 @@
+"""Findings on the card: few, in sentences, with what to do one click away."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.findings import findings_html, findings_lines, sentence
+
+SEVERITIES = [("critical", "critical"), ("warn", "warning"), ("info", "note")]
+HEALTHY = [name for name in SCRIPTED_RUNS if name != "leak"]
+
+
+def finding(number: int = 0, severity: str = "warn", *advice: str) -> Finding:
+    return Finding("test", severity, f"Number {number} took 1.25 GiB.", {}, advice)  # type: ignore[arg-type]  # severities are parametrized as text
+
+
+def with_findings(*findings: Finding, name: str = "training") -> tuple[Session, Span]:
+    session = scripted_run(name)
+    session.findings += findings
+    return session, session.spans[0]
+
+
+def text(html: str) -> str:
+    """Return what is left when a front end drops all markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def in_sight(html: str) -> str:
+    """Return what is seen before anybody clicks."""
+    return text(re.sub(r"<details.*?</details>", "", html))
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_cell_has_none(name: str) -> None:
+    """No praise and no tips: nothing at all stands in their place."""
+    session = scripted_run(name)
+    bundle = card_bundle(session, session.spans[0], with_chart=True)
+    assert "what to do" not in bundle["text/html"]
+    assert "\n  warning" not in bundle["text/plain"]
+    assert findings_html(()) == ""
+    assert findings_lines(()) == []
+
+
+def test_at_most_three_are_in_sight_and_the_rest_is_one_click_away() -> None:
+    html = findings_html([finding(number) for number in range(5)])
+    assert re.findall(r"Number \d", in_sight(html)) == ["Number 0", "Number 1", "Number 2"]
+    assert re.findall(r"Number \d", text(html)) == [f"Number {number}" for number in range(5)]
+    assert "2 more findings" in html
+
+
+def test_the_gravest_comes_first() -> None:
+    session, span = with_findings(finding(1, "info"), finding(2, "warn"), finding(3, "critical"))
+    html = card_bundle(session, span, with_chart=True)["text/html"]
+    assert re.findall(r"Number \d", text(html)) == ["Number 3", "Number 2", "Number 1"]
+
+
+@pytest.mark.parametrize(("severity", "word"), SEVERITIES)
+def test_how_grave_it_is_is_told_by_a_word_and_a_form_too(severity: str, word: str) -> None:
+    """Never by the colour alone; the form says nothing to a screen reader."""
+    html = findings_html([finding(0, severity)])
+    assert f"{word}: Number 0" in text(html)
+    assert len(re.findall(r'<span aria-hidden="true"', html)) == 1
+    forms = {re.search(r">(.)</span>", findings_html([finding(0, one)])) for one, _ in SEVERITIES}
+    assert len(forms) == len(SEVERITIES)
+
+
+@pytest.mark.parametrize(("title", "told"), [("A", "A."), ("A.", "A."), ("A?", "A?"), ("", "")])
+def test_a_title_reads_as_a_sentence(title: str, told: str) -> None:
+    assert sentence(title) == told
+
+
+def test_advice_is_folded_and_the_most_useful_stands_first() -> None:
+    html = findings_html([finding(0, "warn", "Do this.", "Then that.")])
+    assert "Do this." not in in_sight(html)
+    assert re.findall(r"<li[^>]*>([^<]*)", html) == ["Do this.", "Then that."]
+    assert "<details" not in findings_html([finding()])
+
+
+def test_plain_text_has_a_line_for_each() -> None:
+    session, span = with_findings(*(finding(number) for number in range(4)))
+    first, *lines = card_bundle(session, span, with_chart=True)["text/plain"].splitlines()
+    assert first.startswith('memwatch "fine-tune"')
+    assert lines == [*(f"  warning: Number {at} took 1.25 GiB." for at in range(3)), "  1 more"]
+
+
+def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
+    session, span = with_findings(finding(1, "info"), finding(2, "critical"))
+    bundle = compact_bundle(session, span)
+    assert re.findall(r"Number \d", in_sight(bundle["text/html"])) == ["Number 2"]
+    assert bundle["text/plain"].splitlines()[1:] == [
+        "  critical: Number 2 took 1.25 GiB.",
+        "  1 more",
+    ]
+
+
+def test_the_table_of_several_devices_has_them_too() -> None:
+    session, span = with_findings(finding(7), name="eight gpus")
+    html = card_bundle(session, span, with_chart=True)["text/html"]
+    assert html.index("</table>") < html.index("Number 7")
+
+
+def test_a_hundred_findings_leave_the_card_small() -> None:
+    """However long each of them is."""
+    long = Finding("x", "warn", "word " * 4000, {}, ("word " * 4000,) * 50)
+    session, span = with_findings(*[long] * 100)
+    assert len(json.dumps(card_bundle(session, span, with_chart=False))) < 60_000
+
+
+def test_a_card_names_its_budget_once() -> None:
+    """The chart draws it only where the data come near it."""
+    session = scripted_run("leak")
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    head = text(html).split("allocated, start")[0]
+    assert head.count("budget 6.00 GiB") == 1

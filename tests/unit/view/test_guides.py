@@ -1,0 +1,162 @@
+"""Budgets and trends over the still chart."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from hfmem_widget.session import Finding, Guide, Session
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.units import GIB
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.figure import PLOTLY_MIME, chart_bundle
+from hfmem_widget.view.guides import guides_in
+from hfmem_widget.view.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
+
+DASHES = "6px,4px"
+
+
+def budget(gib: float, device: str = "cuda:0") -> Guide:
+    return Guide(device, "budget", f"budget {gib} GiB", 0.0, math.inf, gib * GIB, gib * GIB)
+
+
+def trend(start: float = 2.0, stop: float = 10.0) -> Guide:
+    return Guide("cuda:0", "trend", "+1 a step", start, stop, GIB, 5 * GIB, (0.5 * GIB, GIB))
+
+
+def crossing(time: float, device: str = "cuda:0") -> Finding:
+    return Finding("budget", "warn", "over it", {"time": time, "device": device})
+
+
+def run(*guides: Guide, findings: tuple[Finding, ...] = (), name: str = "training") -> Session:
+    session = scripted_run(name)
+    session.guides += guides
+    session.findings += findings
+    return session
+
+
+def scene(session: Session) -> Scene:
+    built = build_scene(session, session.spans[0], columns=160)
+    assert built is not None
+    return built
+
+
+def chart(session: Session) -> dict[str, Any]:
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    return bundle
+
+
+def lines(session: Session) -> list[dict[str, Any]]:
+    """Return what a chart draws of budgets and trends."""
+    named = {one.label for one in session.guides}
+    return [one for one in chart(session)[PLOTLY_MIME]["data"] if one.get("name") in named]
+
+
+def test_a_budget_is_drawn_only_where_the_data_come_near() -> None:
+    """The peak is at 6.99 GiB: from sixty percent of the budget up."""
+    assert scene(run(budget(11.7))).guides == ()
+    (drawn,) = scene(run(budget(11.6))).guides
+    assert (drawn.level, drawn.is_crossed) == (11.6 * GIB, False)
+
+
+def test_a_budget_far_away_changes_nothing_but_the_card() -> None:
+    assert chart(run(budget(80.0))) == chart(run())
+
+
+@pytest.mark.parametrize("gib", [5.0, 6.9, 6.99, 7.0, 7.1, 7.3, 7.6, 8.0, 8.4, 9.0, 11.0])
+@pytest.mark.parametrize("name", ["training", "failed"])
+def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
+    """Of a budget near it, and of the capacity above that."""
+    built = scene(run(budget(gib if name == "training" else gib * 20), name=name))
+    assert built.peak is not None
+    levels = [one.level for one in built.budgets]
+    levels += [] if built.capacity is None else [built.capacity]
+    foot, room = built.peak.label_at, LABEL_ROOM * built.top
+    least = 0.5 * CLEARANCE * built.top
+    assert all(not foot - least < level < foot + room - least for level in levels)
+    assert all(level < built.top for level in levels)
+
+
+def test_a_budget_is_dashed_and_named_where_the_peaks_label_leaves_room() -> None:
+    drawn = chart(run(budget(6.0)))[PLOTLY_MIME]
+    (line,) = [one for one in drawn["data"] if one.get("name") == "budget 6.0 GiB"]
+    assert line["line"] == {"color": "#D55E00", "width": 1, "dash": DASHES}
+    assert line["showlegend"] is False
+    (word,) = [one for one in drawn["layout"]["annotations"] if one["text"] == "budget 6.0 GiB"]
+    assert word["xanchor"] == "left"
+
+
+def test_its_name_stands_out_once_it_is_crossed() -> None:
+    """On a ground of its own, since the data may lie behind it."""
+    told = {
+        gib: next(
+            one
+            for one in chart(run(budget(gib)))[PLOTLY_MIME]["layout"]["annotations"]
+            if one["text"].startswith("budget")
+        )
+        for gib in (6.0, 8.0)
+    }
+    assert told[6.0]["bgcolor"] == "#D55E00"
+    assert "bgcolor" not in told[8.0]
+
+
+def test_where_it_was_crossed_there_is_a_mark() -> None:
+    drawn = lines(run(budget(6.0), findings=(crossing(4.25), crossing(9.0))))
+    assert [one["x"] for one in drawn if one["mode"] == "markers"] == [[4.25]]
+
+
+@pytest.mark.parametrize("told", [crossing(99.0), crossing(4.0, "cuda:1"), crossing(math.nan)])
+def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
+    assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
+
+
+def test_a_trend_is_a_line_with_its_band() -> None:
+    band, casing, line = lines(run(trend()))
+    assert band["fill"] == "toself"
+    assert casing["line"]["width"] > line["line"]["width"]
+    assert "dash" not in line["line"]
+
+
+def test_a_guide_is_cut_to_the_time_that_is_shown() -> None:
+    session = run(trend())
+    (drawn,) = guides_in(session, "cuda:0", (6.0, 20.0), 6 * GIB)
+    assert drawn.line == [(0.0, 3 * GIB), (4.0, 5 * GIB)]
+    assert drawn.band == (0.75 * GIB, GIB)
+    assert guides_in(session, "cuda:0", (11.0, 20.0), 6 * GIB) == ()
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_guide_without_figures_is_not_drawn(broken: float) -> None:
+    bad = Guide("cuda:0", "trend", "x", 0.0, 5.0, broken, GIB)
+    assert guides_in(run(bad), "cuda:0", (0.0, 10.0), GIB) == ()
+
+
+def test_only_the_device_that_is_shown_has_guides() -> None:
+    """Eight budgets over each other would say nothing."""
+    session = run(*(budget(100.0, f"cuda:{at}") for at in range(8)), name="eight gpus")
+    assert len(scene(session).budgets) == 1
+
+
+@pytest.mark.parametrize("with_chart", [True, False])
+def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
+    """The SVG of the chart, with the budget's name; the card's small picture, without."""
+    session = run(budget(6.0), trend(), findings=(crossing(4.0),))
+    html = (
+        chart(session)["text/html"]
+        if with_chart
+        else card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+    )
+    assert html.count('stroke-dasharray="6 4"') == 1
+    assert 'fill-opacity=".2"' in html
+    assert ("budget 6.0 GiB</text>" in html) is with_chart
+    assert ", budget 6.0 GiB, +1 a step" in html
+    assert "<g><title>+1 a step</title><path" in html
+
+
+def test_a_chart_with_guides_stays_small() -> None:
+    session = run(*[budget(6.0), trend()] * 40, name="100,000 steps")
+    assert len(json.dumps(chart(session))) < 60_000
