@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
     from hfmem_widget.forecast.fit import fit
     from hfmem_widget.forecast.room import max_memory
+    from hfmem_widget.freeing import free
     from hfmem_widget.held import holders
     from hfmem_widget.holding.model import Holders
+    from hfmem_widget.holding.release import Release
+    from hfmem_widget.mapping import memory_map
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.session import (
         Anatomy,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         Span,
         Timeline,
     )
+    from hfmem_widget.session.segments import MemoryMap
     from hfmem_widget.spans import span
     from hfmem_widget.trainer import MemoryCallback
     from hfmem_widget.watching import watch
@@ -46,9 +50,11 @@ _HOMES = {
     "HFMemError": "errors",
     "Holders": "holding.model",
     "MemoryCallback": "trainer",
+    "MemoryMap": "session.segments",
     "OptionError": "errors",
     "Part": "session",
     "Peak": "session",
+    "Release": "holding.release",
     "Sample": "session",
     "Series": "session",
     "Session": "session",
@@ -59,8 +65,10 @@ _HOMES = {
     "WatchStateError": "errors",
     "compare": "comparing",
     "fit": "forecast.fit",
+    "free": "freeing",
     "holders": "held",
     "max_memory": "forecast.room",
+    "memory_map": "mapping",
     "span": "spans",
     "watch": "watching",
 }
@@ -73,9 +81,11 @@ __all__ = [
     "HFMemError",
     "Holders",
     "MemoryCallback",
+    "MemoryMap",
     "OptionError",
     "Part",
     "Peak",
+    "Release",
     "Sample",
     "Series",
     "Session",
@@ -86,8 +96,10 @@ __all__ = [
     "WatchStateError",
     "compare",
     "fit",
+    "free",
     "holders",
     "max_memory",
+    "memory_map",
     "span",
     "watch",
 ]

@@ -42,6 +42,8 @@ class WatchOptions:
         End a Trainer's training at the end of the step in which the budget was crossed.
     stacks : bool
         Record where memory is allocated, and tell what was live at the peak.
+    memory_map : bool
+        Show how memory lies in what the allocator has reserved.
 
     Raises
     ------
@@ -60,6 +62,7 @@ class WatchOptions:
     budget: float | None = None
     stop: bool = False
     stacks: bool = False
+    memory_map: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", plain(self.label))

@@ -49,6 +49,8 @@ class Watch(ContextDecorator):
         Takes the monitor and the session, and tells something within the watch apart until it ends.
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
+    also : tuple of Companion
+        What goes along besides that which the options ask for.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Watch(ContextDecorator):
         title: str = "",
         follow: Follow | None = None,
         subjects: tuple[object, ...] = (),
+        also: tuple[Companion, ...] = (),
     ) -> None:
         self._label = options.label or title or kind
         self._options = replace(options, label=self._label)
@@ -73,6 +76,7 @@ class Watch(ContextDecorator):
         self._session: Session | None = None
         self._span: Span | None = None
         self._view: CellView | None = None
+        self._also = also
         self._companions: tuple[Companion, ...] = ()
 
     def start(self) -> Session:
@@ -104,7 +108,7 @@ class Watch(ContextDecorator):
             self._session = session
             if self._follow is not None:
                 harmless(self._begin_to_follow, self._follow, session)
-            self._companions = companions_for(self._options)
+            self._companions = (*companions_for(self._options, self._screen), *self._also)
             for companion in self._companions:
                 harmless(companion.begin, self._monitor, session, self._span)
         return session

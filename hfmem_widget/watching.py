@@ -41,6 +41,7 @@ def watch(
     budget: float | str | None = None,
     stop: bool = False,
     stacks: bool = False,
+    memory_map: bool = False,
 ) -> Watch:
     """Watch the memory of a ``with`` block, or of every call of a function it decorates.
 
@@ -79,6 +80,8 @@ def watch(
         End a Trainer's training at the end of the step that crossed the budget.
     stacks : bool, optional
         Record where memory is allocated, and show what was live at the exact peak. It slows the code down.
+    memory_map : bool, optional
+        Show how memory lies in what the allocator has reserved, while the code runs and at the end.
 
     Returns
     -------
@@ -110,6 +113,7 @@ def watch(
         budget=parse_bytes(budget) if isinstance(budget, str) else budget,
         stop=stop,
         stacks=stacks,
+        memory_map=memory_map,
     )
     return Watch(
         options,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from hfmem_widget.analysis.holes import holes
+from hfmem_widget.analysis.leaks import leaks
 from hfmem_widget.session import Finding, Session, Span
 
 Check = Callable[[Session, Span], Iterable[Finding]]
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (leaks, holes)
 """What is looked for in the data of a span that has ended. A healthy one has no finding."""
 
 _GRAVITY = {"critical": 0, "warn": 1, "info": 2}

@@ -12,7 +12,9 @@ from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
 from hfmem_widget.magics.memcompare import MemcompareMagics
 from hfmem_widget.magics.memfit import MemfitMagics
+from hfmem_widget.magics.memfree import MemfreeMagics
 from hfmem_widget.magics.memholders import MemholdersMagics
+from hfmem_widget.magics.memmap import MemmapMagics
 from hfmem_widget.magics.report import ReportMagics, add, remove
 
 __all__ = ["register", "unregister"]
@@ -22,6 +24,8 @@ REPORTS: tuple[type[ReportMagics], ...] = (
     MemcompareMagics,
     MemfitMagics,
     MemholdersMagics,
+    MemfreeMagics,
+    MemmapMagics,
 )
 """The line magics that tell something on demand."""
 

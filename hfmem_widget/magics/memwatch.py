@@ -30,6 +30,7 @@ from hfmem_widget.units import parse_bytes
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from hfmem_widget.companions import Companion
     from hfmem_widget.every_cell import EveryCell
     from hfmem_widget.session import Session
     from hfmem_widget.stretch import Watch
@@ -39,7 +40,7 @@ DEFAULTS = WatchOptions()
 ACTIONS = ("on", "off", "status")
 OPTIONS = (
     "--label", "--interval", "--devices", "--output", "--no-chart", "--no-panel", "--quiet",
-    "--no-ledger", "--resident-peak", "--budget", "--stop", "--stacks",
+    "--no-ledger", "--resident-peak", "--budget", "--stop", "--stacks", "--map",
 )  # fmt: skip
 
 _FIRST_LINE = re.compile(r"%%memwatch(?:[ \t]+(?P<options>.*?))?[ \t]*\r?\n?$")
@@ -127,6 +128,11 @@ class MemwatchMagics(Magics):
         help="Record where memory is allocated, and show what was live at the peak by source line, module "
         "and operator. It slows the cell down; by how much is said.",
     )
+    @argument(
+        "--map",
+        action="store_true",
+        help="Show how memory lies in what the allocator has reserved, while the cell runs and at the end.",
+    )
     @no_var_expand
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
     def memwatch(self, line: str, cell: str | None = None) -> Any:
@@ -175,7 +181,7 @@ class MemwatchMagics(Magics):
         if self._every_cell is not None and len(self._running) == 1 and not ours:
             # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
             title = _title(info.raw_cell, self._count_at_begin - self._counted_early)
-            harmless(self._every_cell.cell_begins, title)
+            harmless(self._every_cell.cell_begins, title, self._rerun())
 
     def cell_ends(self, result: ExecutionResult) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
@@ -274,6 +280,7 @@ class MemwatchMagics(Magics):
                 budget=_budget(arguments.budget),
                 stop=arguments.stop,
                 stacks=arguments.stacks,
+                memory_map=arguments.map,
             )
         except OptionError as error:
             raise UsageError(str(error)) from None
@@ -289,7 +296,17 @@ class MemwatchMagics(Magics):
             screen=Screen(self._shell),
             kind="cell",
             title=f"cell [{self._cell_number()}]",
+            also=self._rerun(arguments.label),
         )
+
+    def _rerun(self, label: str = "") -> tuple[Companion, ...]:
+        """Return what compares the cell that runs with its earlier runs, if it is known again."""
+        from hfmem_widget.companions.rerun import Rerun
+
+        cell_id = (getattr(self._running[-1], "cell_id", None) or "") if self._running else ""
+        if not label and not cell_id:
+            return ()
+        return (Rerun(lambda: self._history.runs_of(label, cell_id)),)
 
     def _cell_number(self) -> int | None:
         result: ExecutionResult | None = self._shell.displayhook.exec_result

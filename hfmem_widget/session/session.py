@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from hfmem_widget.session.stacks import Stacks
+
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
 RECENT_SAMPLES = 64
@@ -77,6 +79,8 @@ class Session:
         Judgements made while it ran, or at its end. `analysis.findings` adds those that the data tell.
     guides : list of Guide
         Lines that are drawn over the chart.
+    stacks : Stacks or None
+        What was live at the peak, by where it was allocated; None where no stacks were recorded.
     stopped_at : float or None
         Wall clock at the end; None while the session runs.
     """
@@ -96,6 +100,7 @@ class Session:
         self.notes: list[str] = []
         self.findings: list[Finding] = []
         self.guides: list[Guide] = []
+        self.stacks: Stacks | None = None
         self._index: dict[str, int] = {}
         self._spans: dict[int, Span] = {}
         self._open: Highs[int] = Highs()

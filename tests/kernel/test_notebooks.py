@@ -27,7 +27,12 @@ def said(notebook: Any) -> str:
     )
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS[:2], ids=lambda path: path.stem)
+TO_TRY = [path for path in NOTEBOOKS if path != NOTEBOOKS[2]]
+LEAK = (" grows by ", "has been run")
+"""What is said of memory that grows; none of the notebooks has a leak but the one that is about them."""
+
+
+@pytest.mark.parametrize("path", TO_TRY, ids=lambda path: path.stem)
 def test_the_notebooks_to_try_are_kept_without_outputs(path: Path) -> None:
     """What a reader sees is what their own machine did."""
     cells = nbformat.read(path, as_version=4).cells
@@ -57,6 +62,7 @@ def test_the_quickstart_runs() -> None:
 
     assert 'memwatch "fine-tune"' in text
     assert 'memwatch "inference"' in text
+    assert not any(words in text for words in LEAK)
 
 
 def test_the_trainer_notebook_finds_its_long_batch() -> None:
@@ -72,6 +78,7 @@ def test_the_trainer_notebook_finds_its_long_batch() -> None:
     assert "optimizer    80" in text
     assert "hfmem/peak_allocated_gib" in text
     assert 'memwatch "own loop"' in text
+    assert not any(words in text for words in LEAK)
 
 
 def test_the_anatomy_notebook_tells_what_each_technique_saves() -> None:
@@ -95,3 +102,19 @@ def test_the_anatomy_notebook_tells_what_each_technique_saves() -> None:
     assert optimizer["Adafactor"] * 4 < optimizer["vanilla"]
     assert "at the peak" in text
     assert "against vanilla" in text
+    assert not any(words in text for words in LEAK)
+
+
+def test_the_leak_notebook_finds_its_leak_and_who_holds_it() -> None:
+    """The card of the loop with the mistake says so in one sentence; once it is mended, nothing is said."""
+    text = said(run(NOTEBOOKS[3]))
+    cards = [part.partition(" chart:")[0] for part in text.split("memwatch ")]
+    (leaking,) = [part for part in cards if part.startswith('"leaking"') and " grows by " in part]
+    fixed = [part for part in cards if part.startswith('"fixed"')]
+
+    assert "losses[0..59] and the autograd graphs behind it hold" in leaking
+    assert fixed
+    assert not any(words in part for part in fixed for words in LEAK)
+    assert "loss.item() or loss.detach() lets go of the graph" in text
+    assert "no name holds more than before" in text
+    assert "0 findings" in text

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "training": GROUND | {"session", "monitor"},
     "spans": GROUND | {"session", "monitor"},
     "trainer": GROUND
-    | {"session", "monitor", "view", "options", "training", "stretch", "surrounding"},
+    | {"session", "monitor", "view", "options", "training", "stretch", "surrounding", "companions"},
     "attaching": GROUND
     | {"spans", "trainer", "loading", "optimizers", "surrounding", "when_imported"},
     "loading": GROUND | {"session", "monitor", "shards", "surrounding"},
@@ -39,12 +39,16 @@ MAY_IMPORT = {
     "when_imported": {"faults"},
     "stretch": GROUND | {"session", "monitor", "view", "options", "optimizers", "companions"},
     # What goes along with a watch: it reads, judges and shows one thing from end to end.
-    "companions": GROUND | {"session", "sources", "monitor", "analysis", "view", "options"},
+    "companions": GROUND
+    | {"session", "sources", "monitor", "analysis", "view", "options", "holding", "when_imported"},
     "predicting": GROUND | {"session", "monitor", "forecast"},
     "watching": GROUND
     | {"session", "monitor", "view", "options", "stretch", "training", "trainer", "optimizers"},
+    "mapping": GROUND | {"session", "sources"},
     "held": GROUND | {"session", "monitor", "holding", "stretch", "watching"},
-    "every_cell": GROUND | {"session", "monitor", "view", "options"},
+    # What is let go of, on the user's own request: found, done and measured.
+    "freeing": GROUND | {"session", "monitor", "holding", "stretch", "watching"},
+    "every_cell": GROUND | {"session", "monitor", "view", "options", "companions"},
     "history": GROUND | {"session", "analysis", "keeping"},
     "keeping": GROUND | {"session", "analysis", "view"},
     "comparing": GROUND | {"session", "analysis", "history", "keeping", "stretch"},
@@ -52,7 +56,9 @@ MAY_IMPORT = {
     "forecast": GROUND | {"session", "sources"},
     "magics": GROUND
     | {"session", "monitor", "analysis", "forecast", "view", "options", "history"}
-    | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting", "held"},
+    | {"holding", "companions"}
+    | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting"}
+    | {"held", "freeing", "mapping"},
     **{room: set() for room in GROUND},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
@@ -74,7 +80,9 @@ HOMES = {
         "magics/memanatomy.py",
         "magics/memcompare.py",
         "magics/memfit.py",
+        "magics/memfree.py",
         "magics/memholders.py",
+        "magics/memmap.py",
         "magics/memwatch.py",
         "magics/report.py",
         "__init__.py",
@@ -88,9 +96,14 @@ METHODS_WHERE_USERS_LOOK = {
     ("session/session.py", "view"),
     ("session/session.py", "analysis"),
     ("session/model.py", "view"),
+    ("session/segments.py", "view"),
+    ("session/segments.py", "analysis"),
     ("analysis/comparison.py", "view"),
     ("forecast/model.py", "view"),
     ("holding/model.py", "view"),
+    ("holding/growth.py", "view"),
+    ("holding/release.py", "view"),
+    ("session/stacks.py", "view"),
 }
 """`Session.figure()` and `.anatomy()`; how `Anatomy` and `Comparison` show themselves: in methods."""
 
@@ -144,6 +157,27 @@ def loaded_by(code: str) -> set[str]:
     script = f"{code}\nimport sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(run.stdout.split())
+
+
+DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
+MAY_DISTURB = "freeing/act.py"
+
+
+def called(tree: ast.AST) -> Iterator[str]:
+    """Yield what is named after a dot, with ``gc`` before it where it is the collector's."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            of = node.value.id if isinstance(node.value, ast.Name) else ""
+            yield f"gc.{node.attr}" if of == "gc" else node.attr
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_one_file_alone_collects_and_empties(path: Path) -> None:
+    """Nothing but what the user asks for by name collects garbage, empties a cache or waits for a device."""
+    names = set(called(ast.parse(path.read_text(encoding="utf-8"))))
+    found = names & (DISTURBING | {"gc.collect", "gc.freeze", "gc.disable"})
+
+    assert not found or str(path.relative_to(PACKAGE)) == MAY_DISTURB
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}
