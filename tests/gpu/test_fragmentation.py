@@ -23,8 +23,9 @@ def look():
     stats = torch.cuda.memory_stats_as_nested_dict(0)
     counted = {name: stats[f"{name}_bytes"]["all"]["current"]
                for name in ("reserved", "allocated", "active", "requested", "inactive_split")}
-    waiting = sum(block.requested for one in found.segments for block in one.blocks
-                  if block.state == "pending")
+    # What a stream still uses is no longer allocated, but the allocator counts it as requested.
+    waiting = sum(block["requested_size"] for one in torch.cuda.memory_snapshot() for block in one["blocks"]
+                  if block["state"] == "active_pending_free")
     told = {"reserved": how.reserved, "allocated": how.bytes("used") + how.bytes("rounding"),
             "active": how.active, "requested": how.bytes("used") + waiting,
             "inactive_split": sum(block.size for one in found.segments if one.in_use and not one.expandable

@@ -14,6 +14,8 @@ import contextlib, gc, io, os, re, sys, traceback
 import torch
 import hfmem_widget
 GIB = 1 << 30
+# With the hooks by which a Trainer's model is followed, torch calls it through one function more.
+WAYS_INTO_A_MODULE = ("_call_impl", "_wrapped_call_impl", "inner")
 SIZE = re.compile(r"[\\d.]+ (?:bytes|[KMG]iB)")
 
 def bytes_of(size, **options):
@@ -28,7 +30,7 @@ def told(error):
     frames = [
         (frame.filename.rpartition("/")[2], frame.lineno, frame.name)
         for frame in traceback.extract_tb(error.__traceback__)
-        if "/hfmem_widget/" not in frame.filename
+        if "/hfmem_widget/" not in frame.filename and frame.name not in WAYS_INTO_A_MODULE
     ]
     text = SIZE.sub("SIZE", str(error))
     return [type(error).__module__, type(error).__qualname__, re.sub(r"\\d+", "N", text), frames]

@@ -30,6 +30,12 @@ print(_j.dumps([[_d.asdict(one) for one in _told.rows], [_d.asdict(one) for one 
 """
 
 
+FORGET_NUMBERED = """
+Out.clear()
+for _name in [one for one in globals() if one[:1] == "_" and one[1:].isdigit()]: del globals()[_name]
+"""
+
+
 class Case(NamedTuple):
     """Cells that keep memory, and what is to be blamed for it."""
 
@@ -56,7 +62,7 @@ CASES = {
     ),
     "a graph that a hook packed": Case(
         (
-            "weight = torch.nn.Parameter(torch.ones(8))\npack = lambda one: ('packed', block())",
+            "weight = torch.nn.Parameter(torch.ones(8))\npack = lambda one: ('packed', block().to(one.device))",
             ("with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: 1 / 0):\n"
             "    loss = weight.exp().sum()"),
         ),
@@ -91,7 +97,7 @@ CASES = {
         20,
     ),
     "an output": Case(("block()", "1"), "Out[N]"),
-    "the last output alone": Case(("block()", "Out.clear(); del _2"), "_"),
+    "the last output alone": Case(("block()", FORGET_NUMBERED), "_"),
     "the last error": Case((IN_A_FUNCTION,), "the error of cell [N] → train() → activations"),
     "an error in a variable": Case(
         (
