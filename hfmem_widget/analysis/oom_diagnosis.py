@@ -91,6 +91,8 @@ def _growth(incident: Incident) -> Diagnosis | None:
 
 
 def _limit(incident: Incident) -> Diagnosis | None:
+    if incident.asked > incident.total > 0:
+        return None  # without a limit it would not fit either
     if incident.on_the_host:
         host = incident.host
         if not host.used + incident.asked > host.limit:

@@ -145,8 +145,11 @@ def _what_stays(release: Release, named: Named) -> list[str]:
         divisor, unit = unit_for(change.before)
         of = f"{number(freed, divisor)} of {number(change.before, divisor)} {unit}"
         sentence = f"{plain(device)}: freed {of}"
-        rows = [row for row in release.stays if row.device == device]
-        holders = ", ".join(f"{size_text(row.bytes)} by {named(row.path)}" for row in rows)
+        held: dict[str, int] = {}  # a model's weights and buffers are one name's
+        for row in release.stays:
+            if row.device == device:
+                held[row.path] = held.get(row.path, 0) + row.bytes
+        holders = ", ".join(f"{size_text(size)} by {named(path)}" for path, size in held.items())
         told.append(f"{sentence}; still held: {holders}." if holders else f"{sentence}.")
     return told
 

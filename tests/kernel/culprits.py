@@ -62,7 +62,8 @@ CASES = {
     ),
     "a graph that a hook packed": Case(
         (
-            "weight = torch.nn.Parameter(torch.ones(8))\npack = lambda one: ('packed', block().to(one.device))",
+            ("weight = torch.nn.Parameter(torch.ones(8))\n"
+            "pack = lambda one: ('packed', block().to(one.device))"),
             ("with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: 1 / 0):\n"
             "    loss = weight.exp().sum()"),
         ),

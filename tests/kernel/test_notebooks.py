@@ -118,3 +118,26 @@ def test_the_leak_notebook_finds_its_leak_and_who_holds_it() -> None:
     assert "loss.item() or loss.detach() lets go of the graph" in text
     assert "no name holds more than before" in text
     assert "0 findings" in text
+
+
+def test_the_notebook_about_running_out_says_why_and_lets_go() -> None:
+    """Two cells fail, each with its reason; the error's memory is named, let go and measured; the rest fits."""
+    notebook = run(NOTEBOOKS[4])
+    text = said(notebook)
+    errors = [
+        output.ename
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    ]
+
+    assert len(errors) == 2
+    assert "out of memory \u00b7" in text
+    assert "A limit: this process may " in text
+    assert "One huge request: 1.31 TiB in one piece" in text
+    assert "step 1" in text
+    assert "the error of cell [" in text
+    assert "errors released" in text
+    assert "eight at a time (baseline" in text
+    assert "went above its budget of 200.0 MiB" in text
+    assert not any(words in text for words in LEAK)

@@ -456,6 +456,16 @@ CASES = (
         ("Raise the limit (ulimit -v",),
     ),
     Case(
+        "CPU: more than the machine has, and a limit of the shell's besides",
+        incident(
+            asked=1000, free=60, total=64, device=HOST, origin="cpu", allocated=1,
+            host=HostLimit(8 * GIB, 6 * GIB),
+        ),
+        "huge",
+        ("Look at the shape, or do it in pieces",),
+        ("Raise the limit",),
+    ),
+    Case(
         "CPU: nothing left",
         incident(asked=4, free=0.5, total=64, device=HOST, origin="cpu", allocated=60),
         "full",
