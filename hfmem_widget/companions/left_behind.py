@@ -13,7 +13,7 @@ from hfmem_widget.holding import Holder, Holders, kernel_roots, scan
 from hfmem_widget.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import HELD, Finding, Sample, Session, Span
-from hfmem_widget.units import MIB, format_bytes, format_count, format_duration
+from hfmem_widget.units import MIB, format_bytes, format_count, format_counted, format_duration
 from hfmem_widget.view.facts import active_devices
 from hfmem_widget.view.live import QUICK
 
@@ -203,21 +203,26 @@ def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Findi
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:
     """Return the rows with all that one error keeps as one: it goes together, by one word."""
-    found: dict[str, Holder] = {}
+    groups: dict[str, list[Holder]] = {}
     for row in rows:
         match = _ERROR.match(row.path)
-        name = row.path if match is None else match[0]
-        before = found.get(f"{row.kind} {name}")
-        if match is not None and before is not None:
-            row = replace(  # noqa: PLW2901  (the two are one from here on)
-                row,
-                bytes=row.bytes + before.bytes,
-                tensors=row.tensors + before.tensors,
-                graph_bytes=row.graph_bytes + before.graph_bytes,
-                graphs=row.graphs + before.graphs,
-            )
-        found[f"{row.kind} {name}"] = replace(row, path=name)
-    return list(found.values())
+        groups.setdefault(row.path if match is None else match[0], []).append(row)
+    return [
+        one
+        for name, group in groups.items()
+        for one in ([_together(name, group)] if len(group) > 1 and _ERROR.match(name) else group)
+    ]
+
+
+def _together(name: str, rows: Sequence[Holder]) -> Holder:
+    return replace(
+        rows[0],
+        path=name,
+        bytes=sum(row.bytes for row in rows),
+        tensors=sum(row.tensors for row in rows),
+        graph_bytes=sum(row.graph_bytes for row in rows),
+        graphs=sum(row.graphs for row in rows),
+    )
 
 
 def _title(left: float, holding: Holding, *, is_sure: bool) -> str:
@@ -291,9 +296,7 @@ def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
             advice.append(
                 "%memfree outputs lets go of it; with a semicolon at its end a line has no output."
             )
-    looked = (
-        f"looking at {format_count(found.objects)} objects took {format_duration(found.seconds)}"
-    )
+    looked = f"looking at {format_counted(found.objects, 'object')} took {format_duration(found.seconds)}"
     return (*dict.fromkeys(advice), f"%memholders tells everything that is held ({looked}).")
 
 
