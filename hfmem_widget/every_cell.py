@@ -68,7 +68,8 @@ class EveryCell:
             below.append(bundle)
 
     def end(self) -> None:
-        """End the session."""
+        """End the session, and the cell that is open in it: nobody tells of its end any more."""
         with interrupts_deferred():
+            harmless(self.cell_ends, None, annotate=False)
             self._monitor.end(self.session)
             self._view.finish()

@@ -55,6 +55,11 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}" if math.isfinite(count) else NOT_AVAILABLE
 
 
+def format_counted(count: float, one: str) -> str:
+    """Return a count with its noun, such as ``1 object`` or ``1,024 objects``."""
+    return f"{format_count(count)} {one}" + ("" if count == 1 else "s")
+
+
 def format_change(before: float, after: float) -> str:
     """Return both readings in the unit of the larger, such as ``0.00 → 3.75 GiB``."""
     known = [value for value in (before, after) if math.isfinite(value)]

@@ -10,11 +10,13 @@ from hfmem_widget.analysis.moments import A_SECOND, A_STEP
 from hfmem_widget.analysis.trends import Trend, trends_of
 from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
-from hfmem_widget.units import format_bytes, format_count, format_duration, unit_for
+from hfmem_widget.units import KIB, MIB, format_bytes, format_count, format_duration, unit_for
 from hfmem_widget.units import number as in_units
 
 LAST_STEPS = 32
 """Steps of which the most that one needs is taken for what the next ones need."""
+
+_LEAST_IN_MIB = 0.1 * MIB
 
 _FAR_OFF = 100
 """Times as many moments as there were: what is full only later is not told."""
@@ -39,7 +41,7 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
     since = f"{format_duration(trend.start)}" if trend.what == A_SECOND else _since(trend)
     left = _left(session, trend.device) / trend.slope
     title = (
-        f"{allocated} grows by {format_bytes(trend.slope)} {trend.what}{_range(trend)} since {since}: "
+        f"{allocated} grows by {_per_moment(trend.slope)} {trend.what}{_range(trend)} since {since}: "
         f"{format_bytes(trend.grown)} so far"
     )
     unit = "seconds" if trend.what == A_SECOND else "steps" if trend.what == A_STEP else "more"
@@ -72,7 +74,7 @@ def guide_of(trend: Trend) -> Guide:
     return Guide(
         device=trend.device,
         kind="trend",
-        label=f"{format_bytes(trend.slope, signed=True)} {trend.what}",
+        label=f"+{_per_moment(trend.slope)} {trend.what}",
         start=trend.start,
         stop=trend.stop,
         first=trend.intercept + trend.slope * trend.first,
@@ -99,9 +101,19 @@ def _ordinal(count: str) -> str:
 
 def _range(trend: Trend) -> str:
     """Return the bounds where they read differently."""
-    divisor, name = unit_for(trend.high)
+    divisor, name = _unit_for(trend.high)
     low, high = in_units(trend.low, divisor), in_units(trend.high, divisor)
     return "" if low == high else f" (95 %: {low} to {high} {name})"
+
+
+def _per_moment(slope: float) -> str:
+    divisor, name = _unit_for(slope)
+    return f"{in_units(slope, divisor)} {name}"
+
+
+def _unit_for(size: float) -> tuple[float, str]:
+    """Return the unit that suits what a moment adds, which may be little where there are many."""
+    return unit_for(size) if size >= _LEAST_IN_MIB else (KIB, "KiB")
 
 
 def _left(session: Session, device: str) -> float:

@@ -160,7 +160,7 @@ def _spans(
         alike.setdefault((_root(span.id, spans), span.kind, label), []).append(span)
     for (root, kind, label), group in list(alike.items())[-MOST_RUNS:]:
         newest = group[-MOST_SPANS:]
-        what = f"\u201c{plain(label, _LABEL)}\u201d" if label else AGAIN[newest[0].kind]
+        what = f"per \u201c{plain(label, _LABEL)}\u201d" if label else AGAIN[newest[0].kind]
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(one.before, key) for one in newest])

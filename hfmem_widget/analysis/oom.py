@@ -185,15 +185,18 @@ class Diagnosis:
     cause : str
     sentence : str
         With the figures that it rests on.
+    is_sure : bool
+        False where the error says too little for more than a guess.
     """
 
     cause: Cause
     sentence: str
+    is_sure: bool = True
 
     @property
     def name(self) -> str:
         """The cause in a few words."""
-        return NAMES[self.cause]
+        return NAMES[self.cause] if self.is_sure else f"{NAMES[self.cause]}, probably"
 
 
 @dataclass(frozen=True, slots=True)

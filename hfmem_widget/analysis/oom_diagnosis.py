@@ -75,6 +75,7 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
         "huge",
         f"One huge request, probably: CUDA does not say how much was asked for, and {free}. It may also have "
         "been the machine's memory, to be pinned.",
+        is_sure=False,
     )
 
 
@@ -126,6 +127,7 @@ def _huge(incident: Incident) -> Diagnosis | None:
             "huge",
             "One huge request, probably: the error does not say how much was asked for, and "
             f"{size_text(incident.free)} of {size_text(there_is)} were free.",
+            is_sure=False,
         )
     held = sum(incident.part(name) for name in HELD)
     beside = there_is - held

@@ -180,7 +180,7 @@ def _goes_beyond(y: Floats, begin: int) -> bool:
 
 def _slows_down(x: Floats, y: Floats, begin: int) -> bool:
     """Return whether it rose faster before some moment than since."""
-    if begin == 0:
+    if x[begin] == x[0]:  # of readings, several may be of one instant
         return False
     before = (y[begin] - y[0]) / (x[begin] - x[0])
     return bool(before > (y[-1] - y[begin]) / (x[-1] - x[begin]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,6 +71,8 @@ class Budget:
         # A sample is compared on the poller's thread, a step's peak on the training's.
         self._lock = threading.Lock()
         self._over = False
+        self._told_before: frozenset[str] = frozenset()
+        self._held_back: Crossing | None = None
         self._was_asked = False
         self._alone = True
         self._ended_after = 0
@@ -79,6 +81,7 @@ class Budget:
         """Look at every sample, and at every step's peak, from now on."""
         del monitor
         self._session, self._root, self._began = session, span.id, span.start
+        self._told_before = frozenset(self._above_since_earlier(session, span))
         self._compare(session, span.before, "at the start")
         session.subscribe(self._look)
         session.on_step(self._step_ended)
@@ -95,6 +98,10 @@ class Budget:
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Complete the warning by what is known now: the exact peak, and whether a training was ended."""
+        if self._ended_after and self._crossing is None and self._held_back is not None:
+            # An earlier cell has warned, but nobody has told yet what that came to here.
+            self._told_before = frozenset()
+            self._cross(session, self._held_back)
         for device, peak in self._peaks(session, span):
             self._cross(session, Crossing(device.key, "between samples", peak))
         before, crossing = self._finding, self._crossing
@@ -143,11 +150,22 @@ class Budget:
             return
         self._over = True
         with self._lock:
+            if crossing.device in self._told_before:
+                self._held_back = self._held_back or crossing
+                return
             if self._crossing is not None:
                 return
             self._crossing = crossing
         self._finding = self._told(crossing, math.nan)
         session.findings.append(self._finding)
+
+    def _above_since_earlier(self, session: Session, span: Span) -> Iterator[str]:
+        """Yield the devices that are above it still, of which an earlier cell of the session has warned."""
+        for one in session.findings:
+            device = str(one.evidence.get("device"))
+            is_same = one.kind == "budget" and one.evidence.get("budget") == round(self._budget)
+            if is_same and session.value(span.before, f"{device}/allocated") > self._budget:
+                yield device
 
     def _peaks(self, session: Session, span: Span) -> list[tuple[Device, float]]:
         keys = ((device, f"{device.key}/allocated") for device in self._devices(session))

@@ -230,7 +230,7 @@ def _title(left: float, holding: Holding, *, is_sure: bool) -> str:
     names = [_name(row, size, alone=len(holding) == 1 and is_sure) for row, size in holding]
     size = format_bytes(left)
     if not is_sure:
-        return f"{size} left behind; most is held now by {_listed(names)}"
+        return f"{size} left behind; most of what is there now is held by {_listed(names)}"
     if told >= NEARLY_ALL * left:
         return f"{size} left behind is held by {_listed(names)}"
     return f"{size} left behind, of which {format_bytes(told)} is held by {_listed(names)}"
@@ -241,6 +241,8 @@ def _grown(row: Holder, known: Known, *, is_all_new: bool) -> int | None:
     begins = _FIRST_NAME.match(row.path)
     if is_all_new or (begins is not None and begins[0] in known.new):
         return row.bytes
+    if begins is not None and begins[0] == row.path and row.tensors == 1 and not row.graph_bytes:
+        return 0  # the same tensor as before: it has not come, and it does not grow
     return None if known.seen is None else row.bytes - known.seen.get(_key(row), 0)
 
 

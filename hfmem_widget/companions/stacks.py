@@ -53,7 +53,8 @@ class StacksCompanion:
         self._when_imported = WhenImported({"torch": lambda _: self._history.look(imported=True)})
         self._tracks = False
         self._tracked: Tracked | None = None
-        self._recorded: Recorded | None = None
+        self._has_collected = False
+        self._found: Stacks | None = None
 
     def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
         """Begin to record what can be recorded already, and wait for the rest."""
@@ -78,32 +79,36 @@ class StacksCompanion:
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Return the table and the picture; nothing but a note where nothing was recorded."""
-        if session.stacks is None:
+        # What the session has may be of an earlier cell.
+        if not self._has_collected:
             self._collect(session)
-        if session.stacks is None:
+        if self._found is None:
             return {}
-        found = session.stacks
-        session.stacks = found.with_peaks(
-            tuple(_beside_the_ledger(one, span.peaks) for one in found.peaks)
+        session.stacks = self._found.with_peaks(
+            tuple(_beside_the_ledger(one, span.peaks) for one in self._found.peaks)
         )
         from hfmem_widget.view.stacks import stacks_bundle
 
-        return stacks_bundle(session.stacks)
+        return stacks_bundle(_since(span.start, session.stacks))
 
     def _on_tick(self, session: Session) -> None:
         del session
         self._history.look()
 
     def _collect(self, session: Session) -> None:
+        self._has_collected = True
         recorded = self._history.end() if self._with_cuda else None
+        tracked, self._tracked = self._tracked, None
         if recorded is not None:
-            session.stacks = _of_allocator(recorded, session)
-        elif self._tracked is not None:
-            session.stacks = _of_operators(self._tracked, session)
-        if self._history.obstacle:
-            session.notes.append(self._history.obstacle)
-        elif session.stacks is None:
-            session.notes.append(TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH)
+            self._found = _of_allocator(recorded, session)
+        elif tracked is not None:
+            self._found = _of_operators(tracked, session)
+        session.stacks = self._found or session.stacks
+        note = self._history.obstacle
+        if not note and self._found is None:
+            note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
+        if note and note not in session.notes:
+            session.notes.append(note)
 
 
 def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
@@ -161,6 +166,16 @@ def _live_peak(
 
 def _seconds(time_us: int | None, session: Session) -> float:
     return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
+
+
+def _since(start: float, stacks: Stacks) -> Stacks:
+    """Return them with seconds from a second of the session on: a cell may be one of many in it."""
+    peaks = (
+        replace(one, time=one.time - start, since=max(0.0, one.since - start))
+        for one in stacks.peaks
+    )
+    recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - start))
+    return stacks.with_peaks(tuple(peaks), recording)
 
 
 def _beside_the_ledger(one: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:

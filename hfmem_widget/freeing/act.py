@@ -12,7 +12,7 @@ from typing import Any
 from hfmem_widget.freeing.request import Request
 from hfmem_widget.holding.kept import GONE, Slot
 from hfmem_widget.labels import plain
-from hfmem_widget.units import format_count
+from hfmem_widget.units import format_counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def carry_out(request: Request) -> Done:
             steps.append(f"{name} released")
         if request.collect:
             # What lies in a cycle goes now, and what the allocator got back can be returned next.
-            steps.append(f"{format_count(gc.collect())} unreachable objects collected")
+            steps.append(f"{format_counted(gc.collect(), 'unreachable object')} collected")
         if request.empty_cache and _cuda_is_up():
             sys.modules["torch"].cuda.empty_cache()
             steps.append("CUDA's cache emptied")

@@ -105,7 +105,8 @@ def _output(name: str, shell: Any) -> Sequence[Slot]:
     kept = outputs_kept(shell)
     # Those that are wanted by name, and every other that has the same object.
     number = (match[1] or match[2]) if match is not None else ""
-    named = [slot for slot in kept if slot.name in {f"Out[{number}]", f"_{number}"}]
+    names = {f"Out[{number}]", f"_{number}"} if number else {name}
+    named = [slot for slot in kept if slot.name in names]
     same = {id(slot.value()) for slot in named}
     return [slot for slot in kept if id(slot.value()) in same]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import keyword
-import math
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from hfmem_widget.faults import harmless, warn
 from hfmem_widget.history import History
 from hfmem_widget.labels import plain
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.units import parse_bytes
+from hfmem_widget.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -407,8 +406,9 @@ def _budget(text: str) -> float | None:
     if not text:
         return None
     size = parse_bytes(text)
-    if math.isnan(size):
-        message = f"--budget is a size such as 20GiB or 500MiB, not {plain(text)!r}"
+    # Less than a tensor's worth is a slip: 20 for 20GiB.
+    if not size >= MIB:
+        message = f"--budget is a size such as 20GiB or 500MiB, with its unit, not {plain(text)!r}"
         raise UsageError(message)
     return size
 

@@ -187,9 +187,9 @@ class Stacks:
         """True where the snapshot was kept."""
         return bool(self._pickled)
 
-    def with_peaks(self, peaks: tuple[LivePeak, ...]) -> Stacks:
-        """Return the same with other peaks."""
-        return Stacks(peaks, self.recording, self._pickled)
+    def with_peaks(self, peaks: tuple[LivePeak, ...], recording: Recording | None = None) -> Stacks:
+        """Return the same with other peaks, and another recording if one is given."""
+        return Stacks(peaks, recording or self.recording, self._pickled)
 
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
         """Return what was live at a device's peak by source line, module or operator, biggest first.

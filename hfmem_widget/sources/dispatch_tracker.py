@@ -154,6 +154,8 @@ class OperatorTracker:
                 self._look(args, None)
                 if kwargs:
                     self._look(kwargs.values(), None)
+        except RecursionError:
+            pass  # the user's own frames leave no room for ours here
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's operator)
             self._give_up(error)
         self._seconds += time.thread_time() - began
@@ -168,6 +170,8 @@ class OperatorTracker:
             self._operators += 1
             self._note_gone()
             self._look((found,), name)
+        except RecursionError:
+            pass  # the user's own frames leave no room for ours here
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's operator)
             self._give_up(error)
         self._seconds += time.thread_time() - began
@@ -245,7 +249,19 @@ def _name_of(func: Any) -> str:
 
 
 def without_frames_of_ours(error: BaseException) -> None:
-    """Take our frames out of an error's traceback: the user's code called operators, not us."""
+    """Take our frames out of the tracebacks of an error and of those it came from: we called no operator."""
+    waiting, seen = [error], {id(error)}
+    while waiting:
+        one = waiting.pop()
+        _without_frames_of_ours(one)
+        group = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        for other in (one.__cause__, one.__context__, *group):
+            if other is not None and id(other) not in seen:
+                seen.add(id(other))
+                waiting.append(other)
+
+
+def _without_frames_of_ours(error: BaseException) -> None:
     before, entry = None, error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code.co_filename not in OUR_FILES:

@@ -48,7 +48,11 @@ def mode_class(torch: Any) -> Any:
         ) -> Any:
             __tracebackhide__ = True  # IPython leaves out frames that have this
             name = self.tracker.before(func, args, kwargs)
-            found = func(*args, **(kwargs or {}))
+            try:
+                found = func(*args, **(kwargs or {}))
+            except BaseException as error:
+                _without_the_way(error)
+                raise
             self.tracker.after(name, found)
             return found
 
@@ -64,6 +68,16 @@ def mode_class(torch: Any) -> Any:
             return True
 
     return FollowOperators
+
+
+def _without_the_way(error: BaseException) -> None:
+    """Take out of an error's traceback this mode's frame, and the one in which torch calls an operator."""
+    way = error.__traceback__
+    inside = way.tb_next if way is not None else None
+    if inside is not None and inside.tb_frame.f_code.co_filename.endswith("_ops.py"):
+        inside = inside.tb_next
+    # Raised again by a bare `raise`, it goes on from here without this frame.
+    error.__traceback__ = inside
 
 
 def seconds_of_the_way(torch: Any) -> float:

@@ -38,8 +38,7 @@ def findings_html(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> str:
     first, rest = findings[:in_sight], findings[in_sight:MOST]
     folded = ""
     if rest:
-        summary = f"{len(rest)} more {'finding' if len(rest) == 1 else 'findings'}"
-        folded = _folded(summary, "".join(map(_finding, rest)), "margin:4px 0 0")
+        folded = _folded(_more(len(rest)), "".join(map(_finding, rest)), "margin:4px 0 0")
     return f'<div style="margin:9px 0 0">{"".join(map(_finding, first))}{folded}</div>'
 
 
@@ -47,7 +46,11 @@ def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> lis
     """Return the findings as lines of plain text."""
     told = [f"  {MARKS[one.severity][2]}: {sentence(one.title)}" for one in findings[:in_sight]]
     more = len(findings) - len(told)
-    return [*told, f"  {more} more"] if more > 0 else told
+    return [*told, f"  {_more(more)}"] if more > 0 else told
+
+
+def _more(count: int) -> str:
+    return f"{count} more {'finding' if count == 1 else 'findings'}"
 
 
 def _finding(finding: Finding) -> str:

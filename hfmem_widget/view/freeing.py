@@ -14,6 +14,7 @@ from hfmem_widget.units import (
     format_bytes,
     format_change,
     format_count,
+    format_counted,
     format_duration,
     number,
     unit_for,
@@ -181,9 +182,8 @@ def _gpus_first(device: str) -> tuple[bool, str]:
 
 
 def _cost(release: Release) -> str:
-    looked = (
-        f"{format_count(release.objects)} objects looked at in {format_duration(release.seconds)}"
-    )
+    objects = format_counted(release.objects, "object")
+    looked = f"{objects} looked at in {format_duration(release.seconds)}"
     return (
         f"{looked}; {release.bound}, so what would be free is not certain"
         if release.bound

@@ -7,7 +7,7 @@ from html import escape
 
 from hfmem_widget.holding.model import Holder, Holders, Remainder
 from hfmem_widget.labels import plain
-from hfmem_widget.units import MIB, format_count, format_duration
+from hfmem_widget.units import MIB, format_count, format_counted, format_duration
 from hfmem_widget.view.table_parts import (
     BOX,
     PATH_LENGTH,
@@ -57,9 +57,8 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
 
 
 def _cost(holders: Holders) -> str:
-    looked = (
-        f"{format_count(holders.objects)} objects looked at in {format_duration(holders.seconds)}"
-    )
+    objects = format_counted(holders.objects, "object")
+    looked = f"{objects} looked at in {format_duration(holders.seconds)}"
     return f"{looked}; {holders.bound}" if holders.bound else looked
 
 

@@ -12,7 +12,7 @@ from hfmem_widget.analysis.fragmentation_words import place_name, sentences
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Part
 from hfmem_widget.session.segments import MemoryMap, Segment
-from hfmem_widget.units import MIB, format_bytes, format_count, format_duration
+from hfmem_widget.units import MIB, format_bytes, format_count, format_counted, format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.memory_map_rows import ROWS
 from hfmem_widget.view.memory_map_svg import STEP, picture_html
@@ -112,7 +112,7 @@ def _groups_of(title: str, found: MemoryMap) -> list[_Group]:
 def _cost(moments: Moments) -> str:
     blocks = sum(len(segment.blocks) for _, found in moments for segment in found.segments)
     seconds = sum(found.seconds for _, found in moments)
-    return f"{format_count(blocks)} blocks read in {format_duration(seconds)}"
+    return f"{format_counted(blocks, 'block')} read in {format_duration(seconds)}"
 
 
 def _heading(group: _Group) -> tuple[str, str]:

@@ -99,7 +99,7 @@ def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:
     assert [boxes(chart) for chart in charts] == before
     found = Panel(lab).element.locator(".hfmem-cell-found")
     assert found.count() == 1
-    assert OVER in found.inner_text()
+    found.filter(has_text=OVER).wait_for()
 
     lab.run_cell(3)
     card = lab.cell(3).locator(".jp-OutputArea-output").last

@@ -121,7 +121,7 @@ def test_the_leak_notebook_finds_its_leak_and_who_holds_it() -> None:
 
 
 def test_the_notebook_about_running_out_says_why_and_lets_go() -> None:
-    """Two cells fail, each with its reason; the error's memory is named, let go and measured; the rest fits."""
+    """Two cells fail, each with its reason; the error's memory is named, let go, measured; the rest fits."""
     notebook = run(NOTEBOOKS[4])
     text = said(notebook)
     errors = [

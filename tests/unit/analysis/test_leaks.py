@@ -249,7 +249,7 @@ def test_blocks_of_one_label_are_compared() -> None:
     session = stage.finish()
     (finding,) = leaks(session, session.spans[0])
 
-    assert "grows by 64.0 MiB “answer” since the 3rd: 576.0 MiB so far" in finding.title
+    assert "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far" in finding.title
 
 
 def test_a_loop_without_spans_is_told_by_its_optimizers_steps() -> None:

@@ -86,7 +86,10 @@ def test_plain_text_has_a_line_for_each() -> None:
     session, span = with_findings(*(finding(number) for number in range(4)))
     first, *lines = card_bundle(session, span, with_chart=True)["text/plain"].splitlines()
     assert first.startswith('memwatch "fine-tune"')
-    assert lines == [*(f"  warning: Number {at} took 1.25 GiB." for at in range(3)), "  1 more"]
+    assert lines == [
+        *(f"  warning: Number {at} took 1.25 GiB." for at in range(3)),
+        "  1 more finding",
+    ]
 
 
 def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
@@ -95,7 +98,7 @@ def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
     assert re.findall(r"Number \d", in_sight(bundle["text/html"])) == ["Number 2"]
     assert bundle["text/plain"].splitlines()[1:] == [
         "  critical: Number 2 took 1.25 GiB.",
-        "  1 more",
+        "  1 more finding",
     ]
 
 
