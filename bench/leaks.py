@@ -13,7 +13,7 @@ import time
 import measure  # noqa: F401  (puts the checkout on the path)
 import numpy as np
 
-from hfmem_widget.analysis.trends import trend_in
+from hfmem_widget.analysis.leaking.trends import trend_in
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.units import MIB, format_bytes
 from tests.unit.analysis.leak_noise import GROWING, STILL, readings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hfmem_widget.analysis.holes import holes
-from hfmem_widget.analysis.leaks import leaks
+from hfmem_widget.analysis.leaking.leaks import leaks
 from hfmem_widget.session import Finding, Session, Span
 
 Check = Callable[[Session, Span], Iterable[Finding]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.leaks import guide_of
-from hfmem_widget.analysis.trends import trends_of
+from hfmem_widget.analysis.leaking.leaks import guide_of
+from hfmem_widget.analysis.leaking.trends import trends_of
 from hfmem_widget.session import Guide, Session
 
 

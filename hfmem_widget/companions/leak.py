@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hfmem_widget.analysis.leaks import leaks
+from hfmem_widget.analysis.leaking.leaks import leaks
 from hfmem_widget.holding import Holder, Holders, kernel_roots, scan
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import Monitor

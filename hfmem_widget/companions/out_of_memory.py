@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hfmem_widget.analysis.oom import Advice, Diagnosis, HostLimit, Incident, ModelFacts
-from hfmem_widget.analysis.oom_advice import advise
-from hfmem_widget.analysis.oom_diagnosis import diagnose
-from hfmem_widget.analysis.oom_errors import about_memory, out_of_memory
-from hfmem_widget.analysis.oom_incident import belongs_to, incident_of
-from hfmem_widget.analysis.oom_texts import OutOfMemoryText
-from hfmem_widget.analysis.oom_words import caught_finding, finding_of
 from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.shortage.advice import advise
+from hfmem_widget.analysis.shortage.diagnosis import diagnose
+from hfmem_widget.analysis.shortage.errors import about_memory, out_of_memory
+from hfmem_widget.analysis.shortage.incident import belongs_to, incident_of
+from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, HostLimit, Incident, ModelFacts
+from hfmem_widget.analysis.shortage.texts import OutOfMemoryText
+from hfmem_widget.analysis.shortage.words import caught_finding, finding_of
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor import Monitor
 from hfmem_widget.session import Finding, Sample, Session, Span

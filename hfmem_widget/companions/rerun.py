@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hfmem_widget.analysis.leaking.reruns import reruns
 from hfmem_widget.analysis.record import Record
-from hfmem_widget.analysis.reruns import reruns
 from hfmem_widget.monitor import Monitor
 from hfmem_widget.session import Session, Span
 

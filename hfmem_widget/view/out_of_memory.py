@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from hfmem_widget.analysis.oom import Advice, Diagnosis, Incident
-from hfmem_widget.analysis.oom_sizes import size_text
-from hfmem_widget.analysis.oom_words import WHO, batch, where
-from hfmem_widget.analysis.techniques import MEASURED_ON, SOURCE
+from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, Incident
+from hfmem_widget.analysis.shortage.sizes import size_text
+from hfmem_widget.analysis.shortage.techniques import MEASURED_ON, SOURCE
+from hfmem_widget.analysis.shortage.words import WHO, batch, where
 from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session.shortage import LiveBlocks
 from hfmem_widget.units import MIB, format_count

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.oom import Incident
-from hfmem_widget.analysis.oom_sizes import size_text
 from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.analysis.shortage.model import Incident
+from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.labels import for_html
 from hfmem_widget.session import Part
 from hfmem_widget.view import palette

@@ -15,10 +15,10 @@ import torch
 import torch.utils._python_dispatch as dispatch
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.analysis.leaks import finding_of, guide_of
-from hfmem_widget.analysis.moments import Moments
-from hfmem_widget.analysis.oom import Diagnosis
-from hfmem_widget.analysis.trends import Trend, trend_in
+from hfmem_widget.analysis.leaking.leaks import finding_of, guide_of
+from hfmem_widget.analysis.leaking.moments import Moments
+from hfmem_widget.analysis.leaking.trends import Trend, trend_in
+from hfmem_widget.analysis.shortage.model import Diagnosis
 from hfmem_widget.companions import ending
 from hfmem_widget.companions import out_of_memory as oom
 from hfmem_widget.companions.budget import Budget

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.moments import A_STEP, Moments
+from hfmem_widget.analysis.leaking.moments import A_STEP, Moments
 from hfmem_widget.units import MIB
 
 Draw = Callable[[np.random.Generator, int], Any]

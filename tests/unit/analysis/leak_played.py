@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import hfmem_widget
-from hfmem_widget.analysis.trends import Trend, trends_of
+from hfmem_widget.analysis.leaking.trends import Trend, trends_of
 from tests.unit.analysis.leak_cases import CASES, Case, Loop
 from tests.unit.analysis.leak_mirror import mirrored, on_the_host
 

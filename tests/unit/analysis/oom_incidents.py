@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hfmem_widget.analysis.oom import HostLimit, Incident, ModelFacts
 from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.analysis.shortage.model import HostLimit, Incident, ModelFacts
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Part, Sample, Span, SpanKind
 from hfmem_widget.session.shortage import Blocks, LiveBlocks
 from hfmem_widget.units import GIB, MIB

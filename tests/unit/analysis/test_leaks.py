@@ -9,9 +9,9 @@ import pytest
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.guides import guides_of
-from hfmem_widget.analysis.leaks import leaks
-from hfmem_widget.analysis.moments import moments_of
-from hfmem_widget.analysis.trends import trend_in, trends_of
+from hfmem_widget.analysis.leaking.leaks import leaks
+from hfmem_widget.analysis.leaking.moments import moments_of
+from hfmem_widget.analysis.leaking.trends import trend_in, trends_of
 from hfmem_widget.session import DeviceSteps, Finding, Guide, Sample, Session, StepGroup
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.testing.stage import Stage

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis.oom import NAMES, Incident
-from hfmem_widget.analysis.oom_advice import MOST, advise
-from hfmem_widget.analysis.oom_diagnosis import diagnose
-from hfmem_widget.analysis.oom_sizes import size_text
-from hfmem_widget.analysis.oom_texts import Origin
-from hfmem_widget.analysis.oom_words import WHO, finding_of
-from hfmem_widget.analysis.techniques import SOURCE, TECHNIQUES, Technique
+from hfmem_widget.analysis.shortage.advice import MOST, advise
+from hfmem_widget.analysis.shortage.diagnosis import diagnose
+from hfmem_widget.analysis.shortage.model import NAMES, Incident
+from hfmem_widget.analysis.shortage.sizes import size_text
+from hfmem_widget.analysis.shortage.techniques import SOURCE, TECHNIQUES, Technique
+from hfmem_widget.analysis.shortage.texts import Origin
+from hfmem_widget.analysis.shortage.words import WHO, finding_of
 from hfmem_widget.units import GIB
 from tests.unit.analysis.oom_incidents import CASES, GPU, Case, spans
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.oom_diagnosis import diagnose
-from hfmem_widget.analysis.oom_incident import belongs_to, incident_of
-from hfmem_widget.analysis.oom_texts import OutOfMemoryText, read_text
+from hfmem_widget.analysis.shortage.diagnosis import diagnose
+from hfmem_widget.analysis.shortage.incident import belongs_to, incident_of
+from hfmem_widget.analysis.shortage.texts import OutOfMemoryText, read_text
 from hfmem_widget.session import Device, Sample, Session
 from hfmem_widget.session.shortage import Shortage
 from hfmem_widget.sources.shortages import ShortageObserver

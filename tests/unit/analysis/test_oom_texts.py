@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis.oom_errors import MOST_ERRORS, out_of_memory
-from hfmem_widget.analysis.oom_texts import read_text
+from hfmem_widget.analysis.shortage.errors import MOST_ERRORS, out_of_memory
+from hfmem_widget.analysis.shortage.texts import read_text
 from tests.unit.analysis.oom_corpus import CORPUS, NOT_ABOUT_MEMORY, NUMPY, Said
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch.cuda"})

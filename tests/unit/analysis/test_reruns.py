@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from hfmem_widget.analysis.leaking.reruns import reruns
 from hfmem_widget.analysis.record import DeviceRecord, Record
-from hfmem_widget.analysis.reruns import reruns
 from hfmem_widget.keeping import record_of
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.testing.stage import Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmem_widget.analysis.slope import Floats, goes_on, theil_sen, thinned, without_size
+from hfmem_widget.analysis.leaking.slope import Floats, goes_on, theil_sen, thinned, without_size
 
 
 def x(count: int = 60) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.leaks import leaks
+from hfmem_widget.analysis.leaking.leaks import leaks
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.companions import companions_for, leak
 from hfmem_widget.companions.leak import LeakHolder, with_holder

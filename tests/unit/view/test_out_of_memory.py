@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hfmem_widget.analysis.oom import Incident
-from hfmem_widget.analysis.oom_advice import advise
-from hfmem_widget.analysis.oom_diagnosis import diagnose
+from hfmem_widget.analysis.shortage.advice import advise
+from hfmem_widget.analysis.shortage.diagnosis import diagnose
+from hfmem_widget.analysis.shortage.model import Incident
 from hfmem_widget.session import Device
 from hfmem_widget.session.shortage import LiveBlocks
 from hfmem_widget.units import GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from hfmem_widget.analysis.oom_texts import OutOfMemoryText, read_text
+from hfmem_widget.analysis.shortage.texts import OutOfMemoryText, read_text
 
 MOST_ERRORS = 16
 """Of a chain of errors, so many are looked at."""

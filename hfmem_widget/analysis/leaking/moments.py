@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hfmem_widget.analysis.slope import Floats
+from hfmem_widget.analysis.leaking.slope import Floats
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Session, Span
 from hfmem_widget.session.model import SpanKind

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.analysis.oom import Advice, Cause, Incident, Rule
-from hfmem_widget.analysis.oom_diagnosis import OTHERS_FROM
-from hfmem_widget.analysis.oom_places import in_attention, in_loss
-from hfmem_widget.analysis.oom_sizes import size_text
+from hfmem_widget.analysis.shortage.diagnosis import OTHERS_FROM
+from hfmem_widget.analysis.shortage.model import Advice, Cause, Incident, Rule
+from hfmem_widget.analysis.shortage.places import in_attention, in_loss
+from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.units import GIB, MIB, format_count
 
 VARIES_FROM = 1.5

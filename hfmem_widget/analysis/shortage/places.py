@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hfmem_widget.analysis.oom import Incident
+from hfmem_widget.analysis.shortage.model import Incident
 
 NEAR = 14
 """How many of the innermost functions tell what asked: the wrappers of a module's call lie between them."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hfmem_widget.analysis.moments import A_SECOND, A_STEP, Moments, moments_of
-from hfmem_widget.analysis.slope import (
+from hfmem_widget.analysis.leaking.moments import A_SECOND, A_STEP, Moments, moments_of
+from hfmem_widget.analysis.leaking.slope import (
     LEAST_RISE_AT_END,
     LEAST_WHERE_SLOWER,
     Floats,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hfmem_widget.analysis.oom import Incident
-from hfmem_widget.analysis.oom_texts import ON_THE_HOST, OutOfMemoryText
 from hfmem_widget.analysis.parts import Read, parts_of
 from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.shortage.model import Incident
+from hfmem_widget.analysis.shortage.texts import ON_THE_HOST, OutOfMemoryText
 from hfmem_widget.session import HELD, Anatomy, Device, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.shortage import Shortage

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hfmem_widget.analysis.oom_texts import (
+from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.shortage.texts import (
     BESIDE_THE_ALLOCATOR,
     ON_THE_HOST,
     Origin,
 )
-from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.shortage import Blocks

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from hfmem_widget.analysis.moments import A_SECOND, A_STEP
-from hfmem_widget.analysis.trends import Trend, trends_of
+from hfmem_widget.analysis.leaking.moments import A_SECOND, A_STEP
+from hfmem_widget.analysis.leaking.trends import Trend, trends_of
 from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
 from hfmem_widget.units import KIB, MIB, format_bytes, format_count, format_duration, unit_for

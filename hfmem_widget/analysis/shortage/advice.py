@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.oom import Advice, Diagnosis, Incident
-from hfmem_widget.analysis.oom_remedies import REMEDIES, left_behind
-from hfmem_widget.analysis.oom_savings import SAVINGS
+from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, Incident
+from hfmem_widget.analysis.shortage.remedies import REMEDIES, left_behind
+from hfmem_widget.analysis.shortage.savings import SAVINGS
 
 MOST = 5
 

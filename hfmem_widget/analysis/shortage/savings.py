@@ -6,8 +6,8 @@ told as a share, from where it was measured.
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.oom import Advice, Incident, Rule
-from hfmem_widget.analysis.oom_places import (
+from hfmem_widget.analysis.shortage.model import Advice, Incident, Rule
+from hfmem_widget.analysis.shortage.places import (
     checkpointed,
     evaluating,
     gathering,
@@ -16,8 +16,8 @@ from hfmem_widget.analysis.oom_places import (
     in_optimizer,
     training,
 )
-from hfmem_widget.analysis.oom_sizes import size_text
-from hfmem_widget.analysis.techniques import TECHNIQUES, Technique
+from hfmem_widget.analysis.shortage.sizes import size_text
+from hfmem_widget.analysis.shortage.techniques import TECHNIQUES, Technique
 from hfmem_widget.units import format_count
 
 DOMINATES_FROM = 0.35

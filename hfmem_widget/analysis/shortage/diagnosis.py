@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.oom import Diagnosis, Incident
-from hfmem_widget.analysis.oom_places import gathering, pinning
-from hfmem_widget.analysis.oom_sizes import size_text
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, ON_THE_HOST
+from hfmem_widget.analysis.shortage.model import Diagnosis, Incident
+from hfmem_widget.analysis.shortage.places import gathering, pinning
+from hfmem_widget.analysis.shortage.sizes import size_text
 
 GROWN_FROM = 0.15
 """From which share of what there is on growth is what filled it."""

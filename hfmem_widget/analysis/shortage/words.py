@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hfmem_widget.analysis.oom import Advice, Diagnosis, Incident
-from hfmem_widget.analysis.oom_sizes import size_text
-from hfmem_widget.analysis.oom_texts import Origin
+from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, Incident
+from hfmem_widget.analysis.shortage.sizes import size_text
+from hfmem_widget.analysis.shortage.texts import Origin
 from hfmem_widget.session import Finding, Span
 from hfmem_widget.session.shortage import Shortage
 from hfmem_widget.units import format_count
