@@ -224,7 +224,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
 
 def _end_if_asked(args: Any, state: Any, control: Any) -> None:
-    if ending.should_end(state.global_step, alone=args.world_size == 1):
+    is_last = 0 < state.max_steps <= state.global_step
+    if ending.should_end(state.global_step, alone=args.world_size == 1, is_last=is_last):
         control.should_save = True
         control.should_training_stop = True
 

@@ -132,7 +132,7 @@ class Budget:
             crossing = Crossing(device.key, "between samples", peak, seconds, step.label)
             self._cross(session, crossing)
 
-    def _should_end(self, step: int, *, alone: bool) -> bool:
+    def _should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
         session = self._session
         if session is None:
             return False
@@ -140,7 +140,7 @@ class Budget:
         _ = session.open_spans
         over, self._over = self._over, False
         self._was_asked, self._alone = True, self._alone and alone
-        if not (over and alone):
+        if not over or not alone or is_last:
             return False
         self._ended_after = self._ended_after or step
         return True

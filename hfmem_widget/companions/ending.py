@@ -11,8 +11,11 @@ from typing import Protocol
 class Ask(Protocol):
     """Decides at the end of a training's step whether the training is to end."""
 
-    def __call__(self, step: int, *, alone: bool) -> bool:
-        """Return whether it is to end after a step; `alone` if it is of one process."""
+    def __call__(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
+        """Return whether it is to end after a step; `alone` if it is of one process.
+
+        After the last step it ends in any case.
+        """
         ...
 
 
@@ -30,7 +33,7 @@ def forget(ask: Ask) -> None:
         _asked.remove(ask)
 
 
-def should_end(step: int, *, alone: bool) -> bool:
+def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
     """Return whether a training is to end after a step, because somebody who watches says so."""
-    answers = [ask(step, alone=alone) for ask in tuple(_asked)]
+    answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(_asked)]
     return any(answers)

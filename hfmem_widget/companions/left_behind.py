@@ -166,7 +166,7 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
 
 
 def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
-    """Return who holds what was left behind, or None where no name holds enough of it.
+    """Return who holds what was left behind, or None where it was looked for to the end and no name does.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Findi
         holding = [(row, row.bytes) for row, size in grown.items() if size is None]
         holding = [(row, size) for row, size in holding if size >= enough]
     if not holding:
-        return None
+        return _not_found(left, found, span_id)
     holding = sorted(holding, key=lambda one: -one[1])[:MOST_NAMED]
     evidence = {
         "device": left.device,
@@ -199,6 +199,16 @@ def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Findi
     }
     title = _title(left.bytes, holding, is_sure=is_sure)
     return Finding("left behind", "info", title, evidence, _advice(holding, found), span_id)
+
+
+def _not_found(left: LeftBehind, found: Holders, span_id: int) -> Finding | None:
+    """Return that nobody was found before the search ended early; None where it went to its end."""
+    if not found.bound:
+        return None
+    title = f"{format_bytes(left.bytes)} left behind; who holds it was not found at a glance"
+    evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": found.seconds}
+    advice = f"%memholders looks longer ({found.bound})."
+    return Finding("left behind", "info", title, evidence, (advice,), span_id)
 
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:

@@ -34,8 +34,8 @@ def heap() -> float:
     return session.latest("cpu/allocated")
 
 
-def trained(folder: Path, **options: Any) -> tuple[Session, Any, Finding]:
-    trainer = make_trainer(folder, kind=Grows, num_train_epochs=4, max_steps=8)
+def trained(folder: Path, steps: int = 8, **options: Any) -> tuple[Session, Any, Finding]:
+    trainer = make_trainer(folder, kind=Grows, num_train_epochs=4, max_steps=steps)
     with hfmem_widget.watch(quiet=True, budget=heap() + SPARE, **options) as session:
         trainer.train()
     (finding,) = [one for one in session.findings if one.kind == "budget"]
@@ -55,6 +55,14 @@ def test_the_training_ends_after_the_step_and_its_checkpoint_is_there(tmp_path: 
     resumed = make_trainer(tmp_path, num_train_epochs=4, max_steps=8)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert resumed.state.global_step == 8
+
+
+def test_a_training_that_is_over_anyway_was_not_ended(tmp_path: Path) -> None:
+    """It crosses the budget in its last step, after which nothing was left to be ended."""
+    _, trainer, finding = trained(tmp_path, steps=3, stop=True)
+
+    assert trainer.state.global_step == 3
+    assert "ended" not in finding.title
 
 
 def test_without_stop_it_is_a_warning_alone(tmp_path: Path) -> None:

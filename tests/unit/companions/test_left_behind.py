@@ -261,3 +261,14 @@ def test_what_one_error_keeps_is_told_as_one() -> None:
     assert title(left(), *rows, row("kept", 0.2 * GIB), new=("kept",)) == (
         "1.00 GiB left behind is held by the error of cell [4] (819.2 MiB) and kept (204.8 MiB)"
     )
+
+
+def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
+    """A heap of a million objects may be too large for a glance."""
+    early = Holders((), seconds=0.3, objects=300_000, bound="the search ended early, for time")
+    finding = named(left(), early, Known(), 1)
+
+    assert finding is not None
+    assert finding.title == "1.00 GiB left behind; who holds it was not found at a glance"
+    assert finding.advice == ("%memholders looks longer (the search ended early, for time).",)
+    assert named(left(), Holders((), seconds=0.1, objects=1000), Known(), 1) is None
