@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 PYTEST := $(PY) -m pytest -q
+# Two processes, a file in one of them: the browser tests, of which each wants both cores, run one after the other.
+IN_TWO := -n 2 --dist loadfile
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
@@ -49,10 +51,10 @@ test-js: setup ## the front end's tests
 	@$(NPM) test --silent --prefix js
 
 test-python: setup ## unit and contract tests, and those beside a real Trainer
-	@$(PYTEST) tests/unit tests/contract tests/trainer
+	@$(PYTEST) $(IN_TWO) tests/unit tests/contract tests/trainer
 
 test-kernel: setup ## tests that drive a real ipykernel
-	@$(PYTEST) tests/kernel
+	@$(PYTEST) $(IN_TWO) tests/kernel
 
 test-browser: setup ## tests that drive a real JupyterLab in Chromium
 	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST) tests/browser
