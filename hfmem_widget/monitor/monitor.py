@@ -16,7 +16,7 @@ from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.register import HAS_ENDED, Register
 from hfmem_widget.monitor.rhythm import Rhythm, back_off
-from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, NOTHING_KNOWN, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import Watched
@@ -415,7 +415,7 @@ class Monitor:
         now = self._clock()
         self.ledger.install()
         peaks, readings = self._look(now)
-        row = self.sampler.poll(readings_of_all(readings))
+        row = self.sampler.poll(readings_of_all(readings) if readings else NOTHING_KNOWN)
         self._late.enter_all()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
@@ -435,6 +435,10 @@ class Monitor:
         return watched.append(row, self._clock() - watched.origin if time is None else time)
 
     def _adopt(self, watched: Watched) -> None:
+        version = self.sampler.version
+        if watched.version == version:
+            return
+        watched.version = version
         watched.adopt(self.sampler)
         # Whoever comes first shows a sentence; a session begun later does not repeat it.
         for sentence in self.sampler.take_notes():

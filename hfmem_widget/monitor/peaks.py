@@ -103,7 +103,7 @@ class Window:
         By series key, once it has ended.
     """
 
-    __slots__ = ("_at_edge", "at_open", "bounded", "flawed", "peaks")
+    __slots__ = ("_at_edge", "_told", "at_open", "bounded", "flawed", "peaks")
 
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded
@@ -112,6 +112,7 @@ class Window:
         self.at_open: dict[tuple[int, str], tuple[float, float]] = {}
         """Current and peak value when a bounded window was opened."""
         self._at_edge: Readings = {}
+        self._told: tuple[Sequence[float], bool] = ((), False)
 
     def edge_at(self, readings: Readings) -> None:
         """Remember what was read at its newest edge."""
@@ -121,6 +122,11 @@ class Window:
         """Return what was read at its newest edge, once: another reading of that instant is not needed."""
         readings, self._at_edge = self._at_edge, {}
         return readings
+
+    def is_news(self, highs: Sequence[float]) -> bool:
+        """Return whether the highs, or how well they are known, differ from those of the last look."""
+        before, self._told = self._told, (highs, self.flawed)
+        return self._told != before
 
 
 class PeakLedger:
@@ -236,18 +242,25 @@ class PeakLedger:
 
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
-        return self.look()[0]
+        with self._lock:
+            self._read_in()
+            return {one: self._named(one, self._windows.since(one)) for one in self._windows}
 
     def look(self) -> tuple[dict[Window, Peaks], Readings]:
-        """Return `so_far`, and the readings that it rests on."""
+        """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
         with self._lock:
-            self.fold()
-            readings = {one: self._stats(one) for one in self._allocator.devices()}
-            for device, stats in readings.items():
-                if _in_use(stats):
-                    self._note(device, stats)
-            named = {one: self._named(one, self._windows.since(one)) for one in self._windows}
-        return named, readings
+            readings = self._read_in()
+            highs = {one: self._windows.since(one) for one in self._windows}
+            news = {one: self._named(one, own) for one, own in highs.items() if one.is_news(own)}
+        return news, readings
+
+    def _read_in(self) -> Readings:
+        self.fold()
+        readings = {one: self._stats(one) for one in self._allocator.devices()}
+        for device, stats in readings.items():
+            if _in_use(stats):
+                self._note(device, stats)
+        return readings
 
     def forget_windows(self) -> None:
         """Drop all windows and who holds the lock: for a forked child."""

@@ -27,8 +27,8 @@ walking the heap takes 0.15 ms (1,300 free pieces that are in no cache), and a s
 FULLEST_SHARE = 0.05
 """The same where a step or one of its parts begins: a high of the part before it is not its own."""
 
-BESIDE_PERIOD = 0.15
-"""Seconds between looks at the host while CUDA is up: it is then the lesser of two, and a third of a tick."""
+BESIDE_PERIOD = 0.45
+"""Seconds between looks at the host while CUDA is up: it is then the lesser of two."""
 
 STALE_AFTER = 1.0
 """Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
@@ -41,11 +41,9 @@ NOTHING_KNOWN: Known = {}
 
 @dataclass(slots=True)
 class _Reader:
-    """One source, and which columns of the row are its own."""
+    """One source, and what was last read of it."""
 
     source: Source
-    columns: list[int] = field(default_factory=list)
-    devices: tuple[Device, ...] = ()
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()
     latest_at: float = -1e300
@@ -60,6 +58,25 @@ class _Reader:
         self.name, self.blocks = self.source.name, self.source.blocks
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How the values of one source after the other become a row; replaced whole when series appear.
+
+    Attributes
+    ----------
+    adopted : tuple
+        The devices and the series of each source, to see by identity whether it has new ones.
+    columns : tuple of tuple of int
+        For each source, which columns of a row are its own.
+    order : tuple of int
+        For each column of a row, where it stands among the values of one source after the other.
+    """
+
+    adopted: tuple[tuple[tuple[Device, ...], tuple[Series, ...]], ...]
+    columns: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+
+
 class Sampler:
     """Reads sources into rows whose columns only ever grow, at the end.
 
@@ -68,6 +85,14 @@ class Sampler:
     sources : sequence of Source
     clock : callable, optional
         Monotonic seconds.
+
+    Attributes
+    ----------
+    devices : tuple of Device
+    series : tuple of Series
+        Of the columns of a row.
+    version : int
+        Rises whenever these have changed, or a source has said something.
     """
 
     def __init__(
@@ -75,12 +100,12 @@ class Sampler:
     ) -> None:
         self.devices: tuple[Device, ...] = ()
         self.series: tuple[Series, ...] = ()
-        self._faults: list[str] = []
+        self.version = 0
+        self._said: list[str] = []
         self._clock = clock
         self._readers = [_Reader(source) for source in sources]
-        self._order: tuple[int, ...] = ()
-        """For each column of a row, where it stands among the values of one source after the other."""
-        self._layout = threading.Lock()
+        self._layout = _Layout((((), ()),) * len(sources), ((),) * len(sources), ())
+        self._adopting = threading.Lock()
 
     def poll(self, known: Known = NOTHING_KNOWN) -> tuple[float, ...]:
         """Read every source once; for the poller's thread. `known` is as in `edge`."""
@@ -103,7 +128,7 @@ class Sampler:
 
     def replace_locks(self) -> None:
         """Forget who holds which lock: for a forked child, where those threads do not exist."""
-        self._layout = threading.Lock()
+        self._adopting = threading.Lock()
         for reader in self._readers:
             reader.busy = threading.Lock()
 
@@ -118,10 +143,10 @@ class Sampler:
         now = self._clock()
         oldest = now - STALE_AFTER
         read: list[Sequence[float]] = []
-        for reader in self._readers:
+        for reader, own in zip(self._readers, self._layout.columns, strict=True):
             values = known.get(reader.name)
             # Devices that its source has not seen yet come in by a reading of its own.
-            if values is None or len(values) != len(reader.columns):
+            if values is None or len(values) != len(own):
                 if not at_edge:
                     is_due = now - reader.latest_at >= reader.period
                 elif reader.blocks:
@@ -132,71 +157,83 @@ class Sampler:
                     self._read(reader)
                 values = values or (reader.latest if reader.latest_at >= oldest else ())
             read.append(values)
-        # The poller and the user's thread may both come here while a device appears.
-        with self._layout:
-            self._follow_sources()
-            row: list[float] = []
-            for reader, values in zip(self._readers, read, strict=True):
-                width = len(reader.columns)
-                row += values if len(values) == width else _fitted(values, width)
-            return tuple(map(row.__getitem__, self._order))
+        layout = self._layout_now()
+        row: list[float] = []
+        for values, own in zip(read, layout.columns, strict=True):
+            row += values if len(values) == len(own) else _fitted(values, len(own))
+        return tuple(map(row.__getitem__, layout.order))
 
     def _read(self, reader: _Reader) -> None:
+        if reader.failed:
+            return
         # A call that hangs keeps its lock for as long: whoever comes next goes on without it.
-        patience = 0 if reader.blocks else READ_TIMEOUT
-        if reader.failed or not reader.busy.acquire(timeout=patience):
+        busy = reader.busy
+        if not busy.acquire(blocking=False) and (
+            reader.blocks or not busy.acquire(timeout=READ_TIMEOUT)
+        ):
             return
         try:
             started = self._clock()
             reader.latest = reader.source.read(started)
             reader.latest_at = self._clock()
             reader.cost = reader.latest_at - started
+            self._listen(reader)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             reader.failed = True
             reader.latest = ()
-            self._faults.append(
+            self._say(
                 f"Reading {reader.source.name} failed ({type(error).__name__}: {error}); "
                 "the other figures are unaffected. Please report this."
             )
         finally:
-            reader.busy.release()
+            busy.release()
 
-    def _follow_sources(self) -> None:
-        for reader in self._readers:
+    def _layout_now(self) -> _Layout:
+        layout = self._layout
+        for reader, (devices, series) in zip(self._readers, layout.adopted, strict=True):
             source = reader.source
-            if source.devices is not reader.devices or len(source.series) != len(reader.columns):
-                break
-        else:
-            return
-        series = list(self.series)
-        for reader in self._readers:
-            reader.devices = reader.source.devices
-            for new in reader.source.series[len(reader.columns) :]:
-                reader.columns.append(len(series))
-                series.append(new)
-        for reader in self._readers:
-            if reader.name == HostSource.name and self._cuda_is_up():
-                reader.period = BESIDE_PERIOD
-        self.series = tuple(series)
-        places = [column for reader in self._readers for column in reader.columns]
-        self._order = tuple(sorted(range(len(places)), key=places.__getitem__))
-        self.devices = merge_devices([reader.devices for reader in self._readers])
+            if source.series is not series or source.devices is not devices:
+                return self._adopt()
+        return layout
+
+    def _adopt(self) -> _Layout:
+        # The poller and the user's thread may both come here while a device appears.
+        with self._adopting:
+            series = list(self.series)
+            columns = []
+            adopted = tuple((one.source.devices, one.source.series) for one in self._readers)
+            for (_, known), own in zip(adopted, self._layout.columns, strict=True):
+                new = known[len(own) :]
+                columns.append((*own, *range(len(series), len(series) + len(new))))
+                series += new
+            self.series = tuple(series)
+            self.devices = merge_devices([devices for devices, _ in adopted])
+            places = [column for own in columns for column in own]
+            order = tuple(sorted(range(len(places)), key=places.__getitem__))
+            self._layout = layout = _Layout(adopted, tuple(columns), order)
+            self.version += 1
+            for reader in self._readers:
+                if reader.name == HostSource.name and self._cuda_is_up():
+                    reader.period = BESIDE_PERIOD
+            return layout
 
     def _cuda_is_up(self) -> bool:
-        return any(one.devices and one.name == TorchCudaSource.name for one in self._readers)
+        return any(one.source.devices and one.name == TorchCudaSource.name for one in self._readers)
 
     def take_notes(self) -> list[str]:
         """Return what the sources have had to say since the last time."""
-        new: list[str] = []
-        for reader in self._readers:
-            said = reader.source.notes
-            if len(said) > reader.notes_taken:
-                new += said[reader.notes_taken :]
-                reader.notes_taken = len(said)
-        if self._faults:
-            new += self._faults
-            self._faults = []
-        return new
+        said, self._said = self._said, []
+        return said
+
+    def _listen(self, reader: _Reader) -> None:
+        notes = reader.source.notes
+        if len(notes) > reader.notes_taken:
+            self._say(*notes[reader.notes_taken :])
+            reader.notes_taken = len(notes)
+
+    def _say(self, *sentences: str) -> None:
+        self._said += sentences
+        self.version += 1
 
 
 def _age_at_edge(reader: _Reader, known: Known, share: float | None) -> float:

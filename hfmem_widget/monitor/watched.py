@@ -48,6 +48,7 @@ class Watched:
     late: dict[int, Span] = field(default_factory=dict)
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
+    version: int = -1
     based_on: int | None = None
     """The span of which it is known what nothing explained when it began."""
     _bases: dict[int, float] = field(default_factory=dict)

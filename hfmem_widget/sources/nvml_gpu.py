@@ -22,8 +22,11 @@ METRICS: Final = (
 )
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
-SLOW_INTERVAL: Final = 1.0
-"""Seconds between looks at the process list while nothing changes."""
+BUSY_INTERVAL: Final = 1.0
+"""Seconds between looks at how busy a GPU is, over as long as the driver averages it."""
+
+UNCHANGED_INTERVAL: Final = 5.0
+"""Seconds between looks at the process list while the device's use stays the same."""
 
 LOOKING_SHARE: Final = 0.01
 """Of the time, what these looks may take where the device's use changes from tick to tick: a look takes 10 µs
@@ -92,10 +95,12 @@ class Gpu:
         self._clock = clock
         self._context = NOT_AVAILABLE
         self._knows_v2 = True
-        self._slow_due = -math.inf
+        self._busy = NOT_AVAILABLE
+        self._busy_due = -math.inf
+        self._process = self._others = NOT_AVAILABLE
+        self._list_due = -math.inf
         self._change_due = -math.inf
         self._used_then = 0.0
-        self._slow: Sequence[float] = (NOT_AVAILABLE,) * 4
         if handle is not None:
             self._describe()
 
@@ -109,14 +114,19 @@ class Gpu:
         except self._nvml.NVMLError as error:
             self._take(error)
         # CUDA loads its libraries piece by piece: what they took is known when the use has changed.
-        if now >= self._slow_due or (abs(used - self._used_then) > 0 and now >= self._change_due):
+        if now >= self._list_due or (abs(used - self._used_then) > 0 and now >= self._change_due):
             started = self._clock()
-            self._slow = self._read_slowly(used)
-            self._slow_due = now + SLOW_INTERVAL
+            self._share_out(used)
+            self._list_due = now + UNCHANGED_INTERVAL
             self._change_due = now + (self._clock() - started) / LOOKING_SHARE
             self._used_then = used
+        if now >= self._busy_due:
+            self._busy = self._unless_missing(self._utilization)
+            self._busy_due = now + BUSY_INTERVAL
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
-        return NOTHING if self.handle is None else (used, reserve, *self._slow)
+        if self.handle is None:
+            return NOTHING
+        return used, reserve, self._process, self._others, self._busy, self._context
 
     def _describe(self) -> None:
         nvml = self._nvml
@@ -158,7 +168,8 @@ class Gpu:
             )
         return memory
 
-    def _read_slowly(self, used: float) -> Sequence[float]:
+    def _share_out(self, used: float) -> None:
+        """Tell whose it is what is in use."""
         reserved = self._reserved(self.uuid)
         process = self._unless_missing(self._own_bytes)
         # Two figures of different instants would make a context that breathes with the allocator.
@@ -166,8 +177,7 @@ class Gpu:
             self._context = max(process - reserved, 0.0) if process > 0 else process
         self.unexplained = math.isnan(process) and not self.listed and used > _CONTEXT_BYTES
         # Taken together with the process' share: with an older one, the others' would jump about.
-        others = max(used - process, 0.0)
-        return process, others, self._unless_missing(self._utilization), self._context
+        self._process, self._others = process, max(used - process, 0.0)
 
     def _own_bytes(self) -> float:
         for kind in ("Compute", "Graphics", "MPSCompute"):

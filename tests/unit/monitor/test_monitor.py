@@ -11,8 +11,9 @@ import pytest
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.monitor import Monitor, Sampler
 from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Peak, Series
+from hfmem_widget.session import HELD, Device, Peak, Series, Session
 from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
 from hfmem_widget.testing import FakeSource
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
@@ -253,7 +254,7 @@ def test_a_source_that_breaks_is_noted_once_and_the_others_go_on(bench: Bench) -
 
 def test_a_sentence_is_said_to_the_first_session_only(bench: Bench) -> None:
     """A later session does not repeat what an earlier one has shown."""
-    bench.driver.notes.append("No driver.")
+    bench.host.notes.append("No driver.")
     first = bench.monitor.begin(WatchOptions())
     bench.monitor.end(first)
     second = bench.monitor.begin(WatchOptions())
@@ -476,3 +477,15 @@ def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
 
     assert not monitor.polling
     assert session.timeline.samples >= 2
+
+
+def test_a_row_older_than_the_series_is_taken() -> None:
+    """What was read before another thread told of new series is appended all the same."""
+    session = Session()
+    watched = Watched(session, WatchOptions(), 0.0)
+    metrics = ("allocated", *HELD, "unattributed")
+    session.adopt([Device("cpu", "host")], [Series("cpu", metric, metric) for metric in metrics])
+    watched.rebase([10.0, 4.0, 0.0, 0.0, 0.0, math.nan])
+
+    assert watched.append([10.0], 1.0).values[0] == 10.0
+    assert watched.append([12.0, 4.0, 0.0, 0.0, 0.0, math.nan], 2.0).values[-1] == 6.0

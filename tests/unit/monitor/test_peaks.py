@@ -166,6 +166,21 @@ def test_peaks_so_far_need_no_reset() -> None:
     assert allocator.resets == resets
 
 
+def test_a_look_tells_only_of_windows_whose_peaks_have_changed() -> None:
+    """A training on its plateau has nothing new to be told of, twice a second; a higher peak has."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    first, again = ledger.look()[0], ledger.look()[0]
+    allocator.free(allocator.alloc(9 * MIB))
+    higher = ledger.look()[0]
+
+    assert first[window][KEY].value == 8 * MIB
+    assert again == {}
+    assert higher[window][KEY].value == 9 * MIB
+
+
 def test_uninstalling_says_so_if_the_users_peak_reads_lower_now() -> None:
     """The one trace a ledger can leave is told in a sentence."""
     allocator = FakeAllocator()

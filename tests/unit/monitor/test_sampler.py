@@ -130,7 +130,7 @@ def test_fewer_values_than_series_are_filled_up(sampler: Sampler, torch: FakeSou
     assert row[2] == 3.0
 
 
-def test_the_host_is_read_at_every_second_tick_while_cuda_is_up(
+def test_the_host_is_read_at_every_fifth_tick_while_cuda_is_up(
     sampler: Sampler, host: FakeSource, torch: FakeSource, clock: FakeClock
 ) -> None:
     """Beside a GPU the host's figures change more rarely; the GPU's are read at every tick."""
@@ -139,7 +139,7 @@ def test_the_host_is_read_at_every_second_tick_while_cuda_is_up(
         clock.advance(0.1)
         sampler.poll()
 
-    assert (host.reads - hosts, torch.reads - gpus) == (5, 10)
+    assert (host.reads - hosts, torch.reads - gpus) == (2, 10)
 
 
 def test_without_a_gpu_the_host_is_read_at_every_tick(host: FakeSource, clock: FakeClock) -> None:

@@ -248,15 +248,15 @@ def test_an_id_of_an_outer_namespace_is_ours(tmp_path: Path) -> None:
     assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
 
 
-def test_the_process_list_is_read_once_a_second(proc: Path) -> None:
-    """Memory is read every tick; processes and utilisation, while nothing changes, once a second."""
+def test_what_costs_more_is_read_less_often(proc: Path) -> None:
+    """Memory is read every tick, utilisation once a second, the processes every 5 s while nothing changes."""
     watched = Watched([FakeGpu()], proc)
-    for tick in range(21):
+    for tick in range(101):
         watched(tick / 10)
 
-    assert watched.nvml.calls["MemoryInfo"] == 21 + 1
+    assert watched.nvml.calls["MemoryInfo"] == 101 + 1
+    assert watched.nvml.calls["UtilizationRates"] == 11
     assert watched.nvml.calls["ComputeRunningProcesses_v3"] == 3
-    assert watched.nvml.calls["UtilizationRates"] == 3
 
 
 def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> None:
