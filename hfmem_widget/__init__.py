@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from hfmem_widget.comparing import compare
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
     from hfmem_widget.forecast.fit import fit
+    from hfmem_widget.forecast.model import Fit, Forecast
     from hfmem_widget.forecast.room import max_memory
     from hfmem_widget.freeing import free
     from hfmem_widget.held import holders
+    from hfmem_widget.holding.growth import Growth
     from hfmem_widget.holding.model import Holders
     from hfmem_widget.holding.release import Release
     from hfmem_widget.mapping import memory_map
@@ -33,10 +35,13 @@ if TYPE_CHECKING:
         Series,
         Session,
         Span,
+        Steps,
         Timeline,
     )
     from hfmem_widget.session.segments import MemoryMap
-    from hfmem_widget.spans import span
+    from hfmem_widget.session.stacks import Stacks
+    from hfmem_widget.spans import SpanScope, span
+    from hfmem_widget.stretch import Watch
     from hfmem_widget.trainer import MemoryCallback
     from hfmem_widget.watching import watch
 
@@ -47,6 +52,9 @@ _HOMES = {
     "Comparison": "analysis.comparison",
     "Device": "session",
     "Finding": "session",
+    "Fit": "forecast.model",
+    "Forecast": "forecast.model",
+    "Growth": "holding.growth",
     "HFMemError": "errors",
     "Holders": "holding.model",
     "MemoryCallback": "trainer",
@@ -60,7 +68,11 @@ _HOMES = {
     "Session": "session",
     "SourceUnavailable": "errors",
     "Span": "session",
+    "SpanScope": "spans",
+    "Stacks": "session.stacks",
+    "Steps": "session",
     "Timeline": "session",
+    "Watch": "stretch",
     "WatchOptions": "options",
     "WatchStateError": "errors",
     "compare": "comparing",
@@ -78,6 +90,9 @@ __all__ = [
     "Comparison",
     "Device",
     "Finding",
+    "Fit",
+    "Forecast",
+    "Growth",
     "HFMemError",
     "Holders",
     "MemoryCallback",
@@ -91,7 +106,11 @@ __all__ = [
     "Session",
     "SourceUnavailable",
     "Span",
+    "SpanScope",
+    "Stacks",
+    "Steps",
     "Timeline",
+    "Watch",
     "WatchOptions",
     "WatchStateError",
     "compare",
@@ -105,11 +124,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # a type checker would take it for a promise that every name is there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -83,7 +83,9 @@ def _records(subject: Subject) -> tuple[Record, ...]:
         return _history().find(str(subject))
     sessions = [subject] if isinstance(subject, Session) else list(subject)
     if not sessions or not all(isinstance(one, Session) for one in sessions):
-        message = "what is compared as one is a sequence of sessions, and not an empty one"
+        message = (
+            "several runs of the same are given as a sequence of sessions, with at least one in it"
+        )
         raise OptionError(message)
     return tuple(
         record_of(session, whole(session), label=session.label, run=run)

@@ -37,6 +37,8 @@ def memory_map(device: str = "") -> MemoryMap:
     reader = SegmentReader()
     there = reader.devices()
     if device and device not in there:
-        message = f"there is no map of {plain(device)!r}; there is one of {', '.join(there)}"
+        message = (
+            f"there is no memory map for {plain(device)!r}; there is one for {', '.join(there)}"
+        )
         raise OptionError(message)
     return reader.read(device)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.labels import plain
+from hfmem_widget.units import MIB, parse_bytes
 
 SHORTEST_INTERVAL = 0.01
 LONGEST_INTERVAL = 3600.0
+
+LEAST_BUDGET = MIB
+"""Less is a slip: 20 for 20GiB."""
+
+ADDRESSABLE = 2**63
+
+_SWITCHES = ("chart", "panel", "quiet", "ledger", "resident_peak", "stop", "stacks", "memory_map")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class WatchOptions:
         Take the exact peak of the resident set by resetting the kernel's mark, which also resets what
         ``resource.getrusage`` calls ``ru_maxrss``.
     budget : float or None
-        Bytes; a warning is given once where more than that is allocated on a device.
+        Bytes, 1 MiB or more; a warning is given once where more than that is allocated on a device.
     stop : bool
         End a Trainer's training at the end of the step in which the budget was crossed.
     stacks : bool
@@ -72,7 +81,16 @@ class WatchOptions:
             raise OptionError(_interval_message(interval))
         if not (math.isfinite(interval) and SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL):
             raise OptionError(_interval_message(interval))
-        self._check_budget()
+        object.__setattr__(self, "devices", device_keys(self.devices))
+        object.__setattr__(self, "budget", budget_in_bytes(self.budget))
+        for name in _SWITCHES:
+            value: object = getattr(self, name)
+            if not isinstance(value, bool):
+                message = f"{name} is True or False, not {plain(repr(value))}"
+                raise OptionError(message)
+        if self.stop and self.budget is None:
+            message = "stop needs a budget to stop at"
+            raise OptionError(message)
 
     def check_devices(self, known: tuple[str, ...]) -> None:
         """Raise `OptionError` if a device was asked for that is not among those `known`."""
@@ -81,22 +99,55 @@ class WatchOptions:
                 message = f"there is no device {plain(device)!r} here; there is {', '.join(known)}"
                 raise OptionError(message)
 
-    def _check_budget(self) -> None:
-        budget: object = self.budget
-        if budget is None:
-            if self.stop:
-                message = "stop needs a budget at which to stop"
-                raise OptionError(message)
-            return
-        message = f"budget is a number of bytes above zero, not {plain(budget)}"
-        if isinstance(budget, bool) or not isinstance(budget, (int, float)):
+
+def budget_in_bytes(budget: object) -> float | None:
+    """Return a budget in bytes, given as such or as a size such as "20GiB"; None where there is none.
+
+    Raises
+    ------
+    OptionError
+        If it is neither; the message says what is allowed.
+    """
+    if budget is None:
+        return None
+    size = parse_bytes(budget, of="budget") if isinstance(budget, str) else budget
+    if (
+        isinstance(size, bool)
+        or not isinstance(size, (int, float))
+        or not LEAST_BUDGET <= size < ADDRESSABLE
+    ):
+        message = (
+            "budget is a size with its unit, such as '20GiB', or a number of bytes, 1 MiB or more; "
+            f"not {plain(repr(budget))}"
+        )
+        raise OptionError(message)
+    return size
+
+
+def device_keys(devices: object) -> tuple[str, ...]:
+    """Return the keys of devices, given one by one or in one text, separated by commas; none means all.
+
+    Raises
+    ------
+    OptionError
+        If they are no texts; the message says what is allowed.
+    """
+    if devices is None:
+        return ()
+    if isinstance(devices, str):
+        return tuple(key.strip() for key in devices.split(",") if key.strip())
+    keys = tuple(devices) if isinstance(devices, Iterable) else (devices,)
+    for key in keys:
+        if not isinstance(key, str):
+            message = (
+                f"devices are given by name, such as 'cuda:0' or 'cpu', not {plain(repr(key))}"
+            )
             raise OptionError(message)
-        if not (math.isfinite(budget) and budget > 0):
-            raise OptionError(message)
+    return keys
 
 
 def _interval_message(interval: object) -> str:
     return (
-        f"interval is seconds between samples, from {SHORTEST_INTERVAL:g} to "
+        f"interval is the number of seconds between samples, from {SHORTEST_INTERVAL:g} to "
         f"{LONGEST_INTERVAL:g}, not {plain(interval)}"
     )

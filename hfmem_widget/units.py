@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 import re
 
+from hfmem_widget.errors import OptionError
+from hfmem_widget.labels import plain
+
 KIB = 1024.0
 MIB = 1024.0**2
 GIB = 1024.0**3
@@ -88,9 +91,27 @@ def format_duration(seconds: float) -> str:
 
 _SIZES = {"": 1.0, "b": 1.0, "kib": KIB, "mib": MIB, "gib": GIB}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmg]ib|b|)", re.IGNORECASE)
+_OTHER_UNIT = re.compile(r"([\d.]+) *([kmg])b?", re.IGNORECASE)
 
 
-def parse_bytes(text: str) -> float:
-    """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``; NaN if it is none."""
+def parse_bytes(text: str, of: str) -> float:
+    """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
+
+    Parameters
+    ----------
+    text : str
+    of : str
+        The option it is given for, as the message names it.
+
+    Raises
+    ------
+    OptionError
+        If it is no size; the message says what is.
+    """
     match = _SIZE.fullmatch(text.strip())
-    return math.nan if match is None else float(match[1]) * _SIZES[match[2].lower()]
+    if match is None:
+        other = _OTHER_UNIT.fullmatch(text.strip())
+        hint = f"; did you mean {other[1]}{other[2].upper()}iB?" if other else ""
+        message = f"{of} is a size such as 20GiB, 500MiB or 64KiB, not {plain(text)!r}{hint}"
+        raise OptionError(message)
+    return float(match[1]) * _SIZES[match[2].lower()]

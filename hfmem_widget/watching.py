@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.errors import OptionError
@@ -15,10 +16,9 @@ from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import shared_monitor
 from hfmem_widget.optimizers import follow_optimizers
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
 from hfmem_widget.session import Session
 from hfmem_widget.stretch import Follow, Watch, running_shell
-from hfmem_widget.units import parse_bytes
 from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def watch(
     *,
     label: str = "",
     interval: float = 0.1,
-    devices: Sequence[str] = (),
+    devices: str | Sequence[str] | None = None,
     chart: bool = True,
     panel: bool = True,
     quiet: bool = False,
@@ -52,7 +52,8 @@ def watch(
     ----------
     subject : str, torch.nn.Module or transformers.Trainer, optional
         A label; or a model, of which every forward pass in the block is a span of its own; or a Trainer,
-        which from now on watches its own trainings wherever nothing else does.
+        which from now on watches its own trainings in this very way, wherever nothing else does. Neither is
+        kept alive.
     optimizer : torch.optim.Optimizer, optional
         One whose states are counted from the start; otherwise an optimizer is found at its first step, or
         among the notebook's variables.
@@ -60,8 +61,8 @@ def watch(
         What to call it; shown as plain text.
     interval : float, optional
         Seconds between samples, from 0.01 to 3600.
-    devices : sequence of str, optional
-        Only these, such as ``["cuda:0"]``; all by default.
+    devices : str or sequence of str, optional
+        Only these, such as "cuda:0", "cuda:0,cpu" or ``["cuda:0", "cpu"]``; all by default.
     chart : bool, optional
         Whether to show a chart.
     panel : bool, optional
@@ -75,7 +76,8 @@ def watch(
         Take the exact peak of the resident set, by resetting the kernel's mark of it. This also resets
         what ``resource.getrusage`` calls ``ru_maxrss``.
     budget : float or str, optional
-        Warn once, when more than these bytes are allocated on a device; or a size such as "20GiB".
+        Warn once, when more than this is allocated on a device: a size such as "20GiB", or a number, which
+        is bytes.
     stop : bool, optional
         End a Trainer's training at the end of the step that crossed the budget.
     stacks : bool, optional
@@ -91,7 +93,8 @@ def watch(
     Raises
     ------
     OptionError
-        If a value is not one of those allowed; on entering, if a device is not there.
+        If a value is not one of those allowed, or a label is given twice; on entering, and with a Trainer
+        at once, if a device is not there.
 
     Examples
     --------
@@ -104,17 +107,19 @@ def watch(
     options = WatchOptions(
         label=label or name,
         interval=interval,
-        devices=tuple(devices),
+        devices=device_keys(devices),
         chart=chart,
         panel=panel,
         quiet=quiet,
         ledger=ledger,
         resident_peak=resident_peak,
-        budget=parse_bytes(budget) if isinstance(budget, str) else budget,
+        budget=budget_in_bytes(budget),
         stop=stop,
         stacks=stacks,
         memory_map=memory_map,
     )
+    if _is_trainer(subject):
+        _give_callback(subject, options, label)
     return Watch(
         options,
         monitor=shared_monitor(),
@@ -139,24 +144,41 @@ def read_once(label: str = "now") -> Session:
 
 
 def _understood(subject: object, label: str) -> tuple[str, Follow | None]:
-    """Return what to call a subject, and what follows it; a Trainer is given its callback here."""
+    """Return what to call a subject, and what follows it where that is not a callback."""
     if isinstance(subject, str):
+        if subject and label:
+            message = (
+                f"the label is given twice, as {plain(subject)!r} and as label={plain(label)!r}"
+            )
+            raise OptionError(message)
         return subject, None
     name = plain(type(subject).__name__)
-    if hasattr(subject, "add_callback") and hasattr(subject, "callback_handler"):
-        _give_callback(subject, label)
+    if _is_trainer(subject):
         return name, None
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(subject, torch.nn.Module):
-        from hfmem_widget.training import Forwards
+        from hfmem_widget.training import forwards_of
 
-        return name, lambda monitor, session: Forwards(monitor, session, subject)
+        return name, forwards_of(subject)
     message = f"watch() takes a label, a torch module or a Trainer, not {name}"
     raise OptionError(message)
 
 
-def _give_callback(trainer: Any, label: str) -> None:
-    from hfmem_widget.trainer import MemoryCallback
+def _is_trainer(subject: object) -> bool:
+    return hasattr(subject, "add_callback") and hasattr(subject, "callback_handler")
 
-    if not any(isinstance(one, MemoryCallback) for one in trainer.callback_handler.callbacks):
-        trainer.add_callback(MemoryCallback(label=label))
+
+def _give_callback(trainer: Any, options: WatchOptions, label: str) -> None:
+    """Have a Trainer's own trainings watched as the options say, under the label that was given, if any."""
+    from hfmem_widget.trainer import MemoryCallback, callback_of
+
+    if options.devices:
+        # Nobody enters this watch, so nobody would be told of a device that is not there.
+        monitor = shared_monitor()
+        with interrupts_deferred():
+            monitor.end(monitor.begin(options))
+    own = callback_of(trainer)
+    if own is None:
+        trainer.add_callback(MemoryCallback(options=replace(options, label=label)))
+    else:
+        own.options = replace(options, label=label or own.options.label)

@@ -49,10 +49,10 @@ def compare(
         If there is nothing to compare, or no such device or baseline; the message says what there is.
     """
     if not runs:
-        message = "compare one cell at least"
+        message = "there is nothing to compare: give at least one cell"
         raise OptionError(message)
     if len(runs) > MOST_CELLS:
-        message = f"{len(runs)} cells are too many to tell apart; compare {MOST_CELLS} at most"
+        message = f"{len(runs)} cells are too many to tell apart; compare at most {MOST_CELLS}"
         raise OptionError(message)
     if baseline and baseline not in runs:
         message = f"{plain(baseline)!r} is not among those compared: {', '.join(map(repr, runs))}"

@@ -160,7 +160,9 @@ class LiveMemoryMap:
         return found
 
     def _reserved_now(self, session: Session) -> float:
-        return sum(session.latest(f"{device}/reserved") for device in self._highest.devices)
+        # The allocator may have a device that the session has not read yet.
+        newest = session.last_sample
+        return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
 
     def _rate(self, now: float) -> float:
         """Return the bytes a second that may be sent: as if nobody had looked since the cell began."""

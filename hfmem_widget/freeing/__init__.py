@@ -108,7 +108,13 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
 
 def _changes(before: Session, after: Session) -> tuple[Change, ...]:
     return tuple(
-        Change(one.device, one.metric, one.label, before.latest(one.key), after.latest(one.key))
+        Change(
+            one.device,
+            one.metric,
+            one.label,
+            before.value(before.last_sample, one.key),  # a device may have come meanwhile
+            after.latest(one.key),
+        )
         for one in after.series
         if one.metric in (_ON_A_GPU if ":" in one.device else _ON_THE_HOST)
     )

@@ -10,10 +10,10 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.history import HOW_TO_WATCH
 from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import usage_errors
 
 if TYPE_CHECKING:
     from hfmem_widget.predicting import Prediction
@@ -34,22 +34,22 @@ class MemanatomyMagics(ReportMagics):
         "moment",
         nargs="?",
         metavar="now|peak|N",
-        help="A reading of this moment, the highest of the watch, or the peak of step N. "
-        "Default: the end of the watch beside its peak.",
+        help="'now' takes a reading, 'peak' is the highest point of the watch, and a number is the peak of "
+        "that step. Default: the end of the watch beside its peak.",
     )
     @argument(
         "-d",
         "--device",
         default="",
-        help="Which device, such as cuda:0. Default: the one on which most was allocated.",
+        help="Which device, such as cuda:0. Default: the one with the most memory allocated.",
     )
-    @argument("-a", "--all", action="store_true", help="Every device that was used.")
+    @argument("-a", "--all", action="store_true", help="Show every device that was used.")
     @argument(
         "-p",
         "--predicted",
         action="store_true",
-        help="Beside the peak, what a dry run of the model says that its worst step should need. The "
-        "model and its optimizer must still be there; neither is touched.",
+        help="Beside the peak, show what a dry run of the model says its worst step should need. The "
+        "model and its optimizer must still exist; neither is touched.",
     )
     @no_var_expand
     @line_magic("memanatomy")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
@@ -72,7 +72,7 @@ class MemanatomyMagics(ReportMagics):
         """
         arguments = self.parse(line)
         if arguments.all and arguments.device:
-            message = "--all shows every device, --device one of them: give either"
+            message = "--all shows every device and --device shows one: use one or the other"
             raise UsageError(message)
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
         session = self._history.latest
@@ -107,11 +107,9 @@ class MemanatomyMagics(ReportMagics):
         from hfmem_widget.view.screen import Screen
 
         devices = [one.key for one in active_devices(session)] if every else [device]
-        try:
+        with usage_errors():
             told = [session.anatomy(at, one) for one in devices for at in moments]
             forecasts = _predictions(session, told) if predicted else {}
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         if moments == [NOW]:
             told = [replace(one, moment=NOW) for one in told]
         about = [contents_text(session.contents)]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
-
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.history import HOW_TO_WATCH, History
 from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import check_output, usage_errors
 
 
 @magics_class
@@ -29,23 +27,23 @@ class MemcompareMagics(ReportMagics):
     @argument(
         "names",
         nargs="*",
-        help="Labels of watched cells, of which all runs are taken, or numbers of cells. "
-        "Without any: what there is.",
+        help="Labels of watched cells, which stand for all their runs, or cell numbers. "
+        "With none: list the watched cells.",
     )
     @argument(
         "--by",
         default="",
         metavar="{step,time}",
-        help="What to align the chart by. Default: steps where every cell has some.",
+        help="What to align the chart by. Default: steps, if every cell has some.",
     )
     @argument(
-        "-d", "--device", default="", help="Which device. Default: the one that most cells used."
+        "-d", "--device", default="", help="Which device. Default: the one used by the most cells."
     )
     @argument(
         "-b",
         "--baseline",
         default="",
-        help="What the others are compared with. Default: the first.",
+        help="The cell that the others are compared with. Default: the first.",
     )
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the comparison in this variable."
@@ -72,10 +70,7 @@ class MemcompareMagics(ReportMagics):
         ``%memcompare`` alone lists the watched cells.
         """
         arguments = self.parse(line)
-        keep = arguments.output
-        if keep and (not keep.isidentifier() or keyword.iskeyword(keep)):
-            message = f"--output is the name of a variable, not {keep!r}"
-            raise UsageError(message)
+        check_output(arguments.output)
         if not arguments.names:
             self._list()
             return
@@ -83,7 +78,7 @@ class MemcompareMagics(ReportMagics):
         from hfmem_widget.view.comparison import chart_bundle, table_bundle
         from hfmem_widget.view.screen import Screen
 
-        try:
+        with usage_errors():
             comparison = compare_named(
                 self._history,
                 arguments.names,
@@ -91,13 +86,11 @@ class MemcompareMagics(ReportMagics):
                 device=arguments.device,
                 baseline=arguments.baseline,
             )
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         screen = Screen(self._shell)
         screen.show(table_bundle(comparison))
         screen.show(chart_bundle(comparison))
-        if keep:
-            self._shell.user_ns[keep] = comparison
+        if arguments.output:
+            self._shell.user_ns[arguments.output] = comparison
 
     def _list(self) -> None:
         records = self._history.records

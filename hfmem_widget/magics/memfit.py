@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -12,6 +11,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from hfmem_widget.errors import OptionError
 from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import check_output, usage_errors
 
 
 @magics_class
@@ -27,17 +27,21 @@ class MemfitMagics(ReportMagics):
     @magic_arguments("memfit")
     @argument(
         "model",
-        help="A variable with a model or a configuration, a folder or JSON file with one, or the name of a "
-        "model in the local cache. Nothing is fetched.",
+        help="A variable that holds a model or a configuration, a folder or JSON file with one, or the name "
+        "of a model in the local cache. Nothing is downloaded.",
     )
-    @argument("--train", action="store_true", help="Forecast a training step. This is the default.")
-    @argument("--inference", action="store_true", help="Forecast a forward pass and its KV cache.")
-    @argument("-b", "--batch", type=int, default=1, help="Rows of a batch. Default: %(default)s.")
     @argument(
-        "-l", "--length", type=int, default=512, help="Tokens of a row. Default: %(default)s."
+        "--train",
+        "--training",
+        action="store_true",
+        help="Forecast a training step. This is the default.",
     )
+    @argument("--inference", action="store_true", help="Forecast a forward pass and its KV cache.")
+    @argument("-b", "--batch", type=int, default=1, help="Rows per batch. Default: %(default)s.")
+    @argument("-l", "--length", type=int, default=512, help="Tokens per row. Default: %(default)s.")
     @argument(
         "--optim",
+        "--optimizer",
         default="adamw_torch_fused",
         help="The optimizer, as TrainingArguments names it. Default: %(default)s.",
     )
@@ -45,30 +49,28 @@ class MemfitMagics(ReportMagics):
         "-p",
         "--precision",
         default=None,
-        help="fp32; bf16 or fp16, with autocast where training; or pure-bf16, pure-fp16. Default: as the "
-        "weights are.",
+        help="fp32; bf16 or fp16, with autocast when training; or pure-bf16, pure-fp16. Default: the type of "
+        "the weights.",
     )
-    @argument("-c", "--checkpointing", action="store_true", help="With gradient checkpointing.")
-    @argument(
-        "--accumulation", type=int, default=1, help="Batches to a step. Default: %(default)s."
-    )
+    @argument("-c", "--checkpointing", action="store_true", help="Use gradient checkpointing.")
+    @argument("--accumulation", type=int, default=1, help="Batches per step. Default: %(default)s.")
     @argument(
         "--lora",
         default="",
         metavar="RANK[,LAYER...]",
-        help="With LoRA's adapters of this rank, in these layers or where peft puts them.",
+        help="Add LoRA adapters of this rank, in these layers or where peft puts them by default.",
     )
     @argument(
         "-q",
         "--quantized",
         default="",
-        help="How bitsandbytes keeps the weights: int8, nf4, or nf4-double.",
+        help="How bitsandbytes stores the weights: int8, nf4, or nf4-double.",
     )
     @argument(
         "--headroom",
         type=float,
         default=0.10,
-        help="Share of what is free that is left alone. Default: %(default)s.",
+        help="Share of the free memory to leave unused. Default: %(default)s.",
     )
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the forecast in this variable."
@@ -87,10 +89,7 @@ class MemfitMagics(ReportMagics):
         runs one step of the model on PyTorch's meta device, where tensors have shapes and no memory.
         """
         arguments = self.parse(line)
-        keep = arguments.output
-        if keep and (not keep.isidentifier() or keyword.iskeyword(keep)):
-            message = f"--output is the name of a variable, not {plain(keep)!r}"
-            raise UsageError(message)
+        check_output(arguments.output)
         if arguments.train and arguments.inference:
             message = "--train or --inference, not both"
             raise UsageError(message)
@@ -98,7 +97,7 @@ class MemfitMagics(ReportMagics):
         from hfmem_widget.view.fit import fit_bundle
         from hfmem_widget.view.screen import Screen
 
-        try:
+        with usage_errors():
             told = fit(
                 self._subject(arguments.model),
                 training=not arguments.inference,
@@ -112,11 +111,9 @@ class MemfitMagics(ReportMagics):
                 lora=lora_of(arguments.lora),
                 headroom=arguments.headroom,
             )
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         Screen(self._shell).show(fit_bundle(told))
-        if keep:
-            self._shell.user_ns[keep] = told
+        if arguments.output:
+            self._shell.user_ns[arguments.output] = told
 
     def _subject(self, name: str) -> Any:
         """Return what a name stands for: a variable of the notebook's, if it is one."""

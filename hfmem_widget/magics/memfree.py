@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import usage_errors
 
 
 @magics_class
@@ -29,22 +28,29 @@ class MemfreeMagics(ReportMagics):
     @argument(
         "-v",
         "--variable",
+        "--variables",
         action="append",
         default=[],
         metavar="NAME",
-        help="A variable, also one that is called like one of those words.",
+        help="A variable, even if its name is one of those words.",
     )
     @argument("-n", "--dry-run", action="store_true", help="Only say what would be freed.")
-    @argument("--no-gc", action="store_true", help="Do not collect garbage (gc.collect).")
+    @argument(
+        "--no-gc",
+        "--no-collect",
+        action="store_true",
+        help="Do not collect garbage (gc.collect).",
+    )
     @argument(
         "--no-cache",
+        "--no-empty-cache",
         action="store_true",
         help="Do not empty CUDA's cache (torch.cuda.empty_cache).",
     )
     @argument(
         "--trim",
         action="store_true",
-        help="Have malloc return to the system what it keeps (glibc's malloc_trim).",
+        help="Make malloc return the memory it keeps to the system (glibc's malloc_trim).",
     )
     @no_var_expand
     @line_magic("memfree")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
@@ -75,7 +81,7 @@ class MemfreeMagics(ReportMagics):
         from hfmem_widget.view.freeing import release_bundle
         from hfmem_widget.view.screen import Screen
 
-        try:
+        with usage_errors():
             request = asked(
                 arguments.what,
                 arguments.variable,
@@ -84,8 +90,6 @@ class MemfreeMagics(ReportMagics):
                 empty_cache=not arguments.no_cache,
                 trim=arguments.trim,
             )
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         released = release(request, self._shell, dry_run=arguments.dry_run)
         Screen(self._shell).show(release_bundle(released))
         if released.interrupted:

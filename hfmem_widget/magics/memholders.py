@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
@@ -10,17 +9,17 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.history import History
-from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import usage_errors
 from hfmem_widget.units import parse_bytes
 
 if TYPE_CHECKING:
     from hfmem_widget.holding import Holders
 
 NOTHING_EARLIER = (
-    "--since says what holds more than at the last %memholders of the same --device; there was none"
+    "--since shows what holds more than at the last %memholders with the same --device, "
+    "and there was none"
 )
 
 
@@ -42,15 +41,15 @@ class MemholdersMagics(ReportMagics):
         "--least",
         default="1MiB",
         metavar="SIZE",
-        help="What holds less is told in one line. Default: %(default)s.",
+        help="Sum up whatever holds less than this in one line. Default: %(default)s.",
     )
     @argument(
-        "--detail", action="store_true", help="Also the biggest parts within what a name holds."
+        "--detail", action="store_true", help="Also show the biggest parts of what a name holds."
     )
     @argument(
         "--since",
         action="store_true",
-        help="What holds more than when %%memholders was last asked, with the same --device.",
+        help="Show what holds more than at the last %%memholders with the same --device.",
     )
     @no_var_expand
     @line_magic("memholders")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
@@ -71,16 +70,15 @@ class MemholdersMagics(ReportMagics):
         ``hfmem_widget.holders()`` is the same for your own code.
         """
         arguments = self.parse(line)
-        least = _bytes_in(arguments.least)
+        with usage_errors():
+            least = parse_bytes(arguments.least, of="--least")
         from hfmem_widget.held import holders
         from hfmem_widget.view.growth import growth_bundle
         from hfmem_widget.view.holders import holders_bundle
         from hfmem_widget.view.screen import Screen
 
-        try:
+        with usage_errors():
             found = holders(self._shell.user_ns, device=arguments.device)
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         earlier = self._latest.get(arguments.device)
         self._latest[arguments.device] = found
         if not arguments.since:
@@ -90,11 +88,3 @@ class MemholdersMagics(ReportMagics):
         else:
             bundle = growth_bundle(found.since(earlier), least=least)
         Screen(self._shell).show(bundle)
-
-
-def _bytes_in(text: str) -> float:
-    size = parse_bytes(text)
-    if math.isnan(size):
-        message = f"--least is a size such as 1MiB, 500KiB or 2GiB, not {plain(text)!r}"
-        raise UsageError(message)
-    return size

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import usage_errors
 
 
 @magics_class
@@ -47,8 +46,6 @@ class MemmapMagics(ReportMagics):
         from hfmem_widget.view.memory_map import memory_map_bundle
         from hfmem_widget.view.screen import Screen
 
-        try:
+        with usage_errors():
             found = memory_map(arguments.device)
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         Screen(self._shell).show(memory_map_bundle(found))

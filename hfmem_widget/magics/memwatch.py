@@ -9,9 +9,7 @@ any cell, and the watch ends with the `post_run_cell` event of that very executi
 from __future__ import annotations
 
 import ast
-import keyword
 import re
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -22,9 +20,9 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from hfmem_widget.errors import OptionError
 from hfmem_widget.faults import harmless, warn
 from hfmem_widget.history import History
-from hfmem_widget.labels import plain
-from hfmem_widget.options import WatchOptions
-from hfmem_widget.units import MIB, parse_bytes
+from hfmem_widget.magics.usage import check_output, usage_errors, words_of
+from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
+from hfmem_widget.units import format_counted
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -87,7 +85,7 @@ class MemwatchMagics(Magics):
         "-d",
         "--devices",
         default="",
-        help="Only these, separated by commas, such as cuda:0,cpu. Default: all.",
+        help="Watch only these devices, separated by commas, such as cuda:0,cpu. Default: all of them.",
     )
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the session in this variable."
@@ -107,30 +105,31 @@ class MemwatchMagics(Magics):
     @argument(
         "--resident-peak",
         action="store_true",
-        help="Take the exact peak of the resident set, by resetting the kernel's mark of it "
-        "(which also resets ru_maxrss of resource.getrusage).",
+        help="Measure the exact peak of the resident set, by resetting the kernel's high-water mark "
+        "(which also resets ru_maxrss in resource.getrusage).",
     )
     @argument(
         "--budget",
         default="",
         metavar="SIZE",
-        help="Warn once, when more than this is allocated on a device, such as 20GiB.",
+        help="Warn once if more than this, such as 20GiB, is allocated on a device.",
     )
     @argument(
         "--stop",
         action="store_true",
-        help="With --budget: end a Trainer's training at the end of the step that crossed it.",
+        help="With --budget: end a Trainer's training after the step that exceeded it.",
     )
     @argument(
         "--stacks",
         action="store_true",
         help="Record where memory is allocated, and show what was live at the peak by source line, module "
-        "and operator. It slows the cell down; by how much is said.",
+        "and operator. This slows the cell down; afterwards you are told by how much.",
     )
     @argument(
         "--map",
+        "--memory-map",
         action="store_true",
-        help="Show how memory lies in what the allocator has reserved, while the cell runs and at the end.",
+        help="Show how the allocator's reserved memory is laid out, while the cell runs and at the end.",
     )
     @no_var_expand
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
@@ -150,7 +149,8 @@ class MemwatchMagics(Magics):
         ``%memwatch off`` ends that.
         """
         if cell is None:
-            return self._control(self._parse(line))
+            words = words_of(line)
+            return self._control(self._parsed(words), words)
         return self._run_as_function(line, cell)
 
     def arm_cell(self, line: str) -> None:
@@ -161,9 +161,9 @@ class MemwatchMagics(Magics):
         UsageError
             If an option is not one we can use. Nothing else gets out of here.
         """
-        arguments = self._parse(line)
+        arguments = self._parsed(words_of(line))
         if arguments.action is not None:
-            message = f"%memwatch {arguments.action} is a line of its own, with one % sign"
+            message = f"%memwatch {arguments.action} goes on a line of its own, with one % sign"
             raise UsageError(message)
         if not self._running:
             return
@@ -211,13 +211,15 @@ class MemwatchMagics(Magics):
         if every_cell is not None:
             harmless(every_cell.end)
 
-    def _control(self, arguments: Namespace) -> None:
+    def _control(self, arguments: Namespace, words: list[str]) -> None:
         if arguments.action == "on":
             self._turn_on(arguments)
+        elif len(words) > 1 or (words and arguments.action is None):
+            raise UsageError(_without_options(arguments.action))
         elif arguments.action == "off":
             every_cell, self._every_cell = self._every_cell, None
             if every_cell is None:
-                print("memwatch is off already.")  # noqa: T201
+                print("memwatch is already off.")  # noqa: T201
             else:
                 every_cell.end()
         else:
@@ -232,10 +234,8 @@ class MemwatchMagics(Magics):
         previous, self._every_cell = self._every_cell, None
         if previous is not None:
             previous.end()
-        try:
+        with usage_errors():
             every_cell = EveryCell(options, monitor=shared_monitor(), screen=Screen(self._shell))
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         self._every_cell = every_cell
         self._keep(arguments, every_cell.session)
 
@@ -247,42 +247,34 @@ class MemwatchMagics(Magics):
             )
         session = every_cell.session
         devices = ", ".join(f"{device.key} {device.name}" for device in session.devices)
-        cells, interval = len(session.spans), session.polling.current_interval
-        state = f"memwatch is on: {cells} cells so far, every {interval:g} s while one runs."
+        cells = sum(span.kind == "cell" and span.parent is None for span in session.spans)
+        state = (
+            f"memwatch is on: {format_counted(cells, 'cell')} so far, a sample every "
+            f"{session.polling.current_interval:g} s while one runs."
+        )
         return "\n".join([state, f"Devices: {devices}.", *session.notes])
 
-    def _parse(self, line: str) -> Namespace:
-        # IPython's own parse_argstring leaves the quotes in --label "fine-tune".
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            message = f"{error} in: {plain(line)}"
-            raise UsageError(message) from None
+    def _parsed(self, words: list[str]) -> Namespace:
         arguments: Namespace = self.memwatch.parser.parse_args(words)
         return arguments
 
     def _options(self, arguments: Namespace) -> WatchOptions:
-        name = arguments.output
-        if name and (not name.isidentifier() or keyword.iskeyword(name)):
-            message = f"--output is the name of a variable, not {name!r}"
-            raise UsageError(message)
-        try:
+        check_output(arguments.output)
+        with usage_errors():
             return WatchOptions(
                 label=arguments.label,
                 interval=arguments.interval,
-                devices=tuple(key.strip() for key in arguments.devices.split(",") if key.strip()),
+                devices=device_keys(arguments.devices),
                 chart=not arguments.no_chart,
                 panel=not arguments.no_panel,
                 quiet=arguments.quiet,
                 ledger=not arguments.no_ledger,
                 resident_peak=arguments.resident_peak,
-                budget=_budget(arguments.budget),
+                budget=budget_in_bytes(arguments.budget or None),
                 stop=arguments.stop,
                 stacks=arguments.stacks,
                 memory_map=arguments.map,
             )
-        except OptionError as error:
-            raise UsageError(str(error)) from None
 
     def _make_watch(self, arguments: Namespace) -> Watch:
         from hfmem_widget.monitor import shared_monitor
@@ -333,7 +325,7 @@ class MemwatchMagics(Magics):
 
     def _run_as_function(self, line: str, cell: str) -> Any:
         """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
-        arguments = self._parse(line)
+        arguments = self._parsed(words_of(line))
         watch = self._make_watch(arguments)
         error: BaseException | None = None
         try:
@@ -402,15 +394,12 @@ def _complete(_shell: InteractiveShell, event: Any) -> list[str]:
     return list(OPTIONS)
 
 
-def _budget(text: str) -> float | None:
-    if not text:
-        return None
-    size = parse_bytes(text)
-    # Less than a tensor's worth is a slip: 20 for 20GiB.
-    if not size >= MIB:
-        message = f"--budget is a size such as 20GiB or 500MiB, with its unit, not {plain(text)!r}"
-        raise UsageError(message)
-    return size
+def _without_options(action: str | None) -> str:
+    what = "%memwatch on its own" if action is None else f"%memwatch {action}"
+    return (
+        f"{what} takes no options: %%memwatch takes them for the cell below it, and %memwatch on for every "
+        "later cell"
+    )
 
 
 def _execute(shell: InteractiveShell, cell: str) -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from argparse import Namespace
 from typing import Any, ClassVar
 
-from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
 
 from hfmem_widget.history import History
-from hfmem_widget.labels import plain
+from hfmem_widget.magics.usage import words_of
 
 
 class ReportMagics(Magics):
@@ -43,13 +41,7 @@ class ReportMagics(Magics):
         UsageError
             If they are not what the magic takes; the message says what it does.
         """
-        # IPython's own parse_argstring leaves the quotes in "fine-tune".
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            message = f"{error} in: {plain(line)}"
-            raise UsageError(message) from None
-        arguments: Namespace = getattr(self, self.name).parser.parse_args(words)
+        arguments: Namespace = getattr(self, self.name).parser.parse_args(words_of(line))
         return arguments
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hfmem_widget.errors import WatchStateError
+from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.labels import plain
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import (
     FINE_KINDS,
+    HELD,
     NOT_AVAILABLE,
     ROLES,
     Anatomy,
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from hfmem_widget.session.stacks import Stacks
+
+MAY_COME = frozenset({*ROLES, *HELD})
+"""The metrics that any device may yet have a series for."""
 
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
@@ -174,7 +179,17 @@ class Session:
         return sample.values[index]
 
     def latest(self, key: str) -> float:
-        """Return the newest value of a series in bytes; NaN where it is not available."""
+        """Return the newest value of a series, such as ``"cuda:0/allocated"``, in bytes.
+
+        NaN where it is not available, also where a device has no such series yet: a GPU has nothing allocated
+        before CUDA is initialised.
+
+        Raises
+        ------
+        OptionError
+            If there is no such series; the message says what there is.
+        """
+        self._check_series(key)
         return self.value(self._latest, key)
 
     def peak(self, key: str) -> float:
@@ -182,7 +197,13 @@ class Session:
 
         The spans' peaks, which are the allocator's own where it keeps one, and the samples
         are taken together, so that the result is never below either.
+
+        Raises
+        ------
+        OptionError
+            If there is no such series, as for `latest`; the message says what there is.
         """
+        self._check_series(key)
         with self._lock:
             index = self._index.get(key)
             known = [span.peaks[key].value for span in self._spans.values() if key in span.peaks]
@@ -292,13 +313,16 @@ class Session:
                 if key not in known and series.metric in ROLES and high != NOTHING:
                     known[key] = Peak(high, "sampled")
             span = self._spans[span_id]
+            counts = {**span.counts, **counts}
+            if span.kind == "step":
+                counts.setdefault("step", float(self.steps.count + 1))
             span = replace(
                 span,
                 stop=after.time,
                 after=after,
                 peaks=known,
                 outcome=outcome,
-                counts={**span.counts, **counts} if counts else span.counts,
+                counts=counts,
             )
             self._spans[span_id] = span
             self._account(span)
@@ -401,6 +425,19 @@ class Session:
 
         return anatomy(self, at, device)
 
+    def _check_series(self, key: str) -> None:
+        if key in self._index:
+            return
+        device, _, metric = key.partition("/")
+        metrics = [one.metric for one in self.series if one.device == device]
+        if device not in {one.key for one in self.devices}:
+            there = f"device {plain(device)!r}", [one.key for one in self.devices]
+        elif metric not in MAY_COME:
+            there = f"{plain(metric)!r} of {device}", metrics
+        else:
+            return
+        raise OptionError(_no_series(key, *there, self._index))
+
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""
         root, step, within_its_like = span.id, None, False
@@ -424,7 +461,7 @@ class Session:
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
 
     def _step(self, span: Span, phases: Mapping[str, Mapping[str, float]]) -> StepGroup:
-        number = int(span.counts.get("step", self.steps.count + 1))
+        number = int(span.counts["step"])
         tokens = span.counts.get("tokens", NOT_AVAILABLE)
         devices = {}
         for device in self.devices:
@@ -461,6 +498,12 @@ class Session:
         # An eighth at once: looking for them takes as long as there are spans.
         for span_id in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._spans[span_id]
+
+
+def _no_series(key: str, what: str, there: Sequence[str], known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(plain(key), list(known), n=3, cutoff=0.7)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"this session has no {what}; it has {', '.join(there) or 'read nothing yet'}{hint}"
 
 
 def _nothing() -> None:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "options": GROUND,
     "testing": GROUND | {"session", "sources"},
     "training": GROUND | {"session", "monitor"},
-    "spans": GROUND | {"session", "monitor"},
+    "spans": GROUND | {"session", "monitor", "decorating"},
     "trainer": GROUND
     | {"session", "monitor", "view", "options", "training", "stretch", "surrounding", "companions"},
     "attaching": GROUND
@@ -37,7 +37,9 @@ MAY_IMPORT = {
     "optimizers": GROUND | {"monitor", "surrounding"},
     "surrounding": {"faults"},
     "when_imported": {"faults"},
-    "stretch": GROUND | {"session", "monitor", "view", "options", "optimizers", "companions"},
+    "decorating": {"errors", "labels"},
+    "stretch": GROUND
+    | {"session", "monitor", "view", "options", "optimizers", "companions", "decorating"},
     # What goes along with a watch: it reads, judges and shows one thing from end to end.
     "companions": GROUND
     | {"session", "sources", "monitor", "analysis", "view", "options", "holding", "when_imported"},
@@ -60,6 +62,7 @@ MAY_IMPORT = {
     | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting"}
     | {"held", "freeing", "mapping"},
     **{room: set() for room in GROUND},
+    "units": {"errors", "labels"},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
 
@@ -85,6 +88,7 @@ HOMES = {
         "magics/memmap.py",
         "magics/memwatch.py",
         "magics/report.py",
+        "magics/usage.py",
         "__init__.py",
     },
     "plotly": {"view/figure.py", "session/session.py", "session/model.py"},

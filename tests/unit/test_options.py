@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
+from hfmem_widget.units import GIB, MIB
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,67 @@ def test_a_label_is_plain_text() -> None:
     """Control and bidi characters go, and ten thousand characters are cut."""
     assert WatchOptions(label="a\u202e\nb").label == "a b"
     assert len(WatchOptions(label="x" * 10_000).label) == 120
+
+
+@pytest.mark.parametrize(
+    ("budget", "size"),
+    [
+        ("20GiB", 20 * GIB),
+        ("1.5 mib", 1.5 * MIB),
+        (str(2**30), GIB),
+        (2**30, GIB),
+        (MIB, MIB),
+        (None, None),
+    ],
+)
+def test_a_budget_is_a_size_or_bytes(budget: object, size: float | None) -> None:
+    """As text with its unit, or as a number, which is bytes."""
+    assert budget_in_bytes(budget) == size
+
+
+@pytest.mark.parametrize(
+    "budget", ["20", 20, 0, -GIB, 1e5, float("nan"), float("inf"), True, [GIB], 10**400]
+)
+def test_a_budget_that_is_a_slip_is_refused(budget: object) -> None:
+    """A number without its unit is too small to be meant; what was given is said."""
+    with pytest.raises(OptionError, match=r"'20GiB', or a number of bytes, 1 MiB or more; not "):
+        WatchOptions(budget=budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("devices", "keys"),
+    [
+        ("cuda:0", ("cuda:0",)),
+        ("cuda:0, cpu", ("cuda:0", "cpu")),
+        (["cuda:0", "cpu"], ("cuda:0", "cpu")),
+        (None, ()),
+        ("", ()),
+        ((), ()),
+    ],
+)
+def test_devices_are_given_in_one_text_or_one_by_one(
+    devices: object, keys: tuple[str, ...]
+) -> None:
+    """None of them means all."""
+    assert device_keys(devices) == keys
+    assert WatchOptions(devices=devices).devices == keys  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("devices", [0, [0], [None]])
+def test_devices_that_are_no_text_are_refused(devices: object) -> None:
+    """A device's number is refused with an example of its name."""
+    with pytest.raises(OptionError, match="given by name, such as 'cuda:0' or 'cpu', not"):
+        device_keys(devices)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(WatchOptions) if one.type == "bool"])
+def test_a_switch_is_true_or_false(name: str) -> None:
+    """Text such as "no" would count as true."""
+    with pytest.raises(OptionError, match=f"^{name} is True or False, not 'no'$"):
+        WatchOptions(**{name: "no"})  # type: ignore[arg-type]
+
+
+def test_stop_alone_is_refused() -> None:
+    """Where there is no budget to cross, `stop` is an error."""
+    with pytest.raises(OptionError, match="stop needs a budget"):
+        WatchOptions(stop=True)

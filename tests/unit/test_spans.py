@@ -51,7 +51,7 @@ def test_counts_may_be_given_first_or_found_out_later() -> None:
 
     session = watched(work)
 
-    assert session.spans[1].counts == {"samples": 4, "tokens": 64}
+    assert session.spans[1].counts == {"samples": 4, "tokens": 64, "step": 1}
     assert [group.tokens for group in session.steps] == [64]
 
 

@@ -6,7 +6,18 @@ import math
 
 import pytest
 
-from hfmem_widget.units import GIB, MIB, format_bytes, format_change, format_count, format_duration
+from hfmem_widget.errors import OptionError
+from hfmem_widget.units import (
+    GIB,
+    KIB,
+    MIB,
+    format_bytes,
+    format_change,
+    format_count,
+    format_counted,
+    format_duration,
+    parse_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +51,7 @@ def test_changes_are_signed(value: float, text: str) -> None:
 
 
 def test_counts_have_separators() -> None:
+    """Thousands are set off by commas, and what is not known is "n/a"."""
     assert [format_count(count) for count in (7, 1024.0, math.nan)] == ["7", "1,024", "n/a"]
 
 
@@ -67,3 +79,40 @@ def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
 def test_durations_have_the_unit_that_suits(seconds: float, text: str) -> None:
     """From a fraction of a millisecond to hours."""
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("20GiB", 20 * GIB),
+        ("1.5 MiB", 1.5 * MIB),
+        (" 64kib ", 64 * KIB),
+        ("4096", 4096),
+        ("7 B", 7),
+    ],
+)
+def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:
+    """Bytes, where it has none."""
+    assert parse_bytes(text, of="budget") == size
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("20GB", r"; did you mean 20GiB\?"),
+        ("1.5m", r"; did you mean 1\.5MiB\?"),
+        ("much", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
+    """And of a decimal unit, which binary one comes near."""
+    says = f"^budget is a size such as 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
+    with pytest.raises(OptionError, match=says):
+        parse_bytes(text, of="budget")
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    """One of something has the singular, and thousands have their comma."""
+    assert format_counted(1, "object") == "1 object"
+    assert format_counted(1024, "object") == "1,024 objects"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
+import weakref
 
 import pytest
 import torch
@@ -41,6 +44,48 @@ def test_the_model_is_let_go(model: torch.nn.Module) -> None:
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
     assert session.spans[1].stop is not None
+
+
+def test_a_watched_model_that_is_deleted_is_gone_at_once() -> None:
+    """Within the block, too, and without the garbage collector."""
+    model = torch.nn.Linear(8, 8)
+    gone = weakref.ref(model)
+    with hfmem_widget.watch(model, quiet=True):
+        model(torch.zeros(2, 8))
+        del model
+        assert gone() is None
+
+
+def test_a_watch_keeps_no_model_alive() -> None:
+    """Neither before its block nor after it; it may be entered again, and then finds no model."""
+    model = torch.nn.Linear(8, 8)
+    gone = weakref.ref(model)
+    watch = hfmem_widget.watch(model, quiet=True)
+    with watch:
+        pass
+    del model
+    assert gone() is None
+
+    with watch as session:
+        pass
+
+    assert [span.kind for span in session.spans] == ["block"]
+
+
+def test_parameters_of_a_watched_model_may_be_swapped(model: torch.nn.Module) -> None:
+    """As `Module.to` does where it is told so, which a weak reference to a parameter would forbid."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        watch = hfmem_widget.watch(model, quiet=True)
+        model.to(torch.float64)
+        with watch as session:
+            model.to(torch.float32)
+            model(torch.zeros(2, 8))
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+    assert [span.kind for span in session.spans] == ["block", "forward"]
 
 
 def test_copies_of_a_watched_model_are_not_watched(model: torch.nn.Module) -> None:
@@ -105,3 +150,71 @@ def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Mo
     states = sum(one.nbytes for state in optimizer.state.values() for one in state.values())
     assert session.value(before, "cpu/weights") >= sum(one.nbytes for one in model.parameters())
     assert session.value(before, "cpu/optimizer") >= states
+
+
+def test_a_label_that_is_given_twice_is_an_error() -> None:
+    """Neither is dropped in silence."""
+    with pytest.raises(OptionError, match="given twice, as 'a' and as label='b'"):
+        hfmem_widget.watch("a", label="b")
+
+
+@pytest.mark.parametrize("devices", ["cpu", ["cpu"], None])
+def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> None:
+    """A text is one device and not its letters; None is all."""
+    with hfmem_widget.watch(quiet=True, devices=devices) as session:
+        pass
+
+    assert "cpu" in [device.key for device in session.devices]
+
+
+def test_a_budget_in_other_units_is_an_error_that_says_what_is_allowed() -> None:
+    """And what was probably meant."""
+    with pytest.raises(OptionError, match=r"budget is a size .* not '20GB'; did you mean 20GiB\?"):
+        hfmem_widget.watch(budget="20GB")
+
+
+def test_a_watch_counts_anew_however_soon_it_follows_another() -> None:
+    """A model that was deleted since the last watch is not in the next one, whatever counting took."""
+    model = torch.nn.Bilinear(3, 3, 3)
+    with hfmem_widget.watch(model, quiet=True) as before:
+        pass
+    del model
+    with hfmem_widget.watch(quiet=True) as after:
+        pass
+
+    assert "Bilinear" in before.contents.modules
+    assert "Bilinear" not in after.contents.modules
+
+
+def test_models_may_be_trained_on_many_threads_while_one_is_watched() -> None:
+    """Training on several threads under a watch neither crashes nor says a word; the sessions all end."""
+    script = """
+import sys, threading, time, torch, hfmem_widget
+from hfmem_widget.monitor import shared_monitor
+sys.setswitchinterval(1e-5)
+until = time.monotonic() + 4
+def train():
+    while time.monotonic() < until:
+        model = torch.nn.Linear(20, 20)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(5):
+            model(torch.ones(2, 20)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+threads = [threading.Thread(target=train) for _ in range(3)]
+[one.start() for one in threads]
+while time.monotonic() < until:
+    with hfmem_widget.watch(quiet=True), hfmem_widget.watch(quiet=True, devices=["cpu"]):
+        train_one = torch.nn.Linear(20, 20)
+        optimizer = torch.optim.SGD(train_one.parameters())
+        with hfmem_widget.span("step"):
+            train_one(torch.ones(2, 20)).sum().backward()
+            optimizer.step()
+[one.join() for one in threads]
+assert shared_monitor().current is None
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")

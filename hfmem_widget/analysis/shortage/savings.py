@@ -6,6 +6,8 @@ told as a share, from where it was measured.
 
 from __future__ import annotations
 
+import sys
+
 from hfmem_widget.analysis.shortage.model import Advice, Incident, Rule
 from hfmem_widget.analysis.shortage.places import (
     checkpointed,
@@ -154,7 +156,7 @@ def _checkpointing(incident: Incident) -> Advice | None:
         return None
     technique = TECHNIQUES["checkpointing"]
     return Advice(
-        "Turn gradient checkpointing on (gradient_checkpointing=True)",
+        f"Turn gradient checkpointing on ({_checkpointing_option()}=True)",
         f"activations and temporaries take {_share(activations, incident)}",
         _measured(technique, activations),
         technique.saved(activations),
@@ -253,6 +255,14 @@ def _states_to_come(incident: Incident) -> float:
 def _activations_dominate(incident: Incident) -> bool:
     activations = incident.part("activations")
     return training(incident) and activations >= DOMINATES_FROM * incident.allocated > 0
+
+
+def _checkpointing_option() -> str:
+    """Return what the transformers that is loaded calls it among a Trainer's arguments."""
+    module = sys.modules.get("transformers.training_args")
+    fields = getattr(getattr(module, "TrainingArguments", None), "__dataclass_fields__", {})
+    newer = "activation_checkpointing"
+    return newer if newer in fields else "gradient_checkpointing"
 
 
 def _is_float32(incident: Incident) -> bool:

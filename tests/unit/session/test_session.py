@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hfmem_widget.errors import WatchStateError
+from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session import Device, Peak, Sample, Series, Session
 
 ALLOCATED = Series("cuda:0", "allocated")
@@ -29,10 +29,39 @@ def test_latest_is_the_newest_sample(session: Session) -> None:
     assert session.latest("cuda:0/reserved") == 4.0
 
 
-def test_an_unknown_series_is_not_available(session: Session) -> None:
-    """Asking for a series that is not read gives NaN, not an error."""
-    assert math.isnan(session.latest("cuda:7/allocated"))
-    assert math.isnan(session.peak("cuda:7/allocated"))
+@pytest.mark.parametrize("key", ["cuda:0/allocated", "cuda:0/device_used", "cuda:0/weights"])
+def test_a_series_without_data_is_not_available(session: Session, key: str) -> None:
+    """Also one that its device has not got yet, as a GPU before CUDA is initialised."""
+    assert math.isnan(session.latest(key))
+    assert math.isnan(session.peak(key))
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("cuda:7/allocated", "no device 'cuda:7'; it has cuda:0; did you mean 'cuda:0/allocated'?"),
+        (
+            "cuda:0/alocated",
+            "no 'alocated' of cuda:0; it has allocated, reserved; did you mean 'cuda:0/allocated'?",
+        ),
+        ("allocated", "no device 'allocated'; it has cuda:0; did you mean 'cuda:0/allocated'?"),
+        ("nonsense", "no device 'nonsense'; it has cuda:0"),
+    ],
+)
+def test_a_series_that_cannot_be_is_an_error_that_says_what_there_is(
+    session: Session, key: str, says: str
+) -> None:
+    """A slip would else read as "not available"."""
+    for ask in (session.latest, session.peak):
+        with pytest.raises(OptionError) as raised:
+            ask(key)
+        assert str(raised.value) == f"this session has {says}"
+
+
+def test_a_session_that_has_read_nothing_says_so() -> None:
+    """Asked for a series before any was read, a session says that it has read nothing."""
+    with pytest.raises(OptionError, match="it has read nothing yet"):
+        Session().latest("cpu/allocated")
 
 
 def test_time_never_runs_backwards(session: Session) -> None:

@@ -50,11 +50,13 @@ def test_another_device_can_be_asked_for() -> None:
 
 
 def test_an_unknown_device_is_named_with_those_there_are() -> None:
+    """The error for an unknown device lists the devices that were recorded."""
     with pytest.raises(OptionError, match="cuda:0, cuda:1"):
         stacks().rows(device="cuda:7")
 
 
 def test_an_unknown_grouping_is_answered_with_those_there_are() -> None:
+    """The error for an unknown grouping lists what `by` may be."""
     with pytest.raises(OptionError, match="'line', 'module' or 'operator'"):
         stacks().rows("colour")  # type: ignore[arg-type]  # what is wrong is the point
 
@@ -67,6 +69,7 @@ def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
 
 
 def test_a_data_frame_has_every_place() -> None:
+    """`to_pandas` has all places of all devices, and their bytes add up to the peak."""
     pytest.importorskip("pandas")
     frame = stacks().to_pandas()
     assert frame[frame.device == "cuda:0"].bytes.sum() == 1000
@@ -94,11 +97,13 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    """Saving into a folder that does not exist is an error."""
     with pytest.raises(OptionError, match="no folder"):
         stacks().save(tmp_path / "none" / "peak.pickle")
 
 
 def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path may begin with `~`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     assert stacks().save("~/peak.pickle") == tmp_path / "peak.pickle"
 
@@ -120,6 +125,7 @@ def test_what_could_not_be_written_leaves_no_file(
 
 
 def test_without_a_snapshot_nothing_is_written(tmp_path: Path) -> None:
+    """Where no snapshot was recorded, saving is an error and leaves no file."""
     with pytest.raises(WatchStateError, match="no snapshot"):
         stacks(b"").save(tmp_path / "peak.pickle")
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,55 @@
+"""What `%memwatch` says of itself, and what it begins and ends."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch.utils._python_dispatch as dispatch
+from IPython.core.interactiveshell import InteractiveShell
+
+from hfmem_widget.companions import ending
+from hfmem_widget.companions import out_of_memory as oom
+from hfmem_widget.session import Session
+
+STEPS = """
+import hfmem_widget
+for _ in range(5):
+    with hfmem_widget.span("step"):
+        pass
+"""
+
+
+def test_spans_within_a_cell_are_no_cells(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One cell with five steps is one cell."""
+    shell.run_cell("%memwatch on --quiet")
+    shell.run_cell(STEPS)
+    shell.run_cell("%memwatch status")
+
+    assert "memwatch is on: 1 cell so far," in capsys.readouterr().out
+
+
+def modes() -> int:
+    return len(dispatch._get_current_dispatch_mode_stack())
+
+
+def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
+    """All cells after `%memwatch on` are in one session, which has the stacks of the last."""
+    shell.run_cell("%memwatch on --stacks --quiet -o session\nimport torch")
+    shell.run_cell("one = torch.zeros(1000)")
+    session: Session = shell.user_ns["session"]
+    shell.run_cell("two = torch.zeros(5000)")
+    assert session.stacks is not None
+    assert [one.bytes for one in session.stacks.peaks] == [20_000]
+
+
+def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> None:
+    """`%unload_ext` and `%memwatch off` in a cell that is watched leave nothing of ours behind."""
+    before = len(sys.meta_path), modes(), len(oom._watching), len(ending._asked)
+    for end in ("%reload_ext hfmem_widget", "x = 1\n%memwatch off"):
+        shell.run_cell("%memwatch on --stacks --quiet --budget 1GiB --stop")
+        shell.run_cell("import torch; torch.zeros(3)")
+        shell.run_cell(end)
+        assert (len(sys.meta_path), modes(), len(oom._watching), len(ending._asked)) == before

@@ -1,0 +1,54 @@
+"""What a type checker knows of the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NOTEBOOK = """
+from typing import assert_type
+import hfmem_widget
+
+assert_type(hfmem_widget.watch("a"), hfmem_widget.Watch)
+assert_type(hfmem_widget.span("a"), hfmem_widget.SpanScope)
+assert_type(hfmem_widget.fit("a"), hfmem_widget.Fit)
+assert_type(hfmem_widget.fit("a").forecast, hfmem_widget.Forecast)
+assert_type(hfmem_widget.compare("a"), hfmem_widget.Comparison)
+assert_type(hfmem_widget.holders(), hfmem_widget.Holders)
+assert_type(hfmem_widget.holders().since(hfmem_widget.holders()), hfmem_widget.Growth)
+assert_type(hfmem_widget.free(), hfmem_widget.Release)
+assert_type(hfmem_widget.memory_map(), hfmem_widget.MemoryMap)
+with hfmem_widget.watch("a", devices="cpu", budget="20GiB") as session:
+    assert_type(session, hfmem_widget.Session)
+assert_type(session.anatomy(), hfmem_widget.Anatomy)
+assert_type(session.steps, hfmem_widget.Steps)
+assert_type(session.stacks, hfmem_widget.Stacks | None)
+"""
+
+
+def test_a_type_checker_knows_every_name_and_no_other(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """A slip is an error before it runs; what the functions return can be named in annotations."""
+    pytest.importorskip("mypy", reason="the lint group is not installed")
+    known = "".join(f"hfmem_widget.{name}\n" for name in hfmem_widget.__all__)
+    path = tmp_path / "user.py"
+    path.write_text(f"{NOTEBOOK}{known}hfmem_widget.wacth('a')\n", encoding="utf-8")
+    cache = pytestconfig.cache.mkdir("mypy")
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "--no-error-summary",
+         "--cache-dir", cache, "--config-file", ROOT / "pyproject.toml", path],
+        capture_output=True, text=True, check=False, env=os.environ | {"MYPYPATH": str(ROOT)},
+    )  # fmt: skip
+    errors = [line.partition("error: ")[2] for line in run.stdout.splitlines()]
+
+    assert run.stderr == ""
+    assert errors == ['Module has no attribute "wacth"; maybe "watch"?  [attr-defined]'], run.stdout
