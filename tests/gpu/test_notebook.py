@@ -15,8 +15,30 @@ nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
-TRAINED = {"01-quickstart": "fine-tune", "02-trainer": "fine-tune", "03-anatomy": "vanilla"}
-"""What a notebook calls its first training."""
+TRAINED = {
+    "01-quickstart": "fine-tune",
+    "02-trainer": "fine-tune",
+    "03-anatomy": "vanilla",
+    "04-find-a-leak": "leaking",
+    "05-out-of-memory": "eight at a time",
+}
+"""What a notebook calls its first training that ends."""
+
+SAYS = {
+    "04-find-a-leak": (
+        " grows by ",
+        "losses[0..59] and the autograd graphs behind it hold",
+        "no name holds more than before",
+        "0 findings",
+    ),
+    "05-out-of-memory": (
+        "A limit: this process may ",
+        "One huge request: 1.31 TiB in one piece",
+        "errors released",
+        "went above its budget of 1.00 GiB",
+    ),
+}
+"""What a notebook is there to show, and must say on a GPU too."""
 
 
 def execute(*cells: str) -> Any:
@@ -98,6 +120,8 @@ def test_every_notebook_runs_with_exact_peaks(path: Path) -> None:
     assert f'memwatch "{label}"' in card
     assert "cuda:0" in card
     assert "exact" in card
+    said = "\n".join(plain(cell) + printed(cell) for cell in notebook.cells if "outputs" in cell)
+    assert [words for words in SAYS.get(path.stem, ()) if words not in said] == []
 
 
 def test_a_model_loaded_in_a_watched_cell_stays_on_the_card() -> None:

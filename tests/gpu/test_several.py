@@ -1,0 +1,217 @@
+"""Two GPUs or more: every figure belongs to the device that CUDA means by its number."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.gpu.conftest import Run
+from tests.gpu.scenarios import MODEL
+
+COUNT = "import torch; print(torch.cuda.device_count())"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_gpus() -> None:
+    """Skip everything here where there is one GPU only."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT], capture_output=True, text=True, check=False
+    )
+    if not done.stdout.strip().isdigit() or int(done.stdout) < 2:
+        pytest.skip("needs two GPUs")
+
+
+LOOK = """
+import time, torch, hfmem_widget
+GIB = 1 << 30
+
+def rise(session, key):
+    timeline = session.timeline
+    column = session.index(key)
+    return float(timeline.high[-1, column] - timeline.low[0, column])
+"""
+
+
+def test_a_block_is_told_of_the_device_it_is_on(run_python: Run) -> None:
+    """What is allocated on cuda:1 is in cuda:1's exact peak and in its device memory, and not in cuda:0's."""
+    first, second, certainty, used = run_python(
+        LOOK
+        + """
+for index in range(2):
+    torch.ones(1, device=f"cuda:{index}")
+with hfmem_widget.watch(quiet=True) as session:
+    time.sleep(0.3)
+    torch.empty(3 * GIB, dtype=torch.uint8, device="cuda:0")
+    kept = torch.empty(5 * GIB, dtype=torch.uint8, device="cuda:1")
+    torch.cuda.empty_cache()
+    time.sleep(0.3)
+peaks = session.spans[0].peaks
+report([peaks["cuda:0/allocated"].value, peaks["cuda:1/allocated"].value,
+        peaks["cuda:1/allocated"].certainty,
+        [rise(session, f"cuda:{index}/device_used") / GIB for index in range(2)]])
+"""
+    )
+
+    assert (first, second, certainty) == (3 * 2**30, 5 * 2**30, "exact")
+    assert used[0] < 0.1
+    assert used[1] == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize("when", ["before CUDA is up", "after"])
+def test_an_order_of_the_users_own_is_followed(run_python: Run, when: str) -> None:
+    """With CUDA_VISIBLE_DEVICES=1,0 the driver's second GPU is cuda:0, in the charts too."""
+    begin = "" if when.startswith("before") else "torch.ones(1, device='cuda:0')\n"
+    used, uuids, expected = run_python(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,0'\n"
+        + LOOK
+        + begin
+        + """
+import pynvml
+with hfmem_widget.watch(quiet=True) as session:
+    time.sleep(0.3)
+    kept = torch.empty(4 * GIB, dtype=torch.uint8, device="cuda:0")
+    time.sleep(0.5)
+pynvml.nvmlInit()
+uuids = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in (1, 0)]
+known = {device.key: device.uuid for device in session.devices}
+report([[rise(session, f"cuda:{index}/device_used") / GIB for index in range(2)],
+        [known["cuda:0"], known["cuda:1"]], uuids])
+"""
+    )
+
+    assert uuids == expected
+    assert used[0] > 3.99
+    assert used[1] < 1.5  # where CUDA came up in the block, its context is on one of them only
+
+
+def test_one_gpu_named_by_its_uuid_is_the_only_one(run_python: Run) -> None:
+    """CUDA_VISIBLE_DEVICES with the beginning of the second GPU's UUID leaves one device: that one."""
+    keys, uuid, expected = run_python(
+        """
+import os, pynvml
+pynvml.nvmlInit()
+expected = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(1))
+os.environ["CUDA_VISIBLE_DEVICES"] = expected[:12]
+"""
+        + LOOK
+        + """
+with hfmem_widget.watch(quiet=True) as session:
+    torch.ones(1, device="cuda:0")
+    time.sleep(0.3)
+report([[one.key for one in session.devices], session.devices[0].uuid, expected])
+"""
+    )
+
+    assert keys == ["cuda:0", "cpu"]
+    assert uuid == expected
+
+
+PARALLEL = (
+    MODEL
+    + """
+model = torch.nn.DataParallel(make_model(4))
+optimizer = torch.optim.AdamW(model.parameters())
+
+def train():
+    for tokens in (64, 384, 200):
+        batch = batch_of(tokens, 8)
+        model(**batch).loss.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+"""
+)
+
+
+def test_data_parallel_is_exact_on_both(run_python: Run) -> None:
+    """Replicas' threads allocate on both devices; each peak is the one of the same training without us."""
+    bare = run_python(
+        PARALLEL
+        + "train()\n[torch.cuda.reset_peak_memory_stats(i) for i in range(2)]\ntrain()\n"
+        + "report([torch.cuda.max_memory_allocated(i) for i in range(2)])\n"
+    )
+    watched = run_python(
+        "import hfmem_widget\n"
+        + PARALLEL
+        + """
+train()
+with hfmem_widget.watch(quiet=True) as session:
+    train()
+peaks = [session.spans[0].peaks[f"cuda:{index}/allocated"] for index in range(2)]
+report([peak.value for peak in peaks] + [peak.certainty for peak in peaks])
+"""
+    )
+
+    assert watched == [*bare, "exact", "exact"]
+
+
+def test_a_model_split_over_both_has_its_weights_on_each(run_python: Run) -> None:
+    """`device_map="auto"` within our `max_memory`: the parts of each device are its storages, to the byte."""
+    counted, expected, fits = run_python(
+        """
+import tempfile, torch, hfmem_widget
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+folder = tempfile.mkdtemp()
+GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=12, n_head=16)).save_pretrained(folder)
+memory = hfmem_widget.max_memory()
+room = {index: 500 << 20 for index in range(2)} | {"cpu": memory["cpu"]}
+with hfmem_widget.watch(quiet=True) as session:
+    model = AutoModelForCausalLM.from_pretrained(folder, device_map="auto", max_memory=room)
+    ids = torch.randint(1000, (2, 64), device="cuda:0")
+    with torch.no_grad():
+        model(ids)
+def bytes_of(tensors, index):
+    on = [one for one in tensors if one.device == torch.device("cuda", index)]
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in on}.values())
+counted = [session.value(session.spans[0].after, f"cuda:{index}/weights") for index in range(2)]
+report([counted, [bytes_of(model.parameters(), index) for index in range(2)],
+        [memory[index] > (100 << 30) for index in range(2)]])
+"""
+    )
+
+    assert counted == expected
+    assert min(expected) > 0
+    assert fits == [True, True]
+
+
+def test_ranks_of_a_notebook_launcher_train_beside_a_watch() -> None:
+    """Under `%memwatch on`, notebook_launcher forks two ranks, which bring CUDA up and train with NCCL."""
+    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
+    pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+    cells = [
+        "%load_ext hfmem_widget\n%memwatch on",
+        """
+import os, tempfile, torch
+from accelerate import Accelerator, notebook_launcher
+folder = tempfile.mkdtemp()
+
+def train():
+    accelerator = Accelerator()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(512, 512)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+    for _ in range(3):
+        loss = model(torch.ones(8, 512, device=accelerator.device)).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    with open(os.path.join(folder, str(accelerator.process_index)), "w") as file:
+        file.write(f"{accelerator.device} {loss.item():.6f}")
+""",
+        "notebook_launcher(train, num_processes=2)",
+        """
+ranks = [open(os.path.join(folder, str(rank))).read().split() for rank in range(2)]
+print(torch.cuda.is_initialized(), ranks)
+""",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()
+    said = "".join(one.text for one in notebook.cells[-1].outputs if one.get("name") == "stdout")
+    cards = [one for cell in notebook.cells for one in cell.outputs if "memwatch" in str(one)]
+
+    assert said.startswith("False [['cuda:0', ")
+    assert "['cuda:1', " in said
+    assert cards
