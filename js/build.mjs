@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { copyFile, mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import * as esbuild from "esbuild";
+import { asText, licensesOf } from "./licenses.mjs";
 
 const STATIC = "../hfmem_widget/static";
 const LABEXTENSION = `${STATIC}/labextension`;
@@ -10,10 +11,11 @@ const options = {
   bundle: true,
   minify: true,
   charset: "utf8",
-  legalComments: "none",
+  legalComments: "eof",
   target: "es2022",
   loader: { ".css": "text" },
   logLevel: "warning",
+  metafile: true,
 };
 const chart = {
   ...options,
@@ -24,17 +26,26 @@ const chart = {
 
 /** Whoever asks for the chart does so under the hash of its content, so that no cache serves an old one. */
 async function buildStatic() {
-  await esbuild.build(chart);
+  const made = await esbuild.build(chart);
   const define = { CHART_HASH: JSON.stringify(hashOf(await readFile(`${STATIC}/chart.js`))) };
-  await esbuild.build({ ...chart, entryPoints: { widget: "src/hosts/widget.ts" }, define });
-  await buildLabextension(define);
+  const widget = await esbuild.build({ ...chart, entryPoints: { widget: "src/hosts/widget.ts" }, define });
+  const panel = await buildLabextension(define);
+  await writeLicenses([made.metafile, widget.metafile, panel]);
 }
 
-/** What JupyterLab loads: a module federation container under the hash of its content, and its description. */
+/** Once for people, beside the bundles, and once for JupyterLab, whose Help › Licenses looks there. */
+async function writeLicenses(metafiles) {
+  const packages = await licensesOf(metafiles);
+  await writeFile(`${STATIC}/THIRD-PARTY-LICENSES.txt`, asText(packages));
+  const text = JSON.stringify({ packages }, null, 2);
+  await writeFile(`${LABEXTENSION}/static/third-party-licenses.json`, `${text}\n`);
+}
+
+/** What JupyterLab loads: a module federation container under the hash of its content, and its description. Returns esbuild's account of it. */
 async function buildLabextension(define) {
   await rm(LABEXTENSION, { recursive: true, force: true });
   await mkdir(`${LABEXTENSION}/schemas/hfmem-widget`, { recursive: true });
-  const { outputFiles } = await esbuild.build({
+  const { metafile, outputFiles } = await esbuild.build({
     ...options,
     entryPoints: ["src/hosts/panel/remote.ts"],
     format: "iife",
@@ -52,6 +63,7 @@ async function buildLabextension(define) {
   await writeFile(`${LABEXTENSION}/package.json`, `${text}\n`);
   await copyFile("labextension/install.json", `${LABEXTENSION}/install.json`);
   await copyFile("labextension/schema/plugin.json", `${LABEXTENSION}/schemas/hfmem-widget/plugin.json`);
+  return metafile;
 }
 
 function hashOf(content) {

@@ -22,6 +22,14 @@ function guide(more: Partial<Guide> = {}): Guide {
   return { device: "cuda:0", kind: "budget", label: "budget 20 B", ...level, ...more };
 }
 
+const RAN_OUT = {
+  kind: "oom",
+  label: "out of memory: asked 9 B",
+  start: 4,
+  stop: 4,
+  first: 12,
+  last: 12,
+} as const;
 const TREND = { kind: "trend", label: "+2 B a step", start: 2, stop: 8, first: 4, last: 16 } as const;
 
 /** A cell of ten seconds in which allocated memory rises to `top` bytes of a thousand. */
@@ -68,7 +76,7 @@ describe("decoding what is judged", () => {
     const title = "x".repeat(100_000);
     const findings = decodeFindings(Array.from({ length: 5000 }, () => finding({ title })));
     const guides = decodeGuides(Array.from({ length: 5000 }, () => guide({ label: title })));
-    expect([findings.length, guides.length]).toEqual([8, 20]);
+    expect([findings.length, guides.length]).toEqual([8, 30]);
     expect(Math.max(...findings.map((one) => one.title.length))).toBeLessThan(300);
     expect(Math.max(...guides.map((one) => one.label.length))).toBeLessThan(300);
   });
@@ -111,7 +119,7 @@ describe("a store", () => {
   });
 
   test("is remembered with it when the page is reloaded", () => {
-    const before = storeOf(30, { findings: [finding()], guides: [guide(), guide(TREND)] });
+    const before = storeOf(30, { findings: [finding()], guides: [guide(), guide(TREND), guide(RAN_OUT)] });
     const after = new Store(Date.now);
     after.apply(fromFrame(toFrame(before)!));
     expect([after.findings, after.guides]).toEqual([before.findings, before.guides]);
@@ -233,6 +241,63 @@ describe("a trend", () => {
   test("is not drawn where none of it is looked at", () => {
     const store = storeOf(30, { guides: [guide(TREND)] });
     expect(sceneOf(store, { settings: { zoom: [8.5, 10] } }).guides).toEqual([]);
+  });
+});
+
+describe("the instant at which memory ran out", () => {
+  const marksIn = (store: Store, settings = {}) =>
+    figureOf(store, { settings }).data.find(({ uid }) => uid === "ran-out") as { x: number[]; y: number[] };
+
+  test("is marked at what was allocated then", () => {
+    const mark = marksIn(storeOf(30, { guides: [guide(RAN_OUT)] }));
+    expect([mark.x, mark.y.map((value) => value * 2 ** 20)]).toEqual([[4], [12]]);
+  });
+
+  test("is not marked where it is not looked at, or was on another device", () => {
+    expect(marksIn(storeOf(30, { guides: [guide(RAN_OUT)] }), { zoom: [5, 9] }).x).toEqual([]);
+    expect(marksIn(storeOf(30, { guides: [guide({ ...RAN_OUT, device: "cpu" })] })).x).toEqual([]);
+  });
+
+  test("has a word, if it is the newest; the others have their marks", () => {
+    const times = [6, 2, 3, 2.2];
+    const guides = times.map((start) => guide({ ...RAN_OUT, start, stop: start, label: `at ${start}` }));
+    const store = storeOf(30, { guides });
+    expect(marksIn(store).x).toEqual([2, 2.2, 3, 6]);
+    expect(sceneOf(store).words.map(({ text, isAlarming }) => [text, isAlarming])).toEqual([["at 6", true]]);
+  });
+
+  test("is within the axis, also above what was sampled", () => {
+    expect(
+      sceneOf(storeOf(30, { guides: [guide({ ...RAN_OUT, first: 70, last: 70 })] })).top,
+    ).toBeGreaterThan(70);
+  });
+
+  test("has its word within the plot, clear of marks, of the peak and of lines", () => {
+    for (const width of [300, 700])
+      for (const start of [0, 4, 9.9, 10])
+        for (const last of [0, 5, 15, 30]) {
+          const guides = [guide({ ...RAN_OUT, start, stop: start, first: last, last }), guide()];
+          const scene = sceneOf(storeOf(30, { guides }), { width });
+          const { box } = scene.words.find(({ text }) => text === RAN_OUT.label)!;
+          const plotHeight = 180 - scene.lanesHeight;
+          const told = `${width} ${start} ${last}`;
+          expect(box.left, told).toBeGreaterThanOrEqual(0);
+          expect(box.left + box.width, told).toBeLessThanOrEqual(width);
+          expect(box.top, told).toBeGreaterThanOrEqual(0);
+          expect(box.top + box.height, told).toBeLessThanOrEqual(plotHeight);
+          const mark = plotHeight * (1 - last / scene.top);
+          expect(mark > box.top && mark < box.top + box.height, told).toBe(false);
+          const level = plotHeight * (1 - 20 / scene.top);
+          expect(level > box.top && level < box.top + box.height, told).toBe(false);
+        }
+  });
+
+  test("is read by the pointer on it, and nowhere else", () => {
+    const store = storeOf(30, { guides: [guide(RAN_OUT)] });
+    const scene = sceneOf(store);
+    const read = (x: number) => readTime(store, "cuda:0", scene, x)!.rows;
+    expect(read(280)).toContainEqual(["out of memory", "asked 9 B"]);
+    expect(read(300).map(([name]) => name)).not.toContain("out of memory");
   });
 });
 

@@ -1,4 +1,4 @@
-/** Budgets and trends as they are drawn: cut to what is looked at, left out where they say nothing. */
+/** Guides as they are drawn: cut to what is looked at, left out where they say nothing. */
 
 import type { Finding, Guide } from "./judged.ts";
 import type { Range, Settings } from "./settings.ts";
@@ -34,6 +34,12 @@ export function guidesIn(store: Store, settings: Settings, seen: Seen): DrawnGui
   return guides.flatMap((guide) => drawn(guide, seen, store.findings) ?? []);
 }
 
+/** Where memory ran out, in order of time: the last has a word. */
+export function marksOf(guides: DrawnGuide[]): DrawnGuide[] {
+  const marks = guides.filter(({ kind }) => kind === "oom");
+  return marks.sort((one, two) => one.ends[1][0] - two.ends[1][0]);
+}
+
 /** The heights at which there is a level line, in bytes. */
 export function levelsOf(guides: DrawnGuide[]): number[] {
   return guides.filter(({ kind }) => kind === "budget").map(({ ends }) => ends[1][1]);
@@ -41,12 +47,13 @@ export function levelsOf(guides: DrawnGuide[]): number[] {
 
 /** Where a guide stands at some time, in bytes; NaN where there is none of it. */
 export function guideAt({ ends: [[start, first], [stop, last]] }: DrawnGuide, time: number): number {
-  if (time < start || time > stop) return Number.NaN;
+  if (time < start || time > stop || start === stop) return Number.NaN;
   return first + ((time - start) / (stop - start)) * (last - first);
 }
 
 function drawn(guide: Guide, { range, now, allocated }: Seen, findings: Finding[]): DrawnGuide | null {
   const { kind, label, first, last } = guide;
+  if (kind === "oom") return mark(guide, range);
   const isBudget = kind === "budget";
   const start = Math.max(guide.start, range[0]);
   // A budget is what the future is measured by, too.
@@ -68,6 +75,12 @@ function drawn(guide: Guide, { range, now, allocated }: Seen, findings: Finding[
     isCrossed: isBudget && allocated > last,
     crossedAt: crossedAt !== null && crossedAt >= start && crossedAt <= stop ? crossedAt : null,
   };
+}
+
+function mark({ kind, label, start, last }: Guide, range: Range): DrawnGuide | null {
+  if (start < range[0] || start > range[1]) return null;
+  const at: Point = [start, Math.max(0, last)];
+  return { kind, label, ends: [at, at], band: [0, 0], isCrossed: false, crossedAt: null };
 }
 
 function crossingOf({ device }: Guide, findings: Finding[]): number | null {

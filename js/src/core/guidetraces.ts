@@ -1,14 +1,23 @@
-/** Budgets and trends as Plotly draws them. */
+/** Guides as Plotly draws them. */
 
 import { PEAK } from "./colors.ts";
+import { marksOf } from "./guides.ts";
 import type { Scene } from "./scene.ts";
 import type { Theme } from "./theme.ts";
 
 const TRACE = { type: "scatter", hoverinfo: "skip" };
 
-/** Trends with their bands, and a mark where a budget was crossed. */
+/** Trends with their bands, and marks where a budget was crossed or memory ran out. */
 export function guideTraces({ guides, unit }: Scene, theme: Theme): object[] {
-  return guides.flatMap(({ kind, ends, band, crossedAt }, index): object[] => {
+  const marks = marksOf(guides).map(({ ends }) => ends[1]);
+  const ranOut = {
+    ...{ ...TRACE, uid: "ran-out", mode: "markers", cliponaxis: false },
+    x: marks.map(([time]) => time),
+    y: marks.map(([, bytes]) => bytes / unit.divisor),
+    marker: { color: PEAK, size: 10, symbol: "x", line: { color: theme.surface, width: 1 } },
+  };
+  const drawn = guides.flatMap(({ kind, ends, band, crossedAt }, index): object[] => {
+    if (kind === "oom") return [];
     const [[start, first], [stop, last]] = ends;
     const inUnit = (bytes: number[]) => bytes.map((each) => Math.max(0, each) / unit.divisor);
     if (kind === "budget") {
@@ -27,6 +36,7 @@ export function guideTraces({ guides, unit }: Scene, theme: Theme): object[] {
       { ...line, uid: `trend-${index}`, line: { color: PEAK, width: 1.6 } },
     ];
   });
+  return [...drawn, ranOut];
 }
 
 /** The budgets' lines. */

@@ -2,7 +2,7 @@
 
 import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
-import { guideAt } from "./guides.ts";
+import { guideAt, marksOf } from "./guides.ts";
 import { PART, toldOf } from "./parts.ts";
 import { labelOf, partsAt } from "./readings.ts";
 import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
@@ -12,6 +12,8 @@ import type { TipText } from "./tip.ts";
 
 /** Values under one pixel that differ by less than this share of the axis read as one. */
 const SPREAD = 0.02;
+/** So near to the pointer is what is marked under it. */
+const MARK_PIXELS = 5;
 
 /** The bar at a point of the drawing area, the worst before the group it lies on. */
 export function barAt(scene: Scene, x: number, y: number): Bar | null {
@@ -75,7 +77,19 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
       metric === "allocated" && scene.bands.length > 0 ? readParts(store, device, [from, to]) : [];
     return [[labelOf(store, device, metric), value], ...inside];
   });
-  return { title: `at ${formatDuration(time)}`, rows: [...rows, ...readGuides(scene, time)] };
+  const told = [...rows, ...readGuides(scene, time), ...readMarks(scene, x)];
+  return { title: `at ${formatDuration(time)}`, rows: told };
+}
+
+function readMarks(scene: Scene, x: number): TipText["rows"] {
+  const near = marksOf(scene.guides).filter(
+    ({ ends: [[time]] }) => Math.abs(timeToPixel(scene, time) - x) <= MARK_PIXELS,
+  );
+  // Of several under the pointer, the newest.
+  return near.slice(-1).map(({ label, ends: [[, bytes]] }) => {
+    const [name, asked] = label.split(": ", 2) as [string, string?];
+    return [name, asked ?? `at ${formatBytes(bytes)}`];
+  });
 }
 
 function readGuides({ guides }: Scene, time: number): TipText["rows"] {

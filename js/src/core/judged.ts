@@ -15,10 +15,12 @@ export interface Finding {
   time: number | null;
 }
 
-/** A straight line over a device's chart; times in seconds, the rest in bytes. */
+const GUIDES = ["budget", "trend", "oom"] as const;
+
+/** A straight line over a device's chart, or the instant at which it ran out: times in seconds, the rest in bytes. */
 export interface Guide {
   device: string;
-  kind: "budget" | "trend";
+  kind: (typeof GUIDES)[number];
   label: string;
   start: number;
   /** Null where it goes on as long as the run. */
@@ -30,7 +32,7 @@ export interface Guide {
 }
 
 const MOST_FINDINGS = 8;
-const MOST_GUIDES = 20;
+const MOST_GUIDES = 30;
 const MOST_LETTERS = 240;
 /** Bytes and seconds beyond this are no reading of anything. */
 const MOST_FIGURE = 2 ** 60;
@@ -53,7 +55,8 @@ export function decodeFindings(told: unknown): Finding[] {
 export function decodeGuides(told: unknown): Guide[] {
   return someOf(told, MOST_GUIDES, (entry): Guide | null => {
     const { device, kind, label, stop, band = [0, 0] } = entry;
-    if (kind !== "budget" && kind !== "trend") return null;
+    const known = GUIDES.find((each) => each === kind);
+    if (known === undefined) return null;
     if (typeof device !== "string" || typeof label !== "string" || !Array.isArray(band)) return null;
     const [start, first, last, ...reach] = [entry.start, entry.first, entry.last, ...band].map((each) =>
       numberOr(each, Number.NaN),
@@ -61,7 +64,7 @@ export function decodeGuides(told: unknown): Guide[] {
     const [low, high] = reach as [number, number];
     if (reach.length !== 2 || Number.isNaN(start + first + last + low + high)) return null;
     const ends = { start, stop: numberOr(stop, null), first, last };
-    return { device, kind, label: label.slice(0, MOST_LETTERS), ...ends, band: [low, high] };
+    return { device, kind: known, label: label.slice(0, MOST_LETTERS), ...ends, band: [low, high] };
   });
 }
 

@@ -5,7 +5,7 @@ import type { Bar } from "./bar.ts";
 import { type Drawn, decimate } from "./decimate.ts";
 import { digits, type Unit, unitFor } from "./format.ts";
 import { type Gap, gapsWithin } from "./gaps.ts";
-import { type DrawnGuide, guidesIn, levelsOf } from "./guides.ts";
+import { type DrawnGuide, guidesIn, levelsOf, marksOf } from "./guides.ts";
 import { layLanes } from "./lanes.ts";
 import { knowsParts, READ } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
@@ -102,7 +102,7 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
 
   const room = 1 - (LABEL_PIXELS + 14) / plotHeight;
   hold.top = topFor(
-    Math.max(highest, capacity ?? 0, ...levelsOf(guides)),
+    Math.max(highest, capacity ?? 0, ...levelsOf(guides), ...marksOf(guides).map(({ ends }) => ends[1][1])),
     marked ? room : 0.94,
     hold.top,
     settings.percent ? total : null,

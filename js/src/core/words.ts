@@ -1,12 +1,13 @@
-/** The words on level lines: what they are called, where nothing else stands. */
+/** The words on level lines and at marks: what they are called, where nothing else stands. */
 
+import { marksOf } from "./guides.ts";
 import type { Box } from "./place.ts";
 import { LABEL_PIXELS, pixelToTime, type Scene, timeToPixel, WORD_PIXELS } from "./scene.ts";
 
 export interface Word {
   text: string;
   box: Box;
-  /** The line has been crossed. */
+  /** The line has been crossed, or memory ran out. */
   isAlarming: boolean;
 }
 
@@ -16,7 +17,7 @@ type Drawn = Omit<Scene, "words">;
 const PADDING = 6;
 const MARK = 6;
 
-/** Budgets first: the capacity is a figure among the headings as well, so its word may go. */
+/** What ran out first, then budgets: the capacity is a figure among the headings as well, so its word may go. */
 export function placeWords(scene: Drawn, textWidth: (text: string) => number): Word[] {
   const plotHeight = scene.height - scene.lanesHeight;
   const toPixel = (bytes: number) => plotHeight * (1 - bytes / scene.top);
@@ -29,7 +30,9 @@ export function placeWords(scene: Drawn, textWidth: (text: string) => number): W
   if (scene.capacity !== null) levels.push({ text: "capacity", isAlarming: false, bytes: scene.capacity });
   const lines = levels.map(({ bytes }) => toPixel(bytes));
   const boxes = marked(scene, toPixel);
-  return levels.flatMap(({ text, isAlarming, bytes }) => {
+  const ranOut = newestMark(scene, lines, boxes, textWidth);
+  boxes.push(...ranOut.map(({ box }) => box));
+  const named = levels.flatMap(({ text, isAlarming, bytes }) => {
     const width = (textWidth(text) * WORD_PIXELS) / LABEL_PIXELS + PADDING;
     const isFree = (place: Box) =>
       place.top >= 0 && !boxes.some(overlaps(place)) && !lines.some(runsThrough(place));
@@ -39,6 +42,31 @@ export function placeWords(scene: Drawn, textWidth: (text: string) => number): W
     boxes.push(box);
     return [{ text, isAlarming, box }];
   });
+  return [...ranOut, ...named];
+}
+
+/** Below the mark, since the peak's label stands above what is drawn; else further below, or above. */
+function newestMark(
+  scene: Drawn,
+  lines: number[],
+  boxes: Box[],
+  textWidth: (text: string) => number,
+): Word[] {
+  const mark = marksOf(scene.guides).at(-1);
+  if (mark === undefined) return [];
+  const { label: text, ends } = mark;
+  const width = (textWidth(text) * WORD_PIXELS) / LABEL_PIXELS + PADDING;
+  const height = WORD_PIXELS + 3;
+  const x = timeToPixel(scene, ends[1][0]);
+  const plotHeight = scene.height - scene.lanesHeight;
+  const y = plotHeight * (1 - ends[1][1] / scene.top);
+  const left = Math.max(0, Math.min(x - width / 2, scene.width - width));
+  const tops = [y + MARK + 1, y + MARK + 1 + height, y - MARK - 1 - height];
+  const within = tops.filter((top) => top >= 0 && top + height <= plotHeight);
+  const places = within.map((top): Box => ({ left, top, width, height }));
+  const isFree = (place: Box) => !boxes.some(overlaps(place)) && !lines.some(runsThrough(place));
+  const box = places.find(isFree);
+  return box === undefined ? [] : [{ text, isAlarming: true, box }];
 }
 
 /** On the line or beneath it, at its end or at its beginning; the best first. */
@@ -49,16 +77,18 @@ function placesFor(line: number, width: number, plotWidth: number): Box[] {
   );
 }
 
-/** What no word may cover: the peak and its label, and where a budget was crossed. */
+/** What no word may cover: the peak and its label, and where a budget was crossed or memory ran out. */
 function marked(scene: Drawn, toPixel: (bytes: number) => number): Box[] {
   const { peak, guides } = scene;
   const around = (time: number, bytes: number): Box => {
     const [left, top] = [timeToPixel(scene, time) - MARK, toPixel(bytes) - MARK];
     return { left, top, width: 2 * MARK, height: 2 * MARK };
   };
-  const crossings = guides.flatMap(({ crossedAt, ends }) =>
+  const budgetCrossings = guides.flatMap(({ crossedAt, ends }) =>
     crossedAt === null ? [] : [around(crossedAt, ends[1][1])],
   );
+  const ranOut = marksOf(guides).map(({ ends: [[time, bytes]] }) => around(time, bytes));
+  const crossings = [...ranOut, ...budgetCrossings];
   return peak === null ? crossings : [...crossings, peak.box, around(peak.time, peak.bytes)];
 }
 

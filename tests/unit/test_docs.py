@@ -1,0 +1,145 @@
+"""What the documentation points to is there, and what it lists is complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.forecast.predict import predict
+from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.view.screen import Screen
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BENCHES = sorted(ROOT.glob("bench/*.py"))
+NEED_A_GPU = [path for path in BENCHES if "not_here(" in path.read_text(encoding="utf-8")]
+
+LINK = re.compile(r"\[[^\]\n]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+CITED = re.compile(
+    r"`(?:python )?((?:bench|docs|hfmem_widget|js|notebooks|scripts|tests)/[\w./-]+)"
+)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and JupyterLab make them."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link has its file, and every anchor its heading."""
+    for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = page.parent / path if path else page
+
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_cited_are_there(page: Path) -> None:
+    """A claim names its bench or its test by a path that exists; what is built need not be."""
+    cited = set(CITED.findall(page.read_text(encoding="utf-8")))
+    built = {path for path in cited if path.startswith("hfmem_widget/static")}
+
+    assert [path for path in sorted(cited - built) if not (ROOT / path.rstrip(".")).exists()] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    """Whoever opens docs/ finds all of it."""
+    listed = {path for path, _ in LINK.findall((ROOT / "docs/README.md").read_text("utf-8"))}
+
+    assert {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"} <= listed
+
+
+def test_the_layout_names_every_folder() -> None:
+    """CONTRIBUTING knows each room of the package, and each kind of test."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = [path.parent.name for path in ROOT.glob("hfmem_widget/*/__init__.py")]
+    tests = [path.name for path in ROOT.glob("tests/[a-z]*") if path.is_dir()]
+
+    assert [
+        room for room in rooms if f"`hfmem_widget/{room}/`" not in text and f"`{room}/`" not in text
+    ] == []
+    assert [kind for kind in tests if f"`{kind}`" not in text] == []
+
+
+def test_every_option_of_memwatch_is_listed() -> None:
+    """The table of options has those that `%%memwatch?` has."""
+    text = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    parser = MemwatchMagics.memwatch.parser
+    options = {
+        action.option_strings[-1]
+        if len(action.option_strings) == 1
+        else next(one for one in action.option_strings if one.startswith("--"))
+        for action in parser._actions
+        if action.option_strings
+    }
+
+    assert {option for option in options if f"`{option}" not in text} == set()
+
+
+@pytest.mark.parametrize("setting", ["static", "off"])
+def test_the_environment_turns_live_views_off(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`HFMEM_WIDGET=static`, or `off`: a kernel's front end is given only what stays."""
+
+    class Publisher:
+        pub_socket = object()
+
+    class Shell:
+        display_pub = Publisher()
+
+    assert Screen(Shell()).live
+    monkeypatch.setenv("HFMEM_WIDGET", setting)
+    assert not Screen(Shell()).live
+
+
+def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
+    """Of bert-large's shape the table of techniques has the MiB of states that the forecast has."""
+    transformers = pytest.importorskip("transformers")
+    bert = transformers.BertConfig(
+        architectures=["BertForSequenceClassification"],
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+    )
+    forecast = predict(bert, device="cuda", optimizer="adamw_bnb_8bit", batch=1, length=16)
+    states = next(part.full for part in forecast.parts if part.name == "optimizer")
+    table = (ROOT / "docs/anatomy-measured.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| 8-bit Adam \|.*$", table, re.MULTILINE)
+
+    assert f"| {states / 2**20:.0f} |" in row
+    assert f"predicted at {states / 2**20:.0f} MiB" in (ROOT / "docs/memfit.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("bench", BENCHES, ids=lambda path: path.name)
+def test_every_file_in_bench_is_a_bench(bench: Path) -> None:
+    """`make bench` runs them all: each measures by itself, and what they share is in a folder of its own."""
+    text = bench.read_text(encoding="utf-8")
+
+    assert 'if __name__ == "__main__":' in text
+    shared = re.findall(r"^from common(?:\.| import )(\w+)", text, re.MULTILINE)
+    assert all((ROOT / "bench" / "common" / f"{name}.py").exists() for name in shared)
+    assert not re.search(
+        rf"^from ({'|'.join(one.stem for one in BENCHES)}) import", text, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("bench", NEED_A_GPU, ids=lambda path: path.name)
+def test_a_bench_that_needs_a_gpu_says_so_in_one_sentence(bench: Path, tmp_path: Path) -> None:
+    """Where there is none it is no failure."""
+    environment = {"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "HOME": str(tmp_path)}
+    command = [sys.executable, str(bench)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"Not measured: [^\n]+\.\n", done.stdout)
