@@ -39,9 +39,6 @@ ON_THE_HOST: Mapping[str, str] = MappingProxyType(
 OF_ALLOCATED = tuple(LABELS)[: tuple(LABELS).index("rounding") + 1]
 """What adds up to the allocated bytes, from the bottom to the top."""
 
-OF_RESERVED = ("pending", "cache")
-"""What the allocator has beyond that."""
-
 Read = Callable[[str], float]
 """Takes a metric and returns its value at the instant in question, NaN where it is not available."""
 

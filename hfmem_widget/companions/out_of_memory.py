@@ -6,6 +6,7 @@ Nothing of the error is kept, neither its traceback nor a frame nor a tensor: on
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +18,22 @@ from hfmem_widget.analysis.shortage.diagnosis import diagnose
 from hfmem_widget.analysis.shortage.errors import about_memory, out_of_memory
 from hfmem_widget.analysis.shortage.incident import belongs_to, incident_of
 from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, HostLimit, Incident, ModelFacts
+from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.analysis.shortage.texts import OutOfMemoryText
 from hfmem_widget.analysis.shortage.words import caught_finding, finding_of
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor import Monitor
-from hfmem_widget.session import Finding, Sample, Session, Span
+from hfmem_widget.session import Finding, Guide, Sample, Session, Span
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.shortage import Shortage
 from hfmem_widget.sources.address_space import address_space
 from hfmem_widget.sources.shortages import SHORTAGES, ShortageObserver, calls_of
 
 MOST_KEPT = 4
 """Shortages of one stretch of code; of more, the last."""
+
+MOST_MARKS = 8
+"""Of one stretch of code on the chart; of more, the last."""
 
 MOST_MODULES = 2_000
 """Of a model, so many modules are asked what they say of themselves."""
@@ -76,6 +82,7 @@ class OutOfMemory:
         self._session: Session | None = None
         self._root = 0
         self._noted: deque[_Noted] = deque(maxlen=MOST_KEPT)
+        self._marks: deque[Guide] = deque()
         self._count = 0
         self._failed: _Failed | None = None
 
@@ -117,7 +124,9 @@ class OutOfMemory:
                 last = self._noted[-1].shortage
                 session.findings.append(caught_finding(last, self._count, span))
             return NOTHING
-        incident, seen = self._incident(session, span, failed)
+        incident, seen, time = self._incident(session, span, failed)
+        if not seen:
+            self._mark(session, incident.device.key, incident.asked, time, incident.allocated)
         diagnosis = diagnose(incident)
         advice = advise(incident, diagnosis)
         session.findings.append(finding_of(incident, diagnosis, advice, span))
@@ -125,8 +134,10 @@ class OutOfMemory:
             return NOTHING
         return _bundle(incident, diagnosis, advice, earlier=self._count - seen)
 
-    def _incident(self, session: Session, span: Span, failed: _Failed) -> tuple[Incident, int]:
-        """Return what is known of the error, and how many of the shortages noted are of it."""
+    def _incident(
+        self, session: Session, span: Span, failed: _Failed
+    ) -> tuple[Incident, int, float]:
+        """Return what is known of the error, how many of the shortages noted are of it, and when it was."""
         of_it = (one for one in reversed(self._noted) if belongs_to(failed.told, one.shortage))
         noted = next(of_it, None)
         path = _raised_in(session, span) if noted is None else _with_counts(session, noted.path)
@@ -154,7 +165,7 @@ class OutOfMemory:
             grown=known_of(incident.allocated - began, 0.0),
             left_behind=_left_behind(session, span, key),
         )
-        return incident, 0 if noted is None else 1
+        return incident, 0 if noted is None else 1, sample.time
 
     def _note(self, shortage: Shortage) -> None:
         session = self._session
@@ -164,7 +175,23 @@ class OutOfMemory:
         if not path:
             return
         self._count += 1
-        self._noted.append(_Noted(shortage, path, session.last_sample))
+        sample = session.last_sample
+        self._noted.append(_Noted(shortage, path, sample))
+        allocated = shortage.readings.get("allocated", NOT_AVAILABLE)
+        self._mark(session, shortage.device, shortage.asked, sample.time, allocated)
+
+    def _mark(
+        self, session: Session, device: str, asked: float, time: float, allocated: float
+    ) -> None:
+        """Mark on a device's chart that it ran out, at a second of the session and at so many bytes."""
+        label = f"out of memory: asked {size_text(asked)}" if asked > 0 else "out of memory"
+        mark = Guide(device, "oom", label, start=time, stop=time, first=allocated, last=allocated)
+        if math.isnan(allocated) or mark in session.guides:
+            return
+        if len(self._marks) == MOST_MARKS and (oldest := self._marks.popleft()) in session.guides:
+            session.guides.remove(oldest)
+        self._marks.append(mark)
+        session.guides.append(mark)
 
     def _attach(self, session: Session) -> None:
         self._observer.attach()

@@ -321,15 +321,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A straight line over the chart of a device: a budget, a trend.
+    """What is drawn over the chart of a device: a straight line, or the instant at which it ran out.
 
     Attributes
     ----------
     device : str
         The device's key.
-    kind : {"budget", "trend"}
+    kind : {"budget", "trend", "oom"}
+        An "oom" is a point: both its ends are the same.
     label : str
-        What people read at the line; plain text.
+        What people read at it; plain text.
     start, stop : float
         Seconds since the session began; `stop` is infinite where the line goes on as long as the run.
     first, last : float
@@ -339,7 +340,7 @@ class Guide:
     """
 
     device: str
-    kind: Literal["budget", "trend"]
+    kind: Literal["budget", "trend", "oom"]
     label: str
     start: float
     stop: float

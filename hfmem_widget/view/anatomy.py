@@ -12,6 +12,7 @@ from hfmem_widget.units import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import bars_html
 from hfmem_widget.view.anatomy_table import Column, Table, table_of
+from hfmem_widget.view.root import BOX
 
 NOTE_LENGTH = 300
 NOTHING_FOUND = "No model or optimizer was found that has tensors here, so nothing is attributed."
@@ -19,11 +20,6 @@ NOTHING_FOUND = "No model or optimizer was found that has tensors here, so nothi
 Predicted = Mapping[str, Mapping[str, float]]
 """Bytes by the name of a part, or of a sum ("allocated", "reserved", "process"), by device key."""
 
-_FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;font-size:13px;line-height:1.45;'
-    f'{_FONT}color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
 _QUIET = "opacity:.72"
 _CELL = "padding:1px 0 1px 14px;text-align:right;white-space:nowrap;border:0"
 _FIRST = (
@@ -62,7 +58,7 @@ def anatomy_bundle(
     head = f'<strong style="font-size:15px">{for_html(title)}</strong>' if title else ""
     if contents:
         head += f'<div style="margin:0;font-size:12px;{_QUIET}">{escape(contents)}</div>'
-    html = _BOX + head + "".join(_group_html(*one) for one in groups) + "</div>"
+    html = BOX + head + "".join(_group_html(*one) for one in groups) + "</div>"
     text = "\n\n".join(_group_text(*one) for one in groups)
     above = "".join(f"{one}\n" for one in (plain(title), contents) if one)
     return {"text/html": html, "text/plain": above + text}

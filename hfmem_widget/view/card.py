@@ -23,6 +23,7 @@ from hfmem_widget.view.line import (
     peak_text,
 )
 from hfmem_widget.view.phases import phases_html, worst_step_text
+from hfmem_widget.view.root import FRAMED, LETTERS, root
 from hfmem_widget.view.sparkline import sparkline
 
 MOST_NOTES = 3
@@ -34,14 +35,9 @@ MANY_MISSED = 0.05
 LONG_GAP = 1.0
 LONG_GAP_INTERVALS = 5
 
-_TEXT = "color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;"
-_FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
+_ALONE = root(f"font-size:13px;line-height:1.45;margin:2px 0;{LETTERS}")
+_ON_ONE_LINE = root(f"font-size:12px;line-height:1.5;margin:2px 0;{LETTERS}")
 _QUIET = "opacity:.72"
-_BOX = (
-    f'<div style="box-sizing:border-box;max-width:860px;margin:2px 0;padding:10px 14px 11px;'
-    f"border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));border-radius:6px;"
-    f'font-size:13px;line-height:1.45;{_FONT}{_TEXT}">'
-)
 _SMALL_LINE = '<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
 
 
@@ -57,7 +53,7 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
     findings = findings_of(session, span)
     html = "".join(
         (
-            _BOX,
+            FRAMED,
             _header(session, span, facts),
             _figures(facts[0]) if len(facts) == 1 else _table(facts),
             findings_html(findings),
@@ -76,8 +72,7 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
 def running_bundle(label: str) -> dict[str, str]:
     """Return what stands in the card's place while the cell runs."""
     html = (
-        f'<div style="font-size:13px;line-height:1.45;margin:2px 0;{_FONT}{_TEXT}">'
-        f"{_bullet(palette.ALLOCATED)} <strong>{for_html(label)}</strong> "
+        f"{_ALONE}{_bullet(palette.ALLOCATED)} <strong>{for_html(label)}</strong> "
         f'<span style="{_QUIET}">· watching …</span></div>'
     )
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
@@ -90,8 +85,7 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     devices = [[one.device.key, *parts(one)] for one in facts]
     first = devices.pop(0) if len(devices) == 1 else []
     html = (
-        f'<div style="font-size:12px;line-height:1.5;margin:2px 0;{_FONT}{_TEXT}">'
-        f"{_outcome_bullet(span)} <strong>{for_html(span.label or span.kind)}</strong> "
+        f"{_ON_ONE_LINE}{_outcome_bullet(span)} <strong>{for_html(span.label or span.kind)}</strong> "
         f'<span style="{_QUIET}">{_phrases([*how_it_went(session, span), *first])}</span>'
         + "".join(
             f'<div style="margin-left:14px;{_QUIET}">{_phrases(one)}</div>' for one in devices

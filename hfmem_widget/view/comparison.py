@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from hfmem_widget.analysis.comparison import Comparison
@@ -28,14 +29,9 @@ from hfmem_widget.view.comparison_text import (
 )
 from hfmem_widget.view.figure import PLOTLY_MIME
 from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.root import FRAMED
 
 _QUIET = "opacity:.72"
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;padding:10px 14px 11px;'
-    "border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));border-radius:6px;"
-    "font-size:13px;line-height:1.45;font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
 _VALUE = "padding:3px 0 3px 18px;text-align:right;vertical-align:top;white-space:nowrap;border:0"
 _NAME = (
     "padding:3px 0;text-align:left;vertical-align:top;border:0;min-width:120px;max-width:260px;"
@@ -47,19 +43,22 @@ _TABLE = (
 )
 _HEAD = "font-size:11px;font-weight:normal;background:none"
 
+NOTE_LENGTH = 400
+"""Characters of a sentence of ours at most: two labels of the user's may stand in it."""
+
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
     """Return the figures by MIME type: a table of what cells came to, and one of their parts."""
     figures = figure_columns(comparison)
     parts = part_columns(comparison)
     told = [
-        _BOX,
+        FRAMED,
         _title(heading(comparison)),
         _table(comparison, "cell", [("", column) for column in figures]),
         _table(comparison, "at the peak", parts) if parts else "",
         *(
             f'<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
-            f"{for_html(note)}</div>"
+            f"{escape(plain(note, NOTE_LENGTH))}</div>"
             for note in comparison.notes
         ),
         "</div>",
@@ -93,7 +92,7 @@ def list_bundle(records: Sequence[Record]) -> dict[str, str]:
     rows = [_listed(one) for one in runs.values()]
     html = "".join(
         (
-            _BOX,
+            FRAMED,
             _title([f"{len(records)} watched cells" if len(records) > 1 else "1 watched cell"]),
             _TABLE,
             f'<thead style="border:0"><tr style="background:none">{_heads(_LISTED)}</tr></thead><tbody>',

@@ -13,6 +13,7 @@ from hfmem_widget.view.comparison_scene import (
     Drawn,
 )
 from hfmem_widget.view.comparison_text import part_label
+from hfmem_widget.view.root import CHART
 
 _WIDTH = 1000
 """Units across the stretched part; text stands outside of it and keeps its size."""
@@ -25,9 +26,7 @@ _BAR = 12
 def svg(scene: ComparisonScene) -> str:
     """Return the lines with axes, and below them a bar for each cell."""
     return (
-        '<div style="max-width:860px;font:11px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);'
-        'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-        f"{_lines(scene) if scene.has_lines else ''}"
+        f"{CHART}{_lines(scene) if scene.has_lines else ''}"
         f"{''.join(_row(cell, scene) for cell in scene.cells)}{_legend(scene)}</div>"
     )
 

@@ -14,7 +14,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import moment_text
 from hfmem_widget.view.axis import Ticks, time_ticks, value_ticks
-from hfmem_widget.view.guide_traces import budget_words, guide_traces, level_word
+from hfmem_widget.view.guide_traces import budget_words, guide_traces, level_word, mark_word
 from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Scene, build_scene
 from hfmem_widget.view.sparkline import chart_html
@@ -165,6 +165,8 @@ def _layout(scene: Scene) -> dict[str, Any]:
             "y": -24 / plot,
             "yanchor": "top",
             "bgcolor": CLEAR,
+            # Where there are many devices, two columns of it fit the narrowest notebook.
+            "font": {"size": 10 if len(scene.devices) > 1 else 11},
         },
         "xaxis": {
             **_axis(time_ticks(scene.duration)),
@@ -179,7 +181,12 @@ def _layout(scene: Scene) -> dict[str, Any]:
             "fixedrange": True,
         },
         "shapes": _capacity_line(scene),
-        "annotations": [*_capacity_word(scene), *budget_words(scene), *_peak_label(scene)],
+        "annotations": [
+            *_capacity_word(scene),
+            *budget_words(scene),
+            *_peak_label(scene),
+            *mark_word(scene),
+        ],
     }
     if lanes:
         layout["yaxis2"] = {

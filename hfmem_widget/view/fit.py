@@ -8,6 +8,7 @@ from hfmem_widget.forecast.model import Fit, Forecast, ForecastPart, Setting, Ve
 from hfmem_widget.labels import for_html, plain
 from hfmem_widget.units import format_bytes, format_count
 from hfmem_widget.view import palette
+from hfmem_widget.view.root import FRAMED
 
 TIMES = "\u00d7"
 UNBROKEN = "\u00a0"
@@ -23,12 +24,6 @@ BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about"}
 KV_CACHE = "#9C8A00"
 
 _QUIET = "opacity:.72"
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;padding:10px 14px 11px;'
-    "border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));border-radius:6px;"
-    "font-size:13px;line-height:1.45;font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
 _SMALL = '<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
 _NAME = "flex:9 1 112px;min-width:0;max-width:190px"
 _FIGURE = "flex:0 0 66px;text-align:right;white-space:nowrap"
@@ -42,7 +37,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
     forecast = fit.forecast
     html = "".join(
         (
-            _BOX,
+            FRAMED,
             _header(fit),
             _bar(forecast),
             _table(forecast),

@@ -19,8 +19,8 @@ from hfmem_widget.units import (
     number,
     unit_for,
 )
+from hfmem_widget.view.root import BOX
 from hfmem_widget.view.table_parts import (
-    BOX,
     PATH_LENGTH,
     QUIET,
     RULE,

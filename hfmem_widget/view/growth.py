@@ -7,8 +7,8 @@ from html import escape
 from hfmem_widget.holding.growth import Grown, Growth
 from hfmem_widget.labels import plain
 from hfmem_widget.units import MIB, format_count, format_duration
+from hfmem_widget.view.root import BOX
 from hfmem_widget.view.table_parts import (
-    BOX,
     PATH_LENGTH,
     SMALL,
     TABLE,

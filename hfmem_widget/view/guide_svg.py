@@ -1,4 +1,4 @@
-"""A scene's budgets and trends as SVG: shapes for its stretched frame, and words beside them."""
+"""A scene's guides as SVG: shapes for its stretched frame, and words and marks beside them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,45 @@ _LETTER = 5.9
 
 _BOX = 15
 
+_OFF_MARK = 9
+"""Pixels from the middle of a mark to its word."""
+
+CASING = "rgba(255,255,255,.7)"
+"""What keeps a line apart from whatever colour it lies on."""
+
 
 def guide_shapes(scene: Scene, height: int) -> str:
     """Return the lines, for a frame of `WIDTH` times `height` units that fills any width."""
-    return "".join(_shapes(guide, scene, height) for guide in scene.guides)
+    return "".join(_shapes(one, scene, height) for one in scene.guides if one.kind != "oom")
 
 
 def budget_words(scene: Scene, height: int, offset: int) -> str:
     """Return the budgets' names at the ends of their lines, and the marks where they were crossed."""
+    rows = [(one, _row(one.level, scene, height, offset)) for one in scene.budgets]
+    return "".join(_crossing(one, y, scene) + _word(one, y, scene) for one, y in rows)
 
-    def place(level: float) -> float:
-        return offset + height * (1 - level / scene.top)
 
+def marks(scene: Scene, height: int, offset: int) -> str:
+    """Return where memory ran out."""
     return "".join(
-        _crossing(one, place(one.level), scene) + _word(one, place(one.level), scene)
-        for one in scene.budgets
+        f'<svg x="{_share(one.time, scene)}" y="{_row(one.level, scene, height, offset):.1f}" '
+        f'style="overflow:visible"><g><title>{for_html(one.label)}</title>'
+        f'<path d="M-4 -4l8 8m0 -8l-8 8" fill="none" stroke="{CASING}" stroke-width="4.4"/>'
+        f'<path d="M-4 -4l8 8m0 -8l-8 8" fill="none" stroke="{palette.PEAK}" stroke-width="2.6"/></g></svg>'
+        for one in scene.marks
     )
+
+
+def mark_word(scene: Scene, height: int, offset: int) -> str:
+    """Say at the newest mark what it is."""
+    word = scene.mark_word
+    if word is None:
+        return ""
+    label, y = word.mark.label, _row(word.level, scene, height, offset)
+    width = _width(label)
+    left = {"right": 0.0, "left": -width}.get(word.side, -width / 2)
+    top = y - _OFF_MARK - _BOX if word.is_above else y + _OFF_MARK
+    return _boxed(label, _share(word.mark.time, scene), left, top)
 
 
 def level_word(text: str, y: float, scene: Scene, colour: str = "") -> str:
@@ -46,24 +69,38 @@ def _word(guide: DrawnGuide, y: float, scene: Scene) -> str:
     foot = y + _BOX if is_tight and guide.level < (scene.capacity or 0.0) else y
     if not guide.is_crossed:
         return level_word(guide.label, foot, scene)
-    # On its own ground, since the data may lie behind it.
-    width = _LETTER * len(guide.label) + 8
-    x, shift = ("0", 0.0) if scene.words_at_left else ("100%", -width)
-    middle = shift + width / 2
+    x, left = ("0", 0.0) if scene.words_at_left else ("100%", -_width(guide.label))
+    return _boxed(guide.label, x, left, foot - _BOX)
+
+
+def _boxed(text: str, x: str, left: float, top: float) -> str:
+    """Return a word on its own ground, since the data may lie behind it, `left` pixels from `x`."""
+    width = _width(text)
     return (
-        f'<rect x="{x}" y="{foot - _BOX:.1f}" width="{width:.0f}" height="{_BOX}" '
-        f'transform="translate({shift:.0f})" fill="{palette.PEAK}"/>'
-        f'<text x="{x}" y="{foot - 4:.1f}" transform="translate({middle:.0f})" text-anchor="middle" '
-        f'fill="{palette.ON_PEAK}">{for_html(guide.label)}</text> '
+        f'<rect x="{x}" y="{top:.1f}" width="{width:.0f}" height="{_BOX}" '
+        f'transform="translate({left:.0f})" fill="{palette.PEAK}"/>'
+        f'<text x="{x}" y="{top + _BOX - 4:.1f}" transform="translate({left + width / 2:.0f})" '
+        f'text-anchor="middle" fill="{palette.ON_PEAK}">{for_html(text)}</text> '
     )
+
+
+def _width(text: str) -> float:
+    return _LETTER * len(text) + 8
+
+
+def _row(level: float, scene: Scene, height: int, offset: int) -> float:
+    return offset + height * (1 - level / scene.top)
+
+
+def _share(time: float, scene: Scene) -> str:
+    return f"{100 * time / scene.duration:.2f}%"
 
 
 def _crossing(guide: DrawnGuide, y: float, scene: Scene) -> str:
     if guide.crossed_at is None:
         return ""
-    x = f"{100 * guide.crossed_at / scene.duration:.2f}%"
     return (
-        f'<svg x="{x}" y="{y:.1f}" style="overflow:visible">'
+        f'<svg x="{_share(guide.crossed_at, scene)}" y="{y:.1f}" style="overflow:visible">'
         f'<path d="M-4.5 4h9l-4.5 -8z" fill="{palette.PEAK}"/></svg>'
     )
 
@@ -78,7 +115,7 @@ def _shapes(guide: DrawnGuide, scene: Scene, height: int) -> str:
         if outline
         else ""
     )
-    casing = _stroke(line, "#fff", 3.4, ' stroke-opacity=".7"')
+    casing = _stroke(line, CASING, 3.4)
     told = f"<title>{for_html(guide.label)}</title>"
     return f"{band}{casing}<g>{told}{_stroke(line, palette.PEAK, 1.6)}</g>"
 

@@ -1,11 +1,11 @@
-"""A scene's budgets and trends, as Plotly draws them."""
+"""A scene's guides, as Plotly draws them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hfmem_widget.labels import for_plotly
-from hfmem_widget.units import format_duration
+from hfmem_widget.units import format_bytes, format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.curve import Points
 from hfmem_widget.view.guides import DrawnGuide
@@ -15,14 +15,19 @@ from hfmem_widget.view.traces import BAR_FONT, CLEAR, Trace, packed, short
 HOVER_POINTS = 17
 """Plotly's pointer finds the points of a line, not what lies between them."""
 
+OFF_MARK = 7
+"""Pixels from the middle of a mark to its word."""
+
 BAND = "rgba(213,94,0,.2)"
 CASING = "rgba(255,255,255,.7)"
 """What keeps a trend apart from whatever colour it lies on."""
 
 
 def guide_traces(scene: Scene) -> list[Trace]:
-    """Return the lines over the data, and the marks where a budget was crossed."""
-    return [trace for guide in scene.guides for trace in _traces(guide, scene)]
+    """Return the lines over the data, and the marks where a budget was crossed or memory ran out."""
+    lines = [one for one in scene.guides if one.kind != "oom"]
+    drawn = [trace for guide in lines for trace in _traces(guide, scene)]
+    return [*drawn, *([_marks(scene)] if scene.marks else [])]
 
 
 def budget_words(scene: Scene) -> list[dict[str, Any]]:
@@ -33,6 +38,27 @@ def budget_words(scene: Scene) -> list[dict[str, Any]]:
         | ({"yanchor": "top"} if _is_below_capacity(one, scene) else {})
         | {"font": {"size": BAR_FONT, **({"color": palette.ON_PEAK} if one.is_crossed else {})}}
         for one in scene.budgets
+    ]
+
+
+def mark_word(scene: Scene) -> list[dict[str, Any]]:
+    """Say at the newest mark what it is."""
+    word = scene.mark_word
+    if word is None:
+        return []
+    return [
+        {
+            "text": for_plotly(word.mark.label),
+            "x": round(word.mark.time, 4),
+            "y": short(word.level / scene.unit[0]),
+            "xanchor": {"right": "left", "left": "right"}.get(word.side, "center"),
+            "yanchor": "bottom" if word.is_above else "top",
+            "yshift": OFF_MARK if word.is_above else -OFF_MARK,
+            "showarrow": False,
+            "bgcolor": palette.PEAK,
+            "borderpad": 1,
+            "font": {"size": BAR_FONT, "color": palette.ON_PEAK},
+        }
     ]
 
 
@@ -81,6 +107,33 @@ def _traces(guide: DrawnGuide, scene: Scene) -> list[Trace]:
         casing,
         stroke,
     ]
+
+
+def _marks(scene: Scene) -> Trace:
+    divisor, _ = scene.unit
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "out of memory",
+        "x": [round(one.time, 4) for one in scene.marks],
+        "y": [short(one.level / divisor) for one in scene.marks],
+        "cliponaxis": False,
+        "showlegend": False,
+        "hovertext": [for_plotly(_told(one)) for one in scene.marks],
+        "hoverinfo": "text",
+        "marker": {
+            "color": palette.PEAK,
+            "size": 10,
+            "symbol": "x",
+            "line": {"color": CASING, "width": 1},
+        },
+    }
+
+
+def _told(mark: DrawnGuide) -> str:
+    return (
+        f"{mark.label}, with {format_bytes(mark.level)} allocated, at {format_duration(mark.time)}"
+    )
 
 
 def _crossing(guide: DrawnGuide, time: float, scene: Scene) -> Trace:

@@ -1,10 +1,10 @@
-"""Budgets and trends as they are drawn over a scene: cut to its time, left out where they say nothing."""
+"""Guides as they are drawn over a scene: cut to its time, left out where they say nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hfmem_widget.analysis.guides import guides_of
@@ -13,21 +13,23 @@ from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.view.curve import Points
 
 MOST = 8
+"""Lines, and marks."""
+
 NEAR = 0.6
 """A level is drawn from this share of it up; below, the axis would be drawn for the level alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnGuide:
-    """A line over the chart, in seconds of the scene and bytes.
+    """A line or a mark over the chart, in seconds of the scene and bytes.
 
     Attributes
     ----------
-    kind : {"budget", "trend"}
+    kind : {"budget", "trend", "oom"}
     label : str
         Plain text.
     line : list of (float, float)
-        Both ends.
+        Both ends; of a mark they are the same.
     band : tuple of float
         How far it may be off at each end, either way.
     is_crossed : bool
@@ -36,12 +38,17 @@ class DrawnGuide:
         When they first did, where that was told and lies in the picture.
     """
 
-    kind: Literal["budget", "trend"]
+    kind: Literal["budget", "trend", "oom"]
     label: str
     line: Points
     band: tuple[float, float] = (0.0, 0.0)
     is_crossed: bool = False
     crossed_at: float | None = None
+
+    @property
+    def time(self) -> float:
+        """Seconds at its end."""
+        return self.line[-1][0]
 
     @property
     def level(self) -> float:
@@ -61,7 +68,7 @@ class DrawnGuide:
 def guides_in(
     session: Session, device: str, view: tuple[float, float], highest: float
 ) -> tuple[DrawnGuide, ...]:
-    """Return the lines over the chart of one device between two instants.
+    """Return the lines and the newest marks over the chart of one device between two instants.
 
     Parameters
     ----------
@@ -72,9 +79,24 @@ def guides_in(
     highest : float
         The most that was allocated there, in bytes.
     """
-    guides = [one for one in guides_of(session) if one.device == device][:MOST]
-    drawn = (_drawn(one, view, highest, session.findings) for one in guides)
-    return tuple(one for one in drawn if one is not None)
+    guides = [one for one in guides_of(session) if one.device == device]
+    lines = [one for one in guides if one.kind != "oom"][:MOST]
+    drawn = (_drawn(one, view, highest, session.findings) for one in lines)
+    marks = _marks((one for one in guides if one.kind == "oom"), view)
+    return (*(one for one in drawn if one is not None), *marks)
+
+
+def marks_in(
+    session: Session, devices: Iterable[str], view: tuple[float, float]
+) -> tuple[DrawnGuide, ...]:
+    """Return where each of some devices ran out of memory between two instants; which one is said."""
+    named = (
+        replace(one, label=f"{one.device} {one.label}")
+        for device in devices
+        for one in session.guides
+        if (one.device, one.kind) == (device, "oom")
+    )
+    return tuple(_marks(named, view))
 
 
 def crossing_of(guide: Guide, findings: Sequence[Finding]) -> float | None:
@@ -88,6 +110,15 @@ def crossing_of(guide: Guide, findings: Sequence[Finding]) -> float | None:
         and math.isfinite(time)
     ]
     return min(times, default=None)
+
+
+def _marks(guides: Iterable[Guide], view: tuple[float, float]) -> list[DrawnGuide]:
+    seen = [
+        DrawnGuide("oom", plain(one.label), [(one.start - view[0], one.last)] * 2)
+        for one in guides
+        if view[0] <= one.start <= view[1] and math.isfinite(one.last)
+    ]
+    return seen[-MOST:]
 
 
 def _drawn(

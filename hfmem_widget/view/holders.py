@@ -8,8 +8,8 @@ from html import escape
 from hfmem_widget.holding.model import Holder, Holders, Remainder
 from hfmem_widget.labels import plain
 from hfmem_widget.units import MIB, format_count, format_counted, format_duration
+from hfmem_widget.view.root import BOX
 from hfmem_widget.view.table_parts import (
-    BOX,
     PATH_LENGTH,
     QUIET,
     RULE,

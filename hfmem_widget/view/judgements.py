@@ -17,7 +17,7 @@ MOST = 8
 """Findings that are sent at most."""
 
 MOST_OF_A_KIND = 10
-"""Budgets, and trends, that are sent at most: one for each of eight GPUs and the host."""
+"""Of guides, that are sent at most: a budget or a trend for each of eight GPUs and the host."""
 
 SENTENCE = 200
 LABEL = 80
@@ -99,7 +99,7 @@ def judged(session: Session, of_spans: Found | None = None) -> Judged:
     told = list({(one.kind, one.title, one.span_id): one for one in found}.values())
     told.sort(key=_place)
     guides = [one for one in guides_of(session) if all(map(math.isfinite, _figures(one)))]
-    of_kinds = ([one for one in guides if one.kind == kind] for kind in ("budget", "trend"))
+    of_kinds = ([one for one in guides if one.kind == kind] for kind in ("budget", "trend", "oom"))
     return {
         "findings": [describe_finding(one) for one in told[:MOST]],
         "guides": [describe_guide(one) for few in of_kinds for one in few[-MOST_OF_A_KIND:]],

@@ -16,6 +16,7 @@ from hfmem_widget.units import MIB, format_bytes, format_count, format_counted, 
 from hfmem_widget.view import palette
 from hfmem_widget.view.memory_map_rows import ROWS
 from hfmem_widget.view.memory_map_svg import STEP, picture_html
+from hfmem_widget.view.root import BOX
 
 MOST_PIECES = 2400
 """Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
@@ -37,11 +38,6 @@ NOTHING = "nothing is reserved"
 NONE = "\u2013"
 COLUMNS = ("largest segments", "size", "free", "largest hole", "blocks")
 
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;font-size:13px;line-height:1.45;'
-    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
 _NAME = "padding:1px 0;text-align:left;vertical-align:top;border:0;font-weight:normal;white-space:normal"
 _CELL = "padding:1px 0 1px 14px;text-align:right;vertical-align:top;white-space:nowrap;border:0"
 _QUIET = "opacity:.75"
@@ -87,7 +83,7 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     text = "\n\n".join("\n".join((*_lines(one), *_notes(one))) for one in groups)
     cost = _cost(moments)
     return {
-        "text/html": f'{_BOX}{html}<div style="font-size:11px;{_QUIET}">{escape(cost)}</div></div>',
+        "text/html": f'{BOX}{html}<div style="font-size:11px;{_QUIET}">{escape(cost)}</div></div>',
         "text/plain": f"{text}\n{cost}",
     }
 
@@ -97,7 +93,7 @@ def live_bundle(found: MemoryMap) -> dict[str, str]:
     groups = _groups_of("", found)
     html = "".join(_live_html(one, len(groups)) for one in groups)
     return {
-        "text/html": f"{_BOX}{html}</div>",
+        "text/html": f"{BOX}{html}</div>",
         "text/plain": "\n\n".join("\n".join(_lines(one)) for one in groups),
     }
 

@@ -7,13 +7,14 @@ from html import escape
 
 from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, Incident
 from hfmem_widget.analysis.shortage.sizes import size_text
-from hfmem_widget.analysis.shortage.techniques import MEASURED_ON, SOURCE
+from hfmem_widget.analysis.shortage.techniques import MEASURED_ON
 from hfmem_widget.analysis.shortage.words import WHO, batch, where
 from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session.shortage import LiveBlocks
 from hfmem_widget.units import MIB, format_count
 from hfmem_widget.view import palette
 from hfmem_widget.view.out_of_memory_bar import bar_html
+from hfmem_widget.view.root import LETTERS, root
 
 SENTENCE = 500
 """Characters of a sentence of ours at most: labels of the user's may stand in it."""
@@ -29,13 +30,11 @@ LEAST_CACHE = MIB
 LEAST_SHARE = 0.0005
 """Of all parts: a smaller one is neither seen in the bar nor told."""
 
-_FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-_TEXT = "color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;"
 _QUIET = "opacity:.72"
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;padding:10px 14px 12px;'
+_BOX = root(
+    "box-sizing:border-box;max-width:860px;margin:2px 0;padding:10px 14px 12px;"
     f"border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));border-left:4px solid {palette.BAD};"
-    f'border-radius:6px;font-size:13px;line-height:1.45;overflow-wrap:anywhere;{_FONT}{_TEXT}">'
+    f"border-radius:6px;font-size:13px;line-height:1.45;overflow-wrap:anywhere;{LETTERS}"
 )
 _CODE = (
     "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:.95em;background:none;"
@@ -258,13 +257,13 @@ def _foot(advice: Sequence[Advice], earlier: int) -> list[str]:
         )
         told.append(f"{errors} caught by the code itself.")
     if any(one.is_measured for one in advice):
-        told.append(f"Measured: {MEASURED_ON} ({SOURCE}).")
+        told.append(f"Measured: {MEASURED_ON}.")
     return told
 
 
 def _foot_html(advice: Sequence[Advice], earlier: int) -> str:
     told = _foot(advice, earlier)
-    return f"{_SMALL}{for_html(' '.join(told))}</div>" if told else ""
+    return f"{_SMALL}{_sentence(' '.join(told))}</div>" if told else ""
 
 
 def _plain(incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], earlier: int) -> str:

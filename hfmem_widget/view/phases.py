@@ -24,9 +24,17 @@ _ORDER: tuple[SpanKind, ...] = (
 """What is worth a row; the rest says nothing that these, or the card, do not."""
 
 _PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
-_CELL = "padding:1px 0 1px 18px;text-align:right;white-space:nowrap;border:0;background:none"
-_FIRST = "padding:1px 0;text-align:left;white-space:nowrap;border:0;background:none"
+_BARE = "border:0;background:none"
+_CELL = f"padding:1px 0 1px 14px;text-align:right;white-space:nowrap;{_BARE}"
+_FIRST = f"padding:1px 0;text-align:left;white-space:nowrap;{_BARE}"
+_LAST = f"padding:1px 0 1px 4px;text-align:left;{_BARE}"
 _QUIET = "opacity:.72"
+
+_FIGURE = (
+    "display:inline-block;min-width:9em;padding-right:12px;text-align:right;white-space:nowrap"
+)
+_NOTE = f"display:inline-block;{_QUIET}"
+"""Beside the figure, or below it where that is all the room there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +142,17 @@ def _note(worst: Span | None) -> str:
 
 
 def _head() -> str:
-    heads = ("phase", "count", "time", "highest peak", "")
+    heads = {"phase": _FIRST, "count": _CELL, "time": _CELL, "highest peak": _LAST}
     return "".join(
-        f'<th scope="col" style="{_FIRST if head == heads[0] else _CELL};font-size:11px;'
-        f'font-weight:normal;{_QUIET}">{head}</th>'
-        for head in heads
+        f'<th scope="col" style="{style};font-weight:normal">{_small(head, style)}</th>'
+        for head, style in heads.items()
     )
+
+
+def _small(head: str, style: str) -> str:
+    """Return a column's head, above the figures."""
+    small = f'<span style="font-size:11px;{_QUIET}">{head}</span>'
+    return f'<span style="{_FIGURE}">{small}</span>' if style == _LAST else small
 
 
 def _row_html(row: PhaseRow, *, names_device: bool) -> str:
@@ -147,11 +160,15 @@ def _row_html(row: PhaseRow, *, names_device: bool) -> str:
     peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
     notes = [row.device if names_device and peak else "", row.note]
     told = " \u00b7 ".join(note for note in notes if note)
-    cells = (format_count(row.count), format_duration(row.seconds), peak)
+    cells = (format_count(row.count), format_duration(row.seconds))
+    # The note may be below the figure, and JupyterLab would have the rest in the middle of both.
+    top = ";vertical-align:top" if told else ""
     return (
         # JupyterLab stripes rows; here they are the card's own.
-        f'<tr style="background:none"><th scope="row" style="{_FIRST};font-weight:normal{indent}">'
+        f'<tr style="background:none"><th scope="row" style="{_FIRST};font-weight:normal{indent}{top}">'
         f"{for_html(row.name)}</th>"
-        + "".join(f'<td style="{_CELL}">{for_html(cell)}</td>' for cell in cells)
-        + f'<td style="{_CELL};white-space:normal;text-align:left;{_QUIET}">{for_html(told)}</td></tr>'
+        + "".join(f'<td style="{_CELL}{top}">{for_html(cell)}</td>' for cell in cells)
+        + f'<td style="{_LAST}{top}"><span style="{_FIGURE}">{for_html(peak)}</span>'
+        + (f' <span style="{_NOTE}">{for_html(told)}</span>' if told else "")
+        + "</td></tr>"
     )

@@ -10,7 +10,7 @@ from hfmem_widget.units import unit_for
 from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.curve import Gap, Points, curve, visible_gaps
 from hfmem_widget.view.facts import active_devices, allocated_peak, end_of, label_of
-from hfmem_widget.view.guides import DrawnGuide, guides_in
+from hfmem_widget.view.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.lanes import lay_lanes
 from hfmem_widget.view.layers import Layer, layers
 from hfmem_widget.view.line import peak_text
@@ -27,6 +27,15 @@ CLEARANCE = 0.03
 
 _EDGE = 0.25
 """Closer to a side than this share of the width, the peak's label turns inwards."""
+
+_EDGE_OF_MARK = 0.4
+"""The same of a mark's word, which is longer."""
+
+_REACH_OF_WORD = 0.7
+"""Of the width: as far a mark's word may reach, in a narrow notebook."""
+
+_LOW = 0.25
+"""Below this share of the height there is no room for a word below a mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,16 @@ class PeakMark:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkWord:
+    """Where a mark's word stands: on which side of it ("left", "right" or ""), above or below which bytes."""
+
+    mark: DrawnGuide
+    side: str
+    level: float
+    is_above: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """What is to be drawn. Times are seconds since its own beginning, heights are bytes.
 
@@ -81,7 +100,7 @@ class Scene:
     layers : tuple of Layer
         What stands below the allocated line of the device shown in full, where it is known.
     guides : tuple of DrawnGuide
-        Its budgets, where the data come near them, and its trends.
+        Its budgets, where the data come near them, its trends, and where any of the devices ran out.
     """
 
     duration: float
@@ -100,6 +119,11 @@ class Scene:
     def budgets(self) -> list[DrawnGuide]:
         """The level lines with a word at one end."""
         return [one for one in self.guides if one.kind == "budget"]
+
+    @property
+    def marks(self) -> list[DrawnGuide]:
+        """The instants at which memory ran out; the last is the one with a word."""
+        return sorted((one for one in self.guides if one.kind == "oom"), key=lambda one: one.time)
 
     @property
     def words_at_left(self) -> bool:
@@ -123,6 +147,22 @@ class Scene:
         """Which side of its point the peak's label stands on: "left", "right", or "" for above it."""
         share = 0.5 if self.peak is None else self.peak.time / self.duration
         return "right" if share < _EDGE else "left" if share > 1 - _EDGE else ""
+
+    @property
+    def mark_word(self) -> MarkWord | None:
+        """The word of the newest mark: below it and those near it, for the peak's label stands above."""
+        if not self.marks:
+            return None
+        newest = self.marks[-1]
+        near = [
+            one.level
+            for one in self.marks
+            if newest.time - one.time <= _REACH_OF_WORD * self.duration
+        ]
+        is_above = min(near) < _LOW * self.top
+        share = newest.time / self.duration
+        side = "right" if share < _EDGE_OF_MARK else "left" if share > 1 - _EDGE_OF_MARK else ""
+        return MarkWord(newest, side, max(near) if is_above else min(near), is_above=is_above)
 
     def name(self, line: Line) -> str:
         """Return what a line is called in the legend."""
@@ -169,8 +209,12 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         lines.insert(0, used)
     lines = [one for one in (*lines, *others) if one.points]
     capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
-    ceiling = _highest_point(lines, peak) or 1.0
     guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data)
+    also = {line.device: None for line in lines if line.device != primary.key}
+    guides += marks_in(session, also, (start, stop))
+    # What a sampled peak missed, the allocator told as it ran out.
+    heights = [one.level for one in guides if one.kind == "oom"]
+    ceiling = max([_highest_point(lines, peak), *heights]) or 1.0
     levels = [one.level for one in guides if one.kind == "budget"]
     label_at, top = _layout(ceiling, [*levels, *([] if capacity is None else [capacity])])
     return Scene(

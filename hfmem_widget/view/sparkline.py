@@ -11,8 +11,16 @@ from hfmem_widget.units import format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.axis import time_ticks, value_ticks
 from hfmem_widget.view.curve import Points, grounded
-from hfmem_widget.view.guide_svg import WIDTH, budget_words, guide_shapes, level_word
+from hfmem_widget.view.guide_svg import (
+    WIDTH,
+    budget_words,
+    guide_shapes,
+    level_word,
+    mark_word,
+    marks,
+)
 from hfmem_widget.view.layers import layers_of
+from hfmem_widget.view.root import CHART
 from hfmem_widget.view.scene import Line, Scene, build_scene
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
@@ -31,6 +39,7 @@ def sparkline(session: Session, span: Span) -> str:
     if scene is None:
         return ""
     inside = _stretched(scene, _CARD_HEIGHT, 0) + _dot(scene, _CARD_HEIGHT, 0)
+    inside += marks(scene, _CARD_HEIGHT, 0)
     return f'<div style="margin:10px 4px 0">{_svg(scene, _CARD_HEIGHT, inside)}</div>'
 
 
@@ -50,13 +59,13 @@ def chart_html(session: Session, span: Span | None = None) -> str:
             budget_words(scene, _CHART_HEIGHT, offset),
             _dot(scene, _CHART_HEIGHT, offset),
             _peak_label(scene, offset),
+            marks(scene, _CHART_HEIGHT, offset),
+            mark_word(scene, _CHART_HEIGHT, offset),
             _times(scene, offset),
         )
     )
     return (
-        '<div style="max-width:860px;font:11px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);'
-        'color:var(--jp-ui-font-color1,inherit)">'
-        f'<div style="padding:2px 20px 0 {_GUTTER}px">'
+        f'{CHART}<div style="padding:2px 20px 0 {_GUTTER}px">'
         f"{_svg(scene, offset + _CHART_HEIGHT + _FOOT, inside)}</div>{_legend(scene)}</div>"
     )
 
@@ -70,7 +79,8 @@ def _svg(scene: Scene, height: int, inside: str) -> str:
     said = f"{scene.device.key} memory over {format_duration(scene.duration)}"
     if scene.peak is not None:
         said += f", {scene.peak.text}"
-    said += "".join(f", {one.label}" for one in scene.guides)
+    lines = [one for one in scene.guides if one.kind != "oom"]
+    said += "".join(f", {one.label}" for one in (*lines, *scene.marks[-1:]))
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return (
         f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{height}" '

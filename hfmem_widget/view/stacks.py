@@ -11,6 +11,7 @@ from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session.stacks import By, LivePeak, Recording, Row, Stacks
 from hfmem_widget.units import MIB, format_bytes, format_count, format_duration
 from hfmem_widget.view.icicle import icicle_html
+from hfmem_widget.view.root import BOX
 
 MOST_ROWS = 15
 NAME_LENGTH = 100
@@ -25,11 +26,6 @@ HEADS: tuple[tuple[By, str], ...] = (
 VIEWER = "https://pytorch.org/memory_viz"
 SAVE = 'session.stacks.save("peak.pickle")'
 
-_BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;padding:2px 1px;font-size:13px;'
-    "line-height:1.45;font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
 _CODE = (
     "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:.95em;"
     "background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
@@ -46,12 +42,16 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
     shown = [one for one in stacks.peaks if one.bytes or one.entries]
     if not shown:
         told = "no allocation was recorded"
-        return {"text/html": f'{_BOX}<div style="{_SMALL}">{told}</div></div>', "text/plain": told}
+        if stacks.recording.way == "operators":
+            told += (
+                "; on the CPU only the thread that is watched is followed, no other that it starts"
+            )
+        return {"text/html": f'{BOX}<div style="{_SMALL}">{told}</div></div>', "text/plain": told}
     html = "".join(_peak_html(one, is_first=at == 0) for at, one in enumerate(shown))
     facts = _facts(shown, stacks.recording)
     below = "".join(f'<div style="{_SMALL}">{escape(one)}</div>' for one in facts)
     return {
-        "text/html": f"{_BOX}{html}{below}{_how_to_keep(stacks)}</div>",
+        "text/html": f"{BOX}{html}{below}{_how_to_keep(stacks)}</div>",
         "text/plain": "\n".join([*(_peak_text(one) for one in shown), *facts]),
     }
 

@@ -33,6 +33,12 @@ CARD = """
 from hfmem_widget.view.card import card_bundle
 display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
 """
+RAN_OUT = """
+from hfmem_widget.session import Guide
+for at in (6.0, 9.4):
+    session.guides.append(Guide("cuda:0", "oom", "out of memory: asked 2.00 GiB", at, at, 5e9, 5e9))
+publisher.finish()
+"""
 OVER = "Allocated memory went over the budget of 6.00 GiB"
 GROWS = "Allocated grows by"
 ORANGE = "rgb(213, 94, 0)"
@@ -106,6 +112,22 @@ def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:
     assert OVER in card.inner_text()
     lab.page.set_viewport_size({"width": 1400, "height": 1300})
     lab.screenshot("judged-warned")
+    assert lab.errors == []
+
+
+def test_where_memory_ran_out_there_is_a_mark_and_nothing_moves(lab: Lab) -> None:
+    """In the cell and in the panel: a cross for each, and a word at the newest."""
+    charts = open_charts(lab, RAN_OUT)
+    before = [boxes(chart) for chart in charts]
+    lab.run_cell(2)
+    for chart in charts:
+        plot = chart.locator(".hfmem-plot")
+        plot.locator(".annotation", has_text="out of memory: asked 2.00 GiB").wait_for()
+        crosses = plot.locator(".scatterlayer .trace").filter(has=lab.page.locator("path.point"))
+        counts = [one.locator("path.point").count() for one in crosses.all()]
+        assert counts.count(2) >= 1
+    assert [boxes(chart) for chart in charts] == before
+    lab.screenshot("judged-ran-out")
     assert lab.errors == []
 
 

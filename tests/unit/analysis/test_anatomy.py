@@ -34,6 +34,7 @@ def in_a_step(script: Script, **values: float) -> None:
 
 
 def test_now_is_the_newest_reading() -> None:
+    """The anatomy of now is taken from the last sample, and says that it was sampled."""
     script = Script()
     script.read(allocated=3 * GIB, reserved=4 * GIB, weights=2 * GIB, context=GIB, others=0.0)
     now = anatomy(script.session)
@@ -43,6 +44,7 @@ def test_now_is_the_newest_reading() -> None:
 
 
 def test_the_newest_reading_of_a_finished_session_is_its_end() -> None:
+    """Once a session is over, its last sample is called the end."""
     session = training()
     assert anatomy(session).moment == "at the end"
     assert anatomy(session).bytes("optimizer") == STATES
@@ -85,6 +87,7 @@ def test_gradients_that_were_not_known_before_a_backward_were_not_there() -> Non
 
 
 def test_the_first_optimizer_step_does_not_hold_the_states_it_makes() -> None:
+    """States made in a step are its temporaries at the peak, and a note says how much."""
     script = Script()
     in_a_step(script, allocated=5 * GIB, gradients=GIB)
     with script.span("optimizer", peak=9 * GIB, optimizer=2 * GIB):
@@ -98,6 +101,7 @@ def test_the_first_optimizer_step_does_not_hold_the_states_it_makes() -> None:
 
 
 def test_a_later_optimizer_step_holds_its_states_and_needs_no_note() -> None:
+    """States that were there before a step are told as states at its peak."""
     script = Script()
     in_a_step(script, allocated=5 * GIB, gradients=GIB, optimizer=2 * GIB)
     with script.span("optimizer", peak=9 * GIB):
@@ -107,6 +111,7 @@ def test_a_later_optimizer_step_holds_its_states_and_needs_no_note() -> None:
 
 
 def test_a_model_that_was_found_within_the_first_forward_was_there_before_it() -> None:
+    """Weights first counted within a forward are weights at the peak of that forward."""
     script = Script()
     script.read(allocated=5 * GIB, reserved=20 * GIB, unattributed=MIB)
     with script.span("forward", peak=9 * GIB, weights=2 * GIB):
@@ -135,6 +140,7 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample() -> None:
 
 
 def test_outside_of_steps_what_the_samples_missed_is_not_attributed() -> None:
+    """Between the highest sample and the exact peak nothing is called activations."""
     script = Script()
     with script.span("block", peak=9 * GIB):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
@@ -144,6 +150,7 @@ def test_outside_of_steps_what_the_samples_missed_is_not_attributed() -> None:
 
 
 def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
+    """While a cell runs, its anatomy is that of the exact peak up to now."""
     script = Script()
     with script.span("cell") as cell:
         script.read(allocated=2 * GIB, reserved=2 * GIB, weights=GIB)
@@ -153,6 +160,7 @@ def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
 
 
 def test_without_any_span_the_peak_is_the_highest_sample() -> None:
+    """A session without spans has a sampled peak, with that sample's parts."""
     script = Script()
     for allocated in (GIB, 3 * GIB, 2 * GIB):
         script.read(allocated=allocated, weights=allocated / 2)
@@ -165,6 +173,7 @@ def test_without_any_span_the_peak_is_the_highest_sample() -> None:
 
 
 def test_a_sample_above_every_span_is_the_peak() -> None:
+    """What was highest outside of all spans is still the session's peak."""
     script = Script()
     script.read(allocated=5 * GIB, weights=GIB)
     with script.span("cell", allocated=2 * GIB):
@@ -187,6 +196,7 @@ def test_what_the_allocator_took_up_to_the_peak_is_taken_from_what_was_free() ->
 
 
 def test_a_step_has_the_parts_of_its_own_peak() -> None:
+    """An anatomy at a step's number is that of the step's exact peak."""
     session = training()
     step = next(span for span in session.spans if span.counts.get("step") == 4)
     told = anatomy(session, 4)
@@ -196,6 +206,7 @@ def test_a_step_has_the_parts_of_its_own_peak() -> None:
 
 
 def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() -> None:
+    """In a long run a step stands for its group, and the note says which step it is."""
     session = scripted_run("100,000 steps")
     group = next(one for one in session.steps if one.first <= 61_330 <= one.last)
     assert group.first < group.last
@@ -224,11 +235,13 @@ def test_of_two_trainings_a_step_is_the_newer_ones() -> None:
 
 @pytest.mark.parametrize("at", [0, 7, -1, 10**9])
 def test_a_step_that_was_never_made_is_refused_with_those_that_were(at: int) -> None:
+    """The error for an unknown step gives the range of the known ones."""
     with pytest.raises(OptionError, match=rf"no step {at} on cuda:0; it has steps 1 to 6"):
         anatomy(training(), at)
 
 
 def test_a_session_without_steps_says_that_it_has_none() -> None:
+    """Asking for a step where nothing was trained is an error that says so."""
     script = Script()
     script.read(allocated=GIB)
     with pytest.raises(OptionError, match="no step 3 on cuda:0; it has none"):
@@ -237,22 +250,26 @@ def test_a_session_without_steps_says_that_it_has_none() -> None:
 
 @pytest.mark.parametrize("at", ["end", "Peak", True, 1.5, None])
 def test_a_moment_that_there_is_not_is_refused_with_those_that_there_are(at: object) -> None:
+    """The error for an unknown moment lists what `at` may be."""
     with pytest.raises(OptionError, match="at is 'now', 'peak' or the number of a step"):
         anatomy(training(), at)  # type: ignore[arg-type]  # what a person may type
 
 
 def test_a_device_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    """The error for an unknown device lists the session's devices."""
     session = scripted_run("two gpus")
     with pytest.raises(OptionError, match=r"no device 'cuda:9' .* cuda:0, cuda:1, cuda:2"):
         anatomy(session, device="cuda:9")
 
 
 def test_a_session_that_has_read_nothing_says_so() -> None:
+    """Without devices there is no anatomy, and the error says why."""
     with pytest.raises(OptionError, match="read nothing yet"):
         anatomy(Session("nothing"))
 
 
 def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
+    """Before the first sample an anatomy is empty, and no error."""
     session = Session("new")
     session.adopt([Device("cuda:0", "GPU", total=GIB)], [Series("cuda:0", "allocated")])
     assert anatomy(session).parts == ()
@@ -260,6 +277,7 @@ def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
 
 
 def test_the_device_is_the_one_on_which_most_was_allocated() -> None:
+    """Unless told otherwise, the anatomy is that of the GPU in most use, not of the host."""
     session = Session("run")
     session.adopt(
         [Device(key, key) for key in ("cuda:0", "cuda:1", "cpu")],
@@ -270,11 +288,13 @@ def test_the_device_is_the_one_on_which_most_was_allocated() -> None:
 
 
 def test_the_device_is_the_host_where_no_other_is_used() -> None:
+    """Where no GPU has allocated anything, the anatomy is that of the host."""
     assert anatomy(training(key="cpu")).device.key == "cpu"
     assert anatomy(scripted_run("idle gpu")).device.key == "cpu"
 
 
 def test_the_hosts_peak_is_sampled_and_needs_no_context() -> None:
+    """The host has no exact peak and no CUDA context: its process is its resident memory."""
     peak = anatomy(training(key="cpu", nvml=False), "peak")
     assert (peak.certainty, peak.bytes("weights")) == ("sampled", WEIGHTS)
     assert math.isnan(peak.bytes("context"))
@@ -282,12 +302,14 @@ def test_the_hosts_peak_is_sampled_and_needs_no_context() -> None:
 
 
 def test_without_nvml_the_process_is_not_guessed() -> None:
+    """With no reading of the driver, neither the process nor what lies around it is told."""
     peak = anatomy(training(nvml=False), "peak")
     assert math.isnan(peak.process)
     assert {part.name for part in peak.parts} & {"context", "others", "driver", "free"} == set()
 
 
 def test_weights_that_are_mapped_from_a_file_are_told_to_lie_outside_of_the_heap() -> None:
+    """Where more was found than is allocated, a note says how much and why."""
     script = Script("cpu")
     script.read(allocated=GIB, reserved=4 * GIB, weights=3 * GIB)
     assert anatomy(script.session).notes == (
@@ -323,6 +345,7 @@ def test_a_span_has_a_peak_and_an_end_of_its_own() -> None:
 
 
 def test_devices_on_which_nothing_was_found_have_no_parts() -> None:
+    """A device counts as one with parts from the first model that is found on it."""
     script = Script()
     script.read(allocated=GIB)
     assert devices_with_parts(script.session) == ()
@@ -341,6 +364,7 @@ def test_a_model_that_is_gone_was_there() -> None:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 @pytest.mark.parametrize("at", ["now", "peak"])
 def test_every_run_has_an_anatomy_on_every_device(name: str, at: str) -> None:
+    """In all scripted runs the parts are positive and account for all that is allocated."""
     session = scripted_run(name)
     for device in session.devices:
         told = anatomy(session, at, device.key)
@@ -377,6 +401,7 @@ def test_a_peaks_parts_add_up_to_it(
 
 
 def test_a_peak_that_is_only_bounded_says_so() -> None:
+    """A peak known as a lower bound has an anatomy that is "at least" as much."""
     session = training()
     cell = session.spans[0]
     bound = {"cuda:0/allocated": Peak(20 * GIB, "at least")}

@@ -163,6 +163,7 @@ def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
 
 
 def test_what_rounding_adds_is_told() -> None:
+    """A block is what was asked for, and what the allocator added to it."""
     one = segment_of((1024, "allocated"), asked=0.5)
     assert list(pieces(one)) == [("used", 512), ("rounding", 512)]
 
@@ -177,6 +178,7 @@ def test_sentences_have_their_figures() -> None:
 
 
 def test_a_device_that_has_nothing_is_not_spoken_of() -> None:
+    """A device without segments has no parts and no sentence."""
     found = fragmentation(MemoryMap(("cuda:0",)), "cuda:0")
     assert (found.reserved, found.parts, sentences(found)) == (0, (), ())
 
@@ -190,6 +192,7 @@ def test_full_segments_need_one_sentence() -> None:
 
 
 def test_a_map_without_a_device_is_of_the_fullest() -> None:
+    """Unless told otherwise, the figures are those of the device on which most is reserved."""
     empty = MemoryMap(("cuda:1", "cuda:0"), (segment_of((M, "free")),))
     assert empty.fragmentation().device == "cuda:0"
 

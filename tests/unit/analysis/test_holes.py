@@ -62,6 +62,7 @@ def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     ],
 )
 def test_a_healthy_span_has_no_finding(rows: list[Row]) -> None:
+    """Small holes, holes that are filled and segments that are free are no fragmentation."""
     assert found_in(*rows) == []
 
 
@@ -91,15 +92,18 @@ def test_retries_are_a_finding_without_holes() -> None:
 
 
 def test_holes_and_retries_are_one_finding() -> None:
+    """Where holes made the allocator run out, one sentence tells both."""
     (finding,) = found_in((5.0, 8.0, 2.5, 1, 0))
     assert "fullest moment, and the allocator ran out once" in finding.title
     assert finding.evidence["retries"] == 1
 
 
 def test_the_retry_of_a_request_that_failed_is_its_error_to_tell() -> None:
+    """A retry that ended in an out-of-memory error is not told as fragmentation."""
     assert found_in((7.0, 8.0, 0.0, 1, 1)) == []
 
 
 def test_small_figures_are_bytes() -> None:
+    """The evidence is in bytes and exact, also where it is small."""
     (finding,) = found_in((2.0, 3.0, 513 * MIB / GIB, 0, 0))
     assert finding.evidence["holes"] == 513 * MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -9,13 +10,13 @@ import pytest
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.guides import guides_of
-from hfmem_widget.analysis.leaking.leaks import leaks
-from hfmem_widget.analysis.leaking.moments import moments_of
-from hfmem_widget.analysis.leaking.trends import trend_in, trends_of
+from hfmem_widget.analysis.leaking.leaks import finding_of, guide_of, leaks
+from hfmem_widget.analysis.leaking.moments import Moments, moments_of
+from hfmem_widget.analysis.leaking.trends import Trend, trend_in, trends_of
 from hfmem_widget.session import DeviceSteps, Finding, Guide, Sample, Session, StepGroup
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.units import GIB, KIB, MIB
 from tests.unit.analysis.leak_noise import GROWING, STILL, readings
 
 GPU = "cuda:0"
@@ -341,3 +342,31 @@ def test_random_rows_that_grow_are_found(shape: str) -> None:
     found = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
 
     assert found / ROWS >= (0.7 if "freed" in shape else 0.97)
+
+
+def trend(slope: float, what: str = "a step") -> Trend:
+    return Trend(
+        device="cpu", what=what, root=1, first=6, last=5006, start=0.5, stop=9.0, slope=slope,
+        low=0.96 * slope, high=1.04 * slope, intercept=0.0, grown=5000 * slope, spread=1.0, moments=5000,
+    )  # fmt: skip
+
+
+def test_readings_of_one_instant_are_no_fault() -> None:
+    """They would divide by nothing, and numpy would say so in the user's cell."""
+    time = np.array([0.0] * 12 + [*np.arange(1.0, 19.0)])
+    nothing = np.full(30, np.nan)
+    allocated = np.maximum(np.arange(30.0) - 11, 0) * 64 * MIB
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trend_in(Moments("cuda:0", "a second", 1, time, time, allocated, nothing, nothing))
+
+
+def test_growth_by_little_is_told_in_small_units() -> None:
+    """Not as 0.00 MiB."""
+    stage = Stage("run", gpus=0)
+    with stage.span("cell", "run") as span:
+        title = finding_of(stage.session, span, trend(1.25 * KIB)).title
+    assert (
+        "grows by 1.25 KiB a step (95 %: 1.20 to 1.30 KiB) since step 6: 6.10 MiB so far" in title
+    )
+    assert guide_of(trend(1.25 * KIB)).label == "+1.25 KiB a step"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import make_dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.shortage.advice import MOST, advise
 from hfmem_widget.analysis.shortage.diagnosis import diagnose
-from hfmem_widget.analysis.shortage.model import NAMES, Incident
+from hfmem_widget.analysis.shortage.model import NAMES, Diagnosis, Incident
 from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.analysis.shortage.techniques import SOURCE, TECHNIQUES, Technique
 from hfmem_widget.analysis.shortage.texts import Origin
@@ -52,6 +55,27 @@ def test_sentences_are_whole(case: Case) -> None:
         assert "n/a" not in sentence
         assert "nan" not in sentence
     assert all(one.reason and one.action for one in advice)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ((), "gradient_checkpointing"),
+        (("gradient_checkpointing",), "gradient_checkpointing"),
+        (("activation_checkpointing", "gradient_checkpointing"), "activation_checkpointing"),
+    ],
+)
+def test_checkpointing_is_called_as_the_installed_transformers_does(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], option: str
+) -> None:
+    """The old name is deprecated where there is a new one, and holds where nothing is known."""
+    module = ModuleType("transformers.training_args")
+    if arguments:
+        module.__dict__["TrainingArguments"] = make_dataclass("TrainingArguments", arguments)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    told = advise(CASES[0].incident, diagnose(CASES[0].incident))
+
+    assert told[0].action == f"Turn gradient checkpointing on ({option}=True)"
 
 
 def test_a_finding_has_the_numbers() -> None:
@@ -142,3 +166,8 @@ def test_the_documented_order_is_the_codes_order() -> None:
     page = (ROOT / "docs" / "out-of-memory.md").read_text(encoding="utf-8")
     places = [page.index(f"| {name} |") for name in NAMES.values()]
     assert places == sorted(places)
+
+
+def test_a_guess_at_why_memory_ran_out_says_so_in_its_name() -> None:
+    """The name of a cause that is not certain ends with "probably"."""
+    assert Diagnosis("huge", "It may be.", is_sure=False).name == "one huge request, probably"

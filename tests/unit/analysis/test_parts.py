@@ -51,11 +51,13 @@ def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float
 def test_no_part_is_negative_nothing_or_not_a_number(
     values: dict[str, float], total: float, is_host: bool
 ) -> None:
+    """Whatever was read, each part that is told has some bytes."""
     assert all(value > 0 for value in parts(values, total, is_host=is_host).values())
 
 
 @given(READINGS, st.booleans())
 def test_parts_stand_in_the_order_of_the_stack(values: dict[str, float], is_host: bool) -> None:
+    """Whatever was read, the parts come from the bottom of the stack to its top."""
     told = list(parts(values, is_host=is_host))
     assert told == sorted(told, key=list(LABELS).index)
 
@@ -88,31 +90,37 @@ def test_everything_adds_up_to_the_device_where_the_readings_fit_each_other(
 
 
 def test_what_nobody_explained_before_the_step_is_not_called_an_activation() -> None:
+    """What was unexplained as the step began stays so; what came since is activations."""
     told = parts({"allocated": 10.0, "weights": 4.0, "unattributed": 1.0})
     assert told == {"weights": 4.0, "unattributed": 1.0, "activations": 5.0}
 
 
 def test_outside_of_steps_nothing_is_called_an_activation() -> None:
+    """Outside of a step, what is not held by a model is not attributed."""
     told = parts({"allocated": 10.0, "weights": 4.0})
     assert told == {"weights": 4.0, "unattributed": 6.0}
 
 
 def test_blocks_are_larger_than_what_was_asked_for() -> None:
+    """What the allocator adds to requests is a part of its own, not of the activations."""
     told = parts({"allocated": 10.0, "requested": 9.0, "weights": 4.0, "unattributed": 0.0})
     assert told == {"weights": 4.0, "activations": 5.0, "rounding": 1.0}
 
 
 def test_without_nvml_the_context_and_the_others_are_not_guessed() -> None:
+    """Without a reading of the device, only what torch counts is told."""
     told = parts({"allocated": 3.0, "reserved": 4.0})
     assert told == {"unattributed": 3.0, "cache": 1.0}
 
 
 def test_where_the_driver_does_not_name_us_the_rest_is_one_part() -> None:
+    """In a container, context and other processes are told together."""
     told = parts({"allocated": 3.0, "reserved": 4.0, "device_used": 10.0}, total=12.0)
     assert told == {"unattributed": 3.0, "cache": 1.0, "unexplained": 6.0, "free": 2.0}
 
 
 def test_before_the_allocator_is_there_the_driver_alone_is_told() -> None:
+    """Before CUDA is up, the device has the driver's own, others' memory and what is free."""
     told = parts(
         {"device_used": 2.0, "driver_reserved": 1.0, "context": 0.0, "others": 2.0}, total=12.0
     )
@@ -120,11 +128,13 @@ def test_before_the_allocator_is_there_the_driver_alone_is_told() -> None:
 
 
 def test_what_a_stream_still_uses_is_neither_allocated_nor_cache() -> None:
+    """Blocks that were freed and wait for a stream are told as pending."""
     told = parts({"allocated": 3.0, "active": 5.0, "reserved": 9.0})
     assert told == {"unattributed": 3.0, "pending": 2.0, "cache": 4.0}
 
 
 def test_the_host_has_a_heap_resident_pages_and_a_machine_around_it() -> None:
+    """On the host the parts have the names of its own kinds of memory."""
     values = {"allocated": 3.0, "reserved": 5.0, "device_used": 9.0, "weights": 2.0}
     told = parts_of(lambda metric: values.get(metric, NAN), 12.0, is_host=True)
     assert [(part.label, part.bytes) for part in told] == [
@@ -143,6 +153,7 @@ def test_nothing_read_is_nothing_told(is_host: bool) -> None:
 
 
 def test_allocated_stands_below_what_the_allocator_keeps() -> None:
+    """What makes up the allocated bytes is the bottom of the stack, without a gap."""
     in_order = "weights buffers optimizer gradients unattributed activations rounding"
     assert " ".join(OF_ALLOCATED) == in_order
 

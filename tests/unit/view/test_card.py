@@ -33,6 +33,7 @@ def polled(missed: int, longest_gap: float, stopped: str = "") -> str:
 
 
 def test_the_five_figures_stand_in_their_order() -> None:
+    """Allocated, left behind, peak, reserved and headroom always come in this order."""
     shown = text(card("training"))
     terms = ("allocated, start → end", "left behind", "peak (exact)", "reserved", "headroom at the")
     places = [shown.index(term) for term in terms]
@@ -40,6 +41,7 @@ def test_the_five_figures_stand_in_their_order() -> None:
 
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
+    """A card without its tags still reads as a text, from the title down to the device."""
     assert text(card("training")) == (
         "fine-tune cell · 11.6 s · cuda:0 NVIDIA H200 ● done "
         "allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
@@ -68,6 +70,7 @@ def test_the_parts_of_the_peak_are_told_where_they_are_known() -> None:
 
 @pytest.mark.parametrize("name", ["two gpus", "short", "idle gpu"])
 def test_a_card_says_nothing_of_parts_where_nothing_was_found(name: str) -> None:
+    """Where no model was found, the card has no line on the peak's parts."""
     assert parts_told(scripted_run(name)) == ""
     assert "at the peak:" not in text(card(name))
 
@@ -88,17 +91,20 @@ def test_what_stays_is_told_where_it_is_of_another_kind() -> None:
 
 
 def test_of_several_devices_the_highest_tells_its_parts_and_its_name() -> None:
+    """With several GPUs only the one with the highest peak has its parts told, by name."""
     session = scripted_run("eight gpus")
     assert parts_told(session).startswith("cuda:0 at the peak: ■ weights 21.5 GiB")
     assert parts_told(session).count("at the peak") == 1
 
 
 def test_a_quick_cells_line_says_nothing_of_parts() -> None:
+    """The one line of a quick cell leaves the parts out."""
     session = training()
     assert "weights" not in compact_bundle(session, session.spans[0])["text/html"]
 
 
 def test_the_cpus_card_has_the_cpus_words() -> None:
+    """On the CPU a card speaks of the heap, the resident memory and the machine."""
     shown = text(card("cpu"))
     assert "heap in use, start → end" in shown
     assert "resident 1.00 GiB" in shown
@@ -110,6 +116,7 @@ def test_the_cpus_card_has_the_cpus_words() -> None:
     [("at least", "peak (at least) ≥ 6.99 GiB"), ("cpu", "peak (sampled) 918.4 MiB")],
 )
 def test_a_peak_says_how_it_is_known(name: str, label: str) -> None:
+    """The peak's heading says exact, at least or sampled."""
     assert label in text(card(name))
 
 
@@ -118,10 +125,12 @@ def test_a_peak_says_how_it_is_known(name: str, label: str) -> None:
     [("training", "done"), ("idle gpu", "interrupted"), ("failed", "raised OutOfMemoryError")],
 )
 def test_the_outcome_is_told_in_words(name: str, word: str) -> None:
+    """The card says whether the cell was done, was interrupted, or what it raised."""
     assert f"● {word}" in text(card(name))
 
 
 def test_several_devices_are_rows_of_one_table() -> None:
+    """Eight GPUs are eight rows under common headings, in place of the five large figures."""
     html, _ = card("eight gpus").split("</table>", 1)
     assert len(re.findall(r'<th scope="row"', html)) == 8
     assert len(re.findall(r'<th scope="col"', html)) == 6
@@ -129,6 +138,7 @@ def test_several_devices_are_rows_of_one_table() -> None:
 
 
 def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:
+    """The card draws a small chart only where no chart stands below it."""
     assert "<svg" in card("training", with_chart=False)
     assert "<svg" not in card("training", with_chart=True)
 
@@ -141,6 +151,7 @@ def test_a_cell_too_short_to_chart_says_so() -> None:
 
 
 def test_at_most_three_notes_are_shown() -> None:
+    """Of many notes the first three are on the card."""
     session = scripted_run("training")
     session.notes += [f"note {number}" for number in range(5)]
     shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
@@ -148,6 +159,7 @@ def test_at_most_three_notes_are_shown() -> None:
 
 
 def test_polling_is_mentioned_only_when_something_is_off() -> None:
+    """A few missed samples and a short gap are not worth a word."""
     assert "sampl" not in polled(missed=5, longest_gap=0.9)
 
 
@@ -162,10 +174,12 @@ def test_polling_is_mentioned_only_when_something_is_off() -> None:
 def test_what_was_off_with_polling_is_told(
     missed: int, gap: float, stopped: str, said: str
 ) -> None:
+    """Many missed samples, a long gap and a sampler that stopped are each told."""
     assert said in polled(missed, gap, stopped)
 
 
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
+    """The worst step ends the plain line unless that would make it too long."""
     session = scripted_run("steps")
     cell = session.spans[0]
     told = card_bundle(session, cell, with_chart=True)["text/plain"]
@@ -176,12 +190,14 @@ def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
 
 
 def test_a_running_cell_has_one_calm_line() -> None:
+    """Until there is anything to tell, a card is one line that says who is watched."""
     bundle = running_bundle("fine-tune")
     assert text(bundle["text/html"]) == "● fine-tune · watching …"
     assert bundle["text/plain"] == 'memwatch "fine-tune" running'
 
 
 def test_the_compact_form_has_the_same_facts() -> None:
+    """The line of a quick cell says in HTML what it says in plain text."""
     session = scripted_run("training")
     bundle = compact_bundle(session, session.spans[0])
     assert text(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
@@ -197,6 +213,7 @@ def test_a_card_needs_nothing_but_itself(name: str) -> None:
 
 
 def test_a_session_without_devices_still_has_a_card() -> None:
+    """Where nothing could be read, the card has the cell's name and its time."""
     session = Session("nothing")
     span = session.open_span("cell", "nothing", session.last_sample)
     span = session.close_span(span.id, session.last_sample, {})

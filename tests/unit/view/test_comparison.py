@@ -201,6 +201,13 @@ def test_a_hostile_label_is_text_everywhere(label: str) -> None:
         assert "$" not in told
 
 
+def test_a_note_is_told_to_its_end() -> None:
+    """However long the label in it is."""
+    label = "a long name " * 9
+    told = replace(two(), notes=(f"{label}has nothing for the chart, which is without it.",))
+    assert "which is without it." in whole_bundle(told)["text/html"]
+
+
 def test_the_list_has_a_row_for_each_label() -> None:
     """Newest first, with the numbers of its runs."""
     records = [kept("steps", "base", number=3), kept("short", "", number=4)]

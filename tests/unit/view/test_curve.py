@@ -38,11 +38,13 @@ def test_points_are_few_and_in_order_of_time(values: list[float], columns: int) 
 
 
 def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
+    """However few columns there are, both ends of the line are in it."""
     drawn = curve(timeline([5.0, 1.0, 9.0, 5.0]), 0, 0.0, 1.0, columns=1)
     assert (drawn[0], drawn[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
 
 
 def test_a_gap_breaks_the_line() -> None:
+    """Where nothing was sampled, the line ends and begins anew."""
     made = timeline([1.0, 2.0])
     made.add_gap(0.1, 5.0)
     made.append(5.0, (3.0,))
@@ -51,15 +53,18 @@ def test_a_gap_breaks_the_line() -> None:
 
 
 def test_a_reading_that_is_missing_breaks_the_line() -> None:
+    """A sample without a value is a break, and the line does not cross it."""
     drawn = curve(timeline([1.0, math.nan, 3.0]), 0, 0.0, 0.2, columns=100)
     assert [math.isnan(value) for _, value in drawn] == [False, True, False]
 
 
 def test_a_gap_too_narrow_to_be_seen_does_not_break_it() -> None:
+    """A gap of less than a column is drawn over."""
     made = timeline([1.0, 2.0, 3.0])
     made.add_gap(0.1, 0.2)
     assert not any(math.isnan(value) for _, value in curve(made, 0, 0.0, 100.0, columns=10))
 
 
 def test_a_series_that_was_never_read_has_no_points() -> None:
+    """A series without any value has no line."""
     assert curve(timeline([math.nan, math.nan]), 0, 0.0, 1.0, columns=10) == []

@@ -44,21 +44,25 @@ def one_gpu(
 
 
 def test_a_device_without_allocations_is_left_out() -> None:
+    """A GPU on which the cell allocated nothing has no row."""
     session, span = two_gpus(GIB, 0.0)
     assert keys(session, span) == ["cuda:0"]
 
 
 def test_the_host_is_left_out_beside_an_active_device() -> None:
+    """Where a GPU was used, the card does not speak of the host."""
     session, span = two_gpus(GIB, GIB)
     assert keys(session, span) == ["cuda:0", "cuda:1"]
 
 
 def test_the_host_is_shown_where_no_device_is_active() -> None:
+    """Where no GPU was used, the card is about the host."""
     session, span = two_gpus(0.0, NAN)
     assert keys(session, span) == ["cpu"]
 
 
 def test_a_watch_of_gpus_alone_takes_none_of_them_for_the_host() -> None:
+    """Without the host among the devices, both GPUs are shown."""
     session, span = two_gpus(GIB, GIB, host=False)
     assert keys(session, span) == ["cuda:0", "cuda:1"]
 
@@ -72,6 +76,7 @@ def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
 
 
 def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak() -> None:
+    """Headroom is the capacity less our peak, other processes and the driver."""
     session, span = one_gpu(
         ("allocated", 1 * GIB),
         ("reserved", 3 * GIB),
@@ -84,6 +89,7 @@ def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak(
 
 
 def test_headroom_without_a_reading_of_the_device_counts_our_own_part_alone() -> None:
+    """Without NVML, headroom is the capacity less what we reserved."""
     session, span = one_gpu(
         ("allocated", GIB), ("reserved", 3 * GIB), ("device_used", NAN), peaks={}, total=80 * GIB
     )
@@ -91,11 +97,13 @@ def test_headroom_without_a_reading_of_the_device_counts_our_own_part_alone() ->
 
 
 def test_headroom_is_not_known_without_a_capacity() -> None:
+    """A device of unknown size has an unknown headroom, not one of zero."""
     session, span = one_gpu(("allocated", GIB), ("reserved", GIB), peaks={}, total=NAN)
     assert math.isnan(facts_of(session, span)[0].headroom)
 
 
 def test_headroom_is_never_negative() -> None:
+    """More reserved than the device has is a headroom of zero."""
     session, span = one_gpu(("allocated", GIB), ("reserved", 9 * GIB), peaks={}, total=8 * GIB)
     assert facts_of(session, span)[0].headroom == 0.0
 
@@ -116,6 +124,7 @@ def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
 
 
 def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
+    """An unread start is "n/a", and so is what was left behind."""
     session = Session("run")
     session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
     span = session.open_span("cell", "run", session.append(Sample(0.0, (NAN,))))
@@ -124,6 +133,7 @@ def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
 
 
 def test_the_line_has_its_shape() -> None:
+    """One line has name, time, device, allocated, peak, reserved and headroom."""
     session = scripted_run("training")
     assert line(session, session.spans[0]) == (
         'memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) · '
@@ -132,11 +142,13 @@ def test_the_line_has_its_shape() -> None:
 
 
 def test_the_line_of_a_failed_cell_says_so() -> None:
+    """The line names the exception that ended the cell."""
     session = scripted_run("failed")
     assert "11.6 s · raised OutOfMemoryError · cuda:0" in line(session, session.spans[0])
 
 
 def test_the_line_gives_each_further_device_a_line_of_its_own() -> None:
+    """With several GPUs the first line counts them and each has a line below."""
     session = scripted_run("two gpus")
     first, *devices = line(session, session.spans[0]).splitlines()
     assert first.endswith("2 devices")
@@ -144,6 +156,7 @@ def test_the_line_gives_each_further_device_a_line_of_its_own() -> None:
 
 
 def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:
+    """A difference of MiB between levels in GiB is told in MiB."""
     session = Session("run")
     session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
     span = session.open_span("cell", "run", session.append(Sample(0.0, (3 * GIB,))))
@@ -152,6 +165,7 @@ def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:
 
 
 def test_an_open_span_reads_up_to_now() -> None:
+    """While a span is open, its time and its level are those of the last sample."""
     session = Session("run")
     session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
     span = session.open_span("cell", "run", session.append(Sample(0.0, (0.0,))))
@@ -163,6 +177,7 @@ def test_an_open_span_reads_up_to_now() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_a_scripted_run_is_the_same_each_time(name: str) -> None:
+    """Scripted runs have no chance in them: their spans and samples are the same to the bit."""
     first, second = scripted_run(name), scripted_run(name)
     assert first.spans == second.spans
     assert first.timeline.high.tobytes() == second.timeline.high.tobytes()

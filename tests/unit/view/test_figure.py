@@ -64,10 +64,12 @@ def test_plotly_accepts_every_property(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_the_plotly_part_stays_below_60_kb(name: str) -> None:
+    """The chart of every scripted run takes less than 60 kB of a notebook."""
     assert len(json.dumps(drawn(name), separators=(",", ":")).encode()) < 60_000
 
 
 def test_thousands_of_steps_stay_below_60_kb() -> None:
+    """Three thousand steps take no more of a notebook than a few do."""
     session = many_steps(3000)
     bundle = figure_dict(session, session.spans[0])
     assert len(json.dumps(bundle, separators=(",", ":")).encode()) < 60_000
@@ -83,6 +85,7 @@ def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session
 
 
 def test_a_card_stays_below_12_kb() -> None:
+    """Even the card of eight GPUs is less than 12 kB of HTML."""
     session = scripted_run("eight gpus")
     assert (
         len(card_bundle(session, session.spans[0], with_chart=True)["text/html"].encode()) < 12_000
@@ -90,11 +93,13 @@ def test_a_card_stays_below_12_kb() -> None:
 
 
 def test_too_few_samples_make_no_chart() -> None:
+    """A cell that was over at once has a card and no chart."""
     session = scripted_run("short")
     assert chart_bundle(session, session.spans[0]) is None
 
 
 def test_the_bundle_has_a_form_for_every_front_end() -> None:
+    """A chart is Plotly's JSON, an SVG in HTML and a line of text, for whoever shows it."""
     session = scripted_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
@@ -123,6 +128,7 @@ def test_the_peak_is_marked_at_the_allocators_own_figure() -> None:
 
 
 def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
+    """The mark stands in the step with the highest exact peak, wherever the samples were."""
     session = scripted_run("training")
     cell = session.spans[0]
     highest = max(
@@ -145,6 +151,7 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
     ],
 )
 def test_the_peaks_label_says_how_it_is_known(name: str, label: str) -> None:
+    """The label reads exact, sampled, or has a ≥ for a lower bound."""
     assert label in [one["text"] for one in drawn(name)["layout"]["annotations"]]
 
 
@@ -161,6 +168,7 @@ def test_the_peaks_label_stands_clear_of_every_line(name: str) -> None:
 
 
 def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
+    """A line for the capacity is drawn in the run that fills the GPU, and in no smaller one."""
     assert drawn("training")["layout"]["shapes"] == []
     assert len(drawn("failed")["layout"]["shapes"]) == 1
 
@@ -182,12 +190,14 @@ def test_a_gap_breaks_line_and_area() -> None:
 
 
 def test_further_devices_have_thin_lines_told_apart_by_colour_and_dash() -> None:
+    """No two of seven further GPUs share both a colour and a dash."""
     shown = drawn("eight gpus")
     lines = [trace(shown, f"cuda:{index}")["line"] for index in range(1, 8)]
     assert len({(line["color"], line["dash"]) for line in lines}) == 7
 
 
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
+    """The time axis of a span counts from the span's own start to its end."""
     session = scripted_run("training")
     evaluate = next(span for span in session.spans if span.kind == "evaluate")
     times = unpacked(trace(figure_dict(session, evaluate), "allocated")["x"])
@@ -196,6 +206,7 @@ def test_a_chart_of_a_later_span_begins_at_zero() -> None:
 
 
 def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
+    """However many steps there are, the bars are bounded and the worst has one of its own."""
     bars = lay_lanes(many_steps(3000), "cuda:0", 0.0, 3000.0)
     worst = [bar for bar in bars if bar.worst]
     assert len(bars) <= MOST_BARS + 1
@@ -205,6 +216,7 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
 
 @pytest.mark.parametrize("name", ["steps", "100,000 steps"])
 def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> None:
+    """Epochs and steps have a lane each; evaluations and the worst step are drawn last."""
     session = scripted_run(name)
     bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
     assert {bar.lane for bar in bars if bar.kind == "epoch"} == {1}
@@ -215,6 +227,7 @@ def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> Non
 
 
 def test_a_group_of_steps_tells_its_worst() -> None:
+    """Pointing at a group names its worst step, with its tokens and its peak."""
     session = scripted_run("100,000 steps")
     bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
     told = next(bar.told for bar in bars if "61337" in bar.told[-1])
@@ -223,6 +236,7 @@ def test_a_group_of_steps_tells_its_worst() -> None:
 
 
 def test_a_single_step_tells_its_batch_and_its_phases() -> None:
+    """Pointing at a step tells its time, its batch, its peak and those of its phases."""
     session = scripted_run("steps")
     told = next(
         bar.told
@@ -240,6 +254,7 @@ def test_a_single_step_tells_its_batch_and_its_phases() -> None:
 
 
 def test_steps_of_very_many_parents_are_bounded_too() -> None:
+    """The bars stay bounded where every group of steps has a parent of its own."""
     session = scripted_run("100,000 steps")
     for row, group in enumerate(list(session.steps)):
         session.steps.append(
@@ -249,6 +264,7 @@ def test_steps_of_very_many_parents_are_bounded_too() -> None:
 
 
 def test_the_chart_of_a_very_long_run_stays_small() -> None:
+    """A hundred thousand steps fit into 60 kB, in all forms together."""
     session = scripted_run("100,000 steps")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
@@ -256,6 +272,7 @@ def test_the_chart_of_a_very_long_run_stays_small() -> None:
 
 
 def test_steps_that_are_all_alike_have_no_worst() -> None:
+    """A single step is not marked as the worst."""
     bars = lay_lanes(many_steps(1), "cuda:0", 0.0, 1.0)
     assert not any(bar.worst for bar in bars)
 
@@ -265,6 +282,7 @@ def test_steps_that_are_all_alike_have_no_worst() -> None:
     [("step 1", "step 250", "steps 1\u2013250"), ("load", "save", "load \u2013 save")],
 )
 def test_a_group_is_named_by_its_ends(first: str, last: str, label: str) -> None:
+    """A group is a range of numbers where the labels count, and two labels where they do not."""
     assert range_label(first, last) == label
 
 
@@ -278,5 +296,6 @@ def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -
 @pytest.mark.parametrize("lane", range(4))
 @pytest.mark.parametrize("kind", ["cell", "step", "evaluate", "oom"])
 def test_labels_on_bars_read_well(kind: Any, lane: int) -> None:
+    """Text on a bar has a contrast of at least 4.5, in every colour a bar may have."""
     colour = palette.bar(kind, lane)
     assert palette.contrast(colour, palette.ink_on(colour)) >= 4.5

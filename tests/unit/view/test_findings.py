@@ -48,6 +48,7 @@ def test_a_healthy_cell_has_none(name: str) -> None:
 
 
 def test_at_most_three_are_in_sight_and_the_rest_is_one_click_away() -> None:
+    """Of five findings three are in sight, and the fold says how many more there are."""
     html = findings_html([finding(number) for number in range(5)])
     assert re.findall(r"Number \d", in_sight(html)) == ["Number 0", "Number 1", "Number 2"]
     assert re.findall(r"Number \d", text(html)) == [f"Number {number}" for number in range(5)]
@@ -55,6 +56,7 @@ def test_at_most_three_are_in_sight_and_the_rest_is_one_click_away() -> None:
 
 
 def test_the_gravest_comes_first() -> None:
+    """Critical findings stand above warnings, and these above remarks."""
     session, span = with_findings(finding(1, "info"), finding(2, "warn"), finding(3, "critical"))
     html = card_bundle(session, span, with_chart=True)["text/html"]
     assert re.findall(r"Number \d", text(html)) == ["Number 3", "Number 2", "Number 1"]
@@ -72,10 +74,12 @@ def test_how_grave_it_is_is_told_by_a_word_and_a_form_too(severity: str, word: s
 
 @pytest.mark.parametrize(("title", "told"), [("A", "A."), ("A.", "A."), ("A?", "A?"), ("", "")])
 def test_a_title_reads_as_a_sentence(title: str, told: str) -> None:
+    """A title without a full stop gets one, and no second one."""
     assert sentence(title) == told
 
 
 def test_advice_is_folded_and_the_most_useful_stands_first() -> None:
+    """Advice is one click away, in its own order; where there is none, so is no fold."""
     html = findings_html([finding(0, "warn", "Do this.", "Then that.")])
     assert "Do this." not in in_sight(html)
     assert re.findall(r"<li[^>]*>([^<]*)", html) == ["Do this.", "Then that."]
@@ -83,6 +87,7 @@ def test_advice_is_folded_and_the_most_useful_stands_first() -> None:
 
 
 def test_plain_text_has_a_line_for_each() -> None:
+    """In plain text three findings have a line each, and the others are counted."""
     session, span = with_findings(*(finding(number) for number in range(4)))
     first, *lines = card_bundle(session, span, with_chart=True)["text/plain"].splitlines()
     assert first.startswith('memwatch "fine-tune"')
@@ -93,6 +98,7 @@ def test_plain_text_has_a_line_for_each() -> None:
 
 
 def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
+    """Below a quick cell's line only the gravest finding is in sight."""
     session, span = with_findings(finding(1, "info"), finding(2, "critical"))
     bundle = compact_bundle(session, span)
     assert re.findall(r"Number \d", in_sight(bundle["text/html"])) == ["Number 2"]
@@ -103,6 +109,7 @@ def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
 
 
 def test_the_table_of_several_devices_has_them_too() -> None:
+    """Findings stand below the table of several GPUs."""
     session, span = with_findings(finding(7), name="eight gpus")
     html = card_bundle(session, span, with_chart=True)["text/html"]
     assert html.index("</table>") < html.index("Number 7")
@@ -121,3 +128,9 @@ def test_a_card_names_its_budget_once() -> None:
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     head = text(html).split("allocated, start")[0]
     assert head.count("budget 6.00 GiB") == 1
+
+
+def test_plain_text_says_of_what_there_is_more() -> None:
+    """The line that counts what is out of sight names it: findings."""
+    one = Finding("x", "info", "It is so")
+    assert findings_lines([one, one], in_sight=1)[-1] == "  1 more finding"

@@ -17,6 +17,7 @@ from hfmem_widget.view.guides import guides_in
 from hfmem_widget.view.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
 
 DASHES = "6px,4px"
+RAN_OUT = "out of memory: asked 2.00 GiB"
 
 
 def budget(gib: float, device: str = "cuda:0") -> Guide:
@@ -29,6 +30,10 @@ def trend(start: float = 2.0, stop: float = 10.0) -> Guide:
 
 def crossing(time: float, device: str = "cuda:0") -> Finding:
     return Finding("budget", "warn", "over it", {"time": time, "device": device})
+
+
+def oom(time: float, gib: float = 5.0, device: str = "cuda:0", label: str = RAN_OUT) -> Guide:
+    return Guide(device, "oom", label, time, time, gib * GIB, gib * GIB)
 
 
 def run(*guides: Guide, findings: tuple[Finding, ...] = (), name: str = "training") -> Session:
@@ -64,6 +69,7 @@ def test_a_budget_is_drawn_only_where_the_data_come_near() -> None:
 
 
 def test_a_budget_far_away_changes_nothing_but_the_card() -> None:
+    """A budget that the data come nowhere near leaves the chart as it is without one."""
     assert chart(run(budget(80.0))) == chart(run())
 
 
@@ -82,6 +88,7 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
 
 
 def test_a_budget_is_dashed_and_named_where_the_peaks_label_leaves_room() -> None:
+    """A budget is a dashed line with its name at the left, and not in the legend."""
     drawn = chart(run(budget(6.0)))[PLOTLY_MIME]
     (line,) = [one for one in drawn["data"] if one.get("name") == "budget 6.0 GiB"]
     assert line["line"] == {"color": "#D55E00", "width": 1, "dash": DASHES}
@@ -105,16 +112,19 @@ def test_its_name_stands_out_once_it_is_crossed() -> None:
 
 
 def test_where_it_was_crossed_there_is_a_mark() -> None:
+    """The first crossing has a mark, and later ones do not."""
     drawn = lines(run(budget(6.0), findings=(crossing(4.25), crossing(9.0))))
     assert [one["x"] for one in drawn if one["mode"] == "markers"] == [[4.25]]
 
 
 @pytest.mark.parametrize("told", [crossing(99.0), crossing(4.0, "cuda:1"), crossing(math.nan)])
 def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
+    """A crossing at another time, on another device or at no known time is not marked."""
     assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
 
 
 def test_a_trend_is_a_line_with_its_band() -> None:
+    """A trend is an unbroken line with a casing, over the band that it may lie in."""
     band, casing, line = lines(run(trend()))
     assert band["fill"] == "toself"
     assert casing["line"]["width"] > line["line"]["width"]
@@ -122,6 +132,7 @@ def test_a_trend_is_a_line_with_its_band() -> None:
 
 
 def test_a_guide_is_cut_to_the_time_that_is_shown() -> None:
+    """A trend that began before the view starts at its edge; one that is over is not drawn."""
     session = run(trend())
     (drawn,) = guides_in(session, "cuda:0", (6.0, 20.0), 6 * GIB)
     assert drawn.line == [(0.0, 3 * GIB), (4.0, 5 * GIB)]
@@ -131,6 +142,7 @@ def test_a_guide_is_cut_to_the_time_that_is_shown() -> None:
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_guide_without_figures_is_not_drawn(broken: float) -> None:
+    """A guide with a figure that is not finite is left out."""
     bad = Guide("cuda:0", "trend", "x", 0.0, 5.0, broken, GIB)
     assert guides_in(run(bad), "cuda:0", (0.0, 10.0), GIB) == ()
 
@@ -158,5 +170,87 @@ def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
 
 
 def test_a_chart_with_guides_stays_small() -> None:
+    """Eighty guides on the longest run leave the chart below 60 kB."""
     session = run(*[budget(6.0), trend()] * 40, name="100,000 steps")
     assert len(json.dumps(chart(session))) < 60_000
+
+
+def test_where_memory_ran_out_there_is_a_mark_with_a_word() -> None:
+    """At the instant and at what was allocated then, on the line's own unit."""
+    drawn = chart(run(oom(4.25)))[PLOTLY_MIME]
+    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
+    assert (mark["x"], mark["y"], mark["marker"]["symbol"]) == ([4.25], [5.0], "x")
+    assert mark["hovertext"] == [f"{RAN_OUT}, with 5.00 GiB allocated, at 4.2 s"]
+    assert [one["text"] for one in drawn["layout"]["annotations"]].count(RAN_OUT) == 1
+
+
+def test_the_word_covers_none_of_the_marks_before_it() -> None:
+    """It hangs below the lowest of those that it may reach."""
+    word = scene(run(oom(5.0, gib=4.5), oom(8.0, gib=5.0))).mark_word
+    assert word is not None
+    assert (word.mark.time, word.level, word.side) == (8.0, 4.5 * GIB, "left")
+
+
+def test_of_several_shortages_only_the_newest_has_a_word() -> None:
+    """A search for a batch size runs out again and again."""
+    times = (3.0, 1.0, 2.0)
+    session = run(*(oom(time, label=f"out of memory: asked {time} GiB") for time in times))
+    drawn = chart(session)[PLOTLY_MIME]
+    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
+    assert mark["x"] == [1.0, 2.0, 3.0]
+    words = [one["text"] for one in drawn["layout"]["annotations"] if "out of" in one["text"]]
+    assert words == ["out of memory: asked 3.0 GiB"]
+
+
+def test_only_the_newest_of_very_many_shortages_are_marked() -> None:
+    """Of a hundred shortages the last eight are marked."""
+    marks = scene(run(*(oom(0.1 * at) for at in range(100)))).marks
+    assert [one.time for one in marks] == [0.1 * at for at in range(92, 100)]
+
+
+def test_marks_take_no_room_from_lines() -> None:
+    """However often it ran out, the budget is drawn."""
+    session = run(*(oom(0.1 * at) for at in range(20)), budget(6.0))
+    assert len(scene(session).budgets) == 1
+
+
+def test_a_shortage_at_another_time_is_not_marked() -> None:
+    """A shortage outside of the span that is shown has no mark in it."""
+    assert scene(run(oom(99.0))).marks == []
+
+
+def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is() -> None:
+    """A mark on a further device names it; a device without a line has none."""
+    built = scene(run(oom(3.0, device="cuda:1"), oom(3.0, device="cuda:9"), name="two gpus"))
+    assert [one.label for one in built.marks] == [f"cuda:1 {RAN_OUT}"]
+
+
+def test_a_shortage_above_all_samples_is_within_the_picture() -> None:
+    """What a sampled peak missed, the allocator told as it ran out."""
+    built = scene(run(oom(3.0, gib=20.0)))
+    assert built.peak is not None
+    assert 20 * GIB < built.peak.label_at < built.top
+
+
+@pytest.mark.parametrize(("time", "side"), [(1.0, "left"), (6.0, "center"), (11.0, "right")])
+def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None:
+    """It turns inwards near a side, and upwards near the bottom."""
+    (word,) = [
+        one
+        for one in chart(run(oom(time, gib=0.5)))[PLOTLY_MIME]["layout"]["annotations"]
+        if one["text"] == RAN_OUT
+    ]
+    assert (word["xanchor"], word["yanchor"]) == (side, "bottom")
+
+
+@pytest.mark.parametrize("with_chart", [True, False])
+def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
+    """The SVG of the chart, with its word; the card's small picture, without."""
+    session = run(oom(4.0), oom(5.0))
+    html = (
+        chart(session)["text/html"]
+        if with_chart
+        else card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+    )
+    assert html.count(f"<g><title>{RAN_OUT}</title><path") == 2
+    assert html.count(f"{RAN_OUT}</text>") == with_chart

@@ -35,6 +35,7 @@ class Tags(HTMLParser):
 
 
 def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None:
+    """A holder has its bytes, path and tensors in a row, and its graphs and other names below."""
     device, first, graphs, also, *_ = text(LOSSES)
     assert device == "cuda:0"
     assert first == "40.0 MiB  losses[0..99]  (200 tensors \u00b7 biggest 512\u00d7512 float32)"
@@ -43,6 +44,7 @@ def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None
 
 
 def test_parts_are_told_in_detail_only() -> None:
+    """The parts of a model are listed only where details are asked for."""
     assert not any(".layers[0]" in line for line in text(MODEL))
     assert any("12.0 MiB  .layers[0]" in line for line in text(MODEL, detail=True))
 
@@ -56,6 +58,7 @@ def test_the_remainder_is_said_as_what_it_is() -> None:
 
 
 def test_small_rows_and_very_many_are_told_as_one() -> None:
+    """Rows beyond the most that are shown, and those below the least, are summed in one line."""
     many = [Holder(f"x{at}", "tensors", "cpu", 2 * M, 1, (), "float32") for at in range(40)]
     small = Holder("y", "tensors", "cpu", 512, 1, (), "float32")
     assert f"{(40 - MOST_ROWS) * 2}.0 MiB  {41 - MOST_ROWS} smaller names" in text(*many, small)
@@ -63,6 +66,7 @@ def test_small_rows_and_very_many_are_told_as_one() -> None:
 
 
 def test_its_own_cost_is_the_last_line() -> None:
+    """The table ends with how many objects were looked at, and how long that took."""
     assert text(LOSSES)[-1] == "1,234 objects looked at in 250 ms"
 
 
@@ -79,5 +83,5 @@ def test_names_are_text() -> None:
         assert seen.tags == {
             *("div", "strong", "table", "thead", "tbody", "tr", "th", "td", "code"),
         }
-        assert seen.attributes == {"style", "scope"}
+        assert seen.attributes == {"class", "style", "scope"}
         assert "\u202e" not in html

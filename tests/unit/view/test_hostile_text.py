@@ -8,11 +8,15 @@ import re
 import unicodedata
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hfmem_widget.view
 from hfmem_widget.analysis.anatomy import anatomy
+from hfmem_widget.analysis.shortage.advice import advise
+from hfmem_widget.analysis.shortage.diagnosis import diagnose
 from hfmem_widget.session import (
     Anatomy,
     Contents,
@@ -29,6 +33,9 @@ from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
 from hfmem_widget.view.contents import contents_text
 from hfmem_widget.view.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
+from hfmem_widget.view.out_of_memory import out_of_memory_bundle
+from hfmem_widget.view.root import AS_TEXT
+from tests.unit.analysis.oom_incidents import CASES
 
 CORPUS = {
     "element": "<img src=x onerror=alert(1)>",
@@ -48,7 +55,18 @@ TAGS = {"details", "summary", "div", "strong", "span", "table", "thead", "tbody"
 TAGS |= {"ol", "li"}
 SVG_TAGS = {"svg", "g", "title", "path", "rect", "line", "circle", "text"}
 ATTRIBUTES = {
-    *("style", "aria-hidden", "aria-label", "role", "scope", "width", "height", "viewbox", "fill"),
+    *(
+        "class",
+        "style",
+        "aria-hidden",
+        "aria-label",
+        "role",
+        "scope",
+        "width",
+        "height",
+        "viewbox",
+        "fill",
+    ),
     *("preserveaspectratio", "d", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity"),
     *(
         "vector-effect",
@@ -115,6 +133,7 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
     for key in keys:
         session.guides.append(Guide(key, "budget", text, 0.0, math.inf, GIB, GIB))
         session.guides.append(Guide(key, "trend", text, 0.0, 4.0, GIB / 2, GIB, (1.0, 1.0)))
+        session.guides.append(Guide(key, "oom", text, 2.0, 2.0, GIB / 2, GIB / 2))
     row = (GIB, 2 * GIB, 3 * GIB, GIB / 2) * devices
     span = session.open_span("cell", text, session.append(Sample(0.0, row)))
     for step in range(4):
@@ -158,6 +177,7 @@ def strings(value: object) -> list[str]:
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_html_has_only_our_own_tags_and_attributes(text: str) -> None:
+    """No text can open a tag or set an attribute that is not among ours."""
     for bundle in sinks(text):
         parser = Strict()
         parser.feed(bundle["text/html"])
@@ -167,6 +187,7 @@ def test_html_has_only_our_own_tags_and_attributes(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["element", "attribute", "plotly link", "mathjax", "entity"])
 def test_html_shows_the_text_as_it_was_typed(name: str) -> None:
+    """Text with markup in it is on the page character by character."""
     for bundle in sinks(CORPUS[name]):
         parser = Strict()
         parser.feed(bundle["text/html"])
@@ -185,6 +206,7 @@ def test_plotly_gets_no_tag_and_no_dollar_of_theirs(text: str) -> None:
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_no_sink_has_control_or_bidi_characters(text: str) -> None:
+    """Characters that steer terminals or turn text around reach no output."""
     for bundle in sinks(text):
         for one in strings(bundle):
             kept = one.replace("\n", "")
@@ -192,6 +214,7 @@ def test_no_sink_has_control_or_bidi_characters(text: str) -> None:
 
 
 def test_a_text_without_end_does_not_swell_the_notebook() -> None:
+    """A name of many thousand characters leaves every output below 60 kB."""
     assert all(len(json.dumps(bundle)) < 60_000 for bundle in sinks(CORPUS["long"]))
 
 
@@ -205,3 +228,49 @@ def test_a_name_is_no_template(name: str) -> None:
     assert any(templates)
     assert not any(name in template for template in templates if name != "%{y}")
     assert all(template.count("%{y") <= 1 for template in templates)
+
+
+class InNoFormula(HTMLParser):
+    """Fails at text that MathJax would look for formulas in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[bool] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del tag
+        self.open.append(dict(attrs).get("class") == AS_TEXT)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Leave out what has no end, and so no text."""
+
+    def handle_endtag(self, tag: str) -> None:
+        del tag
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        assert any(self.open), data
+
+
+def test_nothing_is_read_as_a_formula() -> None:
+    """All text stands within an element that MathJax ignores, in whichever output."""
+    bundles = sinks(CORPUS["mathjax"])
+    cases = [case.incident for case in CASES[:3]]
+    for one in cases:
+        told = diagnose(one)
+        bundles.append(dict(out_of_memory_bundle(one, told, advise(one, told), earlier=0)))
+    for bundle in bundles:
+        InNoFormula().feed(bundle["text/html"])
+
+
+def test_whatever_makes_html_begins_with_what_is_no_formula() -> None:
+    """Each module that fills ``text/html``, or draws what fills it."""
+    view = Path(hfmem_widget.view.__file__).parent
+    makers = {one.stem: one.read_text() for one in view.glob("*.py")}
+    found = {name for name, text in makers.items() if '"text/html": ' in text}
+    assert {"card", "holders", "fit", "comparison", "stacks"} <= found
+    drawn_by = {"figure": "sparkline"}
+    without = {
+        one for one in found if "hfmem_widget.view.root" not in makers[drawn_by.get(one, one)]
+    }
+    assert not without

@@ -67,6 +67,7 @@ def step(run: Run) -> None:
 
 
 def test_a_finding_travels_without_its_advice() -> None:
+    """A page gets what a live chart shows of a finding; its advice stands on the card."""
     run = Run()
     run.session.findings.append(OVER)
     (told,) = judged(run.session)["findings"]
@@ -82,11 +83,14 @@ def test_there_are_never_more_than_a_message_has_room_for() -> None:
         for number in range(500)
     ]
     run.session.guides += [BUDGET] * 500 + [Guide("cuda:0", "trend", "ü" * 9000, 0, 1, 1, 2)] * 500
+    run.session.guides += [Guide("cuda:0", "oom", "o" * 9000, at, at, 1, 1) for at in range(500)]
     told = judged(run.session)
     assert len(told["findings"]) == 8
     assert {one["severity"] for one in told["findings"]} == {"critical"}
-    assert [one["kind"] for one in told["guides"]] == ["budget"] * 10 + ["trend"] * 10
-    assert len(json.dumps(told, ensure_ascii=False).encode()) < 11_000
+    kinds = ["budget"] * 10 + ["trend"] * 10 + ["oom"] * 10
+    assert [one["kind"] for one in told["guides"]] == kinds
+    assert told["guides"][-1]["start"] == 499
+    assert len(json.dumps(told, ensure_ascii=False).encode()) < 13_000
 
 
 def test_everything_is_strict_json() -> None:
@@ -100,11 +104,13 @@ def test_everything_is_strict_json() -> None:
 
 
 def test_what_the_data_tell_of_a_cell_comes_once_it_has_ended() -> None:
+    """A finished cell's leak is judged from its data, beside what was found as it ran."""
     session = scripted_run("leak")
     assert [one["kind"] for one in judged(session)["findings"]] == ["budget", "leak"]
 
 
 def test_they_are_sent_when_they_change_and_not_again() -> None:
+    """New findings and guides are in one message, and not in those that follow."""
     run = Run()
     run.tick(20)
     run.session.findings.append(OVER)
@@ -141,6 +147,7 @@ def test_a_warning_that_is_said_anew_takes_the_place_of_the_old_one() -> None:
 
 
 def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
+    """A page that opens late, or asks for all anew, gets all findings and guides."""
     run = Run()
     run.session.findings.append(OVER)
     run.session.guides.append(BUDGET)
@@ -162,6 +169,7 @@ def test_nothing_is_sent_where_nothing_is_judged() -> None:
 def test_the_data_are_looked_at_once_a_second_at_most_and_only_for_news(
     looks: list[float],
 ) -> None:
+    """While steps end the data are judged about once a second, and while none do hardly ever."""
     run = Run()
     for _ in range(50):
         run.tick()

@@ -79,6 +79,7 @@ def test_the_stack_is_as_high_as_the_allocated_line_at_every_point_of_it(
 def test_every_layer_stands_on_the_one_below_it(
     rows: list[tuple[float, ...]], columns: int
 ) -> None:
+    """No layer is anywhere below the one that it is stacked upon."""
     found = list(stack(session_of(rows), columns).values())
     for lower, upper in pairwise(found):
         for below, above in zip(lower.runs, upper.runs, strict=True):
@@ -94,6 +95,7 @@ def test_a_stack_is_there_where_anything_was_ever_found(rows: list[tuple[float, 
 
 
 def test_what_was_found_beyond_the_allocated_bytes_is_cut_off_at_the_top() -> None:
+    """Parts that add up to more than is allocated lose what is too much from the top."""
     assert instant(allocated=10, weights=6, optimizer=3, gradients=5) == {
         "weights": 6,
         "optimizer": 3,
@@ -102,15 +104,18 @@ def test_what_was_found_beyond_the_allocated_bytes_is_cut_off_at_the_top() -> No
 
 
 def test_within_a_step_the_rest_is_activations() -> None:
+    """Within a step, what is neither held nor was there before is activations."""
     found = instant(allocated=10, weights=6, unattributed=1)
     assert found == {"weights": 6, "unattributed": 1, "activations": 3}
 
 
 def test_outside_of_steps_the_rest_is_not_attributed() -> None:
+    """Outside of steps nothing is called activations."""
     assert instant(allocated=10, weights=6) == {"weights": 6, "unattributed": 4}
 
 
 def test_a_part_too_thin_to_be_seen_is_not_drawn() -> None:
+    """A part of a thousandth has no layer, although it counts."""
     found = instant(allocated=1000, weights=600, buffers=1, unattributed=0)
     assert found == {"weights": 600, "activations": 399}
 
@@ -125,6 +130,7 @@ def test_parts_of_one_instant_stand_together() -> None:
 
 
 def test_a_gap_breaks_every_layer() -> None:
+    """Where nothing was sampled, all layers end and begin anew."""
     session = session_of([(5.0, 4.0, NAN, NAN, NAN, NAN)] * 5)
     session.timeline.add_gap(0.4, 5.0)
     session.append(Sample(5.0, (5.0, 4.0, NAN, NAN, NAN, NAN)))
@@ -132,6 +138,7 @@ def test_a_gap_breaks_every_layer() -> None:
 
 
 def test_a_session_that_knows_no_parts_has_no_layers() -> None:
+    """Layers are told for a training with its model, and none where nothing was found."""
     session = scripted_run("two gpus")
     assert layers_of(session) == 0
     assert stack(session) == {}
@@ -153,6 +160,7 @@ def test_plotly_names_the_parts_from_the_bottom_up() -> None:
 
 
 def test_hovering_a_layer_tells_the_part_and_not_where_its_edge_is() -> None:
+    """The tooltip has the part's own size, not the height at which it is drawn."""
     layer = trace(drawn(training()), "optimizer")
     assert "%{customdata" in layer["hovertemplate"]
     assert "optimizer states" in layer["hovertemplate"]
@@ -161,6 +169,7 @@ def test_hovering_a_layer_tells_the_part_and_not_where_its_edge_is() -> None:
 
 
 def test_the_allocated_line_runs_along_the_top_of_the_stack() -> None:
+    """The line is the upper edge of the topmost layer, drawn over all layers without an area."""
     figure = drawn(training())
     line, top = trace(figure, "allocated"), trace(figure, "activations")
     names = [one.get("name") for one in figure["data"]]
@@ -170,12 +179,14 @@ def test_the_allocated_line_runs_along_the_top_of_the_stack() -> None:
 
 
 def test_the_peak_is_marked_above_the_stack() -> None:
+    """The exact peak has its mark also where the sampled stack is lower."""
     mark = trace(drawn(training()), "peak")
     assert mark["y"] == [round(training().peak("cuda:0/allocated") / GIB, 4)]
 
 
 @pytest.mark.parametrize("part", STACK)
 def test_a_part_has_the_live_charts_colour(part: str) -> None:
+    """The still and the live chart have the same colour for a part."""
     colours = (Path(__file__).parents[3] / "js/src/core/colors.ts").read_text(encoding="utf-8")
     assert f'{part.upper()} = "{palette.PARTS[part]}"' in colours
 
@@ -189,6 +200,7 @@ def test_at_a_gap_a_layer_comes_down_to_zero() -> None:
 
 
 def test_where_nothing_is_known_there_is_one_area() -> None:
+    """Without known parts, the area under the allocated line is filled as one."""
     figure = drawn(scripted_run("two gpus"))
     assert not any("legendrank" in one for one in figure["data"])
     assert trace(figure, "cuda:0 allocated")["fill"] == "tozeroy"
@@ -196,6 +208,7 @@ def test_where_nothing_is_known_there_is_one_area() -> None:
 
 @pytest.mark.parametrize("steps", [6, 40, 300])
 def test_a_chart_with_parts_stays_below_60_kb(steps: int) -> None:
+    """With all layers a chart is below 60 kB, and below 80 kB with its card as saved."""
     session = training(steps)
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
@@ -205,6 +218,7 @@ def test_a_chart_with_parts_stays_below_60_kb(steps: int) -> None:
 
 
 def test_the_svg_names_the_parts_and_draws_them_from_the_top_down() -> None:
+    """The SVG paints lower layers over higher ones, and its legend counts from the bottom."""
     html = chart_html(training())
     fills = [
         html.index(f'fill="{palette.PARTS[name]}"')

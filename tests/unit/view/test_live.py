@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,16 @@ class Stage:
             listener(self.session)
 
 
+class Layout:
+    """A widget's size and place on the page, which is a widget itself."""
+
+    closed = False
+
+    def close(self) -> None:
+        """Go."""
+        self.closed = True
+
+
 class Widget:
     """A widget that keeps what it was given to send."""
 
@@ -78,6 +89,7 @@ class Widget:
     def __init__(self, *_: object, **__: object) -> None:
         self.sent: list[Message] = []
         self.closed = False
+        self.layout = Layout()
         Widget.made.append(self)
 
     def bundle(self) -> dict[str, Any]:
@@ -113,6 +125,7 @@ def test_the_end_is_the_last_that_is_sent(widgets: list[Widget]) -> None:
 
     (widget,) = widgets
     assert widget.closed
+    assert widget.layout.closed
     assert widget.sent[-1]["kind"] == "snapshot"
     assert widget.sent[-1]["status"]["state"] == "stopped"
     assert widget.sent[-1]["schema"]["panel"] is True
@@ -233,6 +246,20 @@ def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.Monke
 
     assert [note for note in stage.session.notes if "no bundle" in note] != []
     assert any(PLOTLY in data for data in stage.publisher.shown.values())
+
+
+def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where anywidget is not installed: a sentence says so, and the still chart is there at the end."""
+    monkeypatch.setitem(sys.modules, "hfmem_widget.view.widget", None)
+    publisher = Publisher()
+    session = scripted_run("training")
+    view = NotebookView(session, Screen(SimpleNamespace(display_pub=publisher)))
+    view.begin()
+    view.annotate(session.spans[0])
+    view.finish()
+
+    assert [note for note in session.notes if "There is no live chart (" in note] != []
+    assert any(PLOTLY in data for data in publisher.shown.values())
 
 
 def test_card_and_chart_replace_their_own_places() -> None:

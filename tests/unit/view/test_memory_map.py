@@ -92,6 +92,7 @@ def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
+    """The bars of a row have room between them and end within the picture."""
     laid = layout(fragmentation(recorded_map(name), "cuda:0").places, 2000)
     for _, bars in laid.places:
         rows: dict[int, list[tuple[float, float]]] = {}
@@ -169,12 +170,14 @@ def test_plain_text_has_a_picture_too() -> None:
 
 
 def test_an_unused_gpu_beside_a_used_one_is_left_out() -> None:
+    """A GPU without any segment has no map where another has one."""
     used = recorded_map("native")
     both = MemoryMap(("cuda:0", "cuda:1"), used.segments)
     assert "cuda:1" not in memory_map_bundle(both)["text/plain"]
 
 
 def test_a_gpu_that_has_nothing_says_so() -> None:
+    """Where no GPU has a segment, it says that nothing is reserved."""
     text = memory_map_bundle(MemoryMap(("cuda:0",)))["text/plain"]
     assert text.startswith("cuda:0 nothing is reserved")
 
@@ -190,6 +193,7 @@ def test_places_have_headings_where_there_are_several() -> None:
 
 
 def test_pointing_at_a_bar_tells_its_figures() -> None:
+    """A bar's tooltip has its address, its size and what is used and free in it."""
     html = memory_map_bundle(recorded_map("fragmented"))["text/html"]
     assert re.search(
         r"<title>40\.0 MiB at 0x[0-9a-f]+: 11\.0 MiB in use, 29\.0 MiB free, in partly used", html
@@ -197,5 +201,6 @@ def test_pointing_at_a_bar_tells_its_figures() -> None:
 
 
 def test_every_part_has_a_colour_of_its_own() -> None:
+    """No two parts of a map have the same colour."""
     colours = [palette.BLOCKS[name] for name in LABELS]
     assert len(set(colours)) == len(LABELS)

@@ -44,12 +44,14 @@ def exact(gibibytes: float) -> Peak:
 
 
 def test_each_kind_of_phase_is_a_row_in_the_order_of_a_training() -> None:
+    """The rows go from the training through a step's phases to evaluating and saving."""
     session = scripted_run("steps")
     names = [row.name for row in phase_rows(session, session.spans[0])]
     assert names == ["train", "step", "forward", "backward", "optimizer", "evaluate", "save"]
 
 
 def test_a_row_has_its_count_its_time_and_its_highest_peak() -> None:
+    """Three passes are one row, with their total time and the highest of their peaks."""
     cell = Cell()
     for peak in (2.0, 5.0, 3.0):
         cell.phase("forward", exact(peak))
@@ -58,6 +60,7 @@ def test_a_row_has_its_count_its_time_and_its_highest_peak() -> None:
 
 
 def test_the_worst_step_is_named_with_its_tokens() -> None:
+    """The row of steps, and the plain line, name the step that rose highest and its tokens."""
     session = scripted_run("steps")
     rows = {row.name: row for row in phase_rows(session, session.spans[0])}
     assert rows["step"].note == "worst: step 37 (1,152 tokens)"
@@ -65,6 +68,7 @@ def test_the_worst_step_is_named_with_its_tokens() -> None:
 
 
 def test_of_two_steps_none_is_the_worst() -> None:
+    """Two steps are too few for one of them to be called the worst."""
     cell = Cell()
     cell.phase("step", exact(2.0), step=1, tokens=8)
     cell.phase("step", exact(3.0), step=2, tokens=9)
@@ -72,6 +76,7 @@ def test_of_two_steps_none_is_the_worst() -> None:
 
 
 def test_named_blocks_have_a_row_each() -> None:
+    """Blocks with the same name share a row; those with other names have their own."""
     cell = Cell()
     for label in ("load", "load", "generate"):
         cell.phase("block", exact(2.0), label=label)
@@ -80,6 +85,7 @@ def test_named_blocks_have_a_row_each() -> None:
 
 
 def test_a_watched_block_is_no_phase_of_itself() -> None:
+    """The block that is watched has no row in its own table."""
     session = Session("run")
     session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
     block = session.open_span("block", "load", session.append(Sample(0.0, (GIB,))))
@@ -89,12 +95,14 @@ def test_a_watched_block_is_no_phase_of_itself() -> None:
 
 
 def test_a_peak_that_is_a_lower_bound_says_so() -> None:
+    """A phase's peak that is only bounded has a ≥."""
     cell = Cell()
     cell.phase("evaluate", Peak(4 * GIB, "at least"))
     assert "≥ 4.00 GiB" in phases_html(cell.session, cell.close())
 
 
 def test_of_several_devices_the_one_that_rose_highest_is_named() -> None:
+    """With several GPUs a row tells the highest peak and on which GPU it was."""
     cell = Cell(gpus=2)
     cell.phase("forward", exact(2.0), exact(3.0))
     cell.phase("backward", exact(6.0), exact(5.0))
@@ -104,12 +112,14 @@ def test_of_several_devices_the_one_that_rose_highest_is_named() -> None:
 
 
 def test_a_device_that_is_the_same_in_all_rows_is_not_repeated() -> None:
+    """Where one GPU was highest in all phases, the table does not name it."""
     cell = Cell(gpus=2)
     cell.phase("forward", exact(3.0), exact(2.0))
     assert "cuda:" not in phases_html(cell.session, cell.close())
 
 
 def test_many_rows_are_folded_away() -> None:
+    """More rows than fit in sight are one click away, and none is left out."""
     cell = Cell()
     for number in range(MOST_IN_SIGHT + 1):
         cell.phase("block", exact(2.0), label=f"block {number}")
@@ -119,10 +129,23 @@ def test_many_rows_are_folded_away() -> None:
 
 
 def test_the_phases_of_a_training_are_in_sight() -> None:
+    """The phases of an ordinary training are shown unfolded."""
     session = scripted_run("steps")
     assert "<details" not in phases_html(session, session.spans[0])
 
 
 def test_a_cell_without_phases_has_no_table() -> None:
+    """Where a cell was not made of phases, its card has nothing in their place."""
     cell = Cell()
     assert phases_html(cell.session, cell.close()) == ""
+
+
+def test_a_note_may_stand_below_its_figure() -> None:
+    """In a narrow notebook: both can be broken apart, in one cell, and the row is read from its top."""
+    session = scripted_run("steps")
+    html = phases_html(session, session.spans[0])
+    cell = re.search(r"<td[^>]*>(?:(?!<td).)*worst: step 37[^<]*</span></td>", html)
+    assert cell is not None
+    assert cell[0].count("display:inline-block") == 2
+    assert "nowrap" not in cell[0].partition(">")[0]
+    assert "vertical-align:top" in cell[0].partition(">")[0]

@@ -231,6 +231,7 @@ def test_a_run_without_steps_says_nothing_of_them() -> None:
 
 
 def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
+    """Steps travel as a table of floats whose columns the schema names."""
     session = make_session(samples=1)
     add_steps(session, 3)
     message, buffers = protocol.snapshot(session, "run", 1)
@@ -242,6 +243,7 @@ def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
 
 
 def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
+    """Among the spans of a message there are no steps and no phases of steps."""
     session = make_session(samples=1)
     cell = session.open_span("cell", "fit", session.last_sample)
     add_steps(session, 3)
@@ -251,6 +253,7 @@ def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
 
 
 def test_an_epoch_is_not_pushed_out_by_its_steps() -> None:
+    """However many steps an epoch has, the epoch itself is in the message."""
     session = make_session(samples=1)
     session.open_span("epoch", "epoch 1", session.last_sample)
     add_steps(session, 300)
@@ -259,6 +262,7 @@ def test_an_epoch_is_not_pushed_out_by_its_steps() -> None:
 
 
 def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None:
+    """The status is the path of open spans, with the step's number and their count."""
     session = make_session(samples=1)
     labels: list[tuple[SpanKind, str]] = [
         *(("cell", "fit <b>"), ("train", "train")),
@@ -271,6 +275,7 @@ def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None
 
 
 def test_a_path_names_six_spans_at_most() -> None:
+    """A path deeper than six spans is cut after the sixth."""
     session = make_session(samples=1)
     for number in range(9):
         session.open_span("block", f"block {number}", session.last_sample)
@@ -278,6 +283,7 @@ def test_a_path_names_six_spans_at_most() -> None:
 
 
 def test_what_is_counted_in_a_span_travels_with_it() -> None:
+    """A span's counts are sent, and one that is not known as null."""
     session = make_session(samples=1)
     span = session.open_span("train", "train", session.last_sample)
     session.count(span.id, {"steps": 100, "epochs": math.nan})
@@ -302,6 +308,7 @@ def test_steps_in_a_message_are_bounded(gpus: int) -> None:
 
 
 def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
+    """Folding steps loses neither their tokens, nor the highest peak, nor whose it was."""
     session = make_session(samples=1)
     add_steps(session, 500)
     message, buffers = protocol.snapshot(session, "run", 1)

@@ -264,6 +264,7 @@ def test_the_last_steps_come_as_news_before_the_last_snapshot() -> None:
 
 
 def test_an_epoch_that_ends_is_told_at_once_however_many_steps_it_had() -> None:
+    """The end of an epoch is in one of the next messages, five hundred steps or not."""
     line = Line(make_session(samples=0))
     line.run(1.0)
     epoch = line.session.open_span("epoch", "epoch 1", line.session.last_sample)

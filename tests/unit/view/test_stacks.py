@@ -94,6 +94,7 @@ def test_what_it_cost_is_said_as_well_as_it_is_known() -> None:
 
 
 def test_when_it_began_is_said_where_it_is_not_the_start() -> None:
+    """A record that began with CUDA, after the cell did, says how much later."""
     assert "began with CUDA, 2.0 s after the start" in text(began=2.0)
     assert "began with CUDA" not in text()
 
@@ -106,7 +107,16 @@ def test_several_devices_follow_each_other() -> None:
 
 
 def test_nothing_recorded_is_one_sentence() -> None:
-    assert text(LivePeak("cpu", 0, 0, ())) == "no allocation was recorded"
+    """Without a recorded allocation there is a sentence in place of the tables."""
+    assert text(LivePeak("cuda:0", 0, 0, ())) == "no allocation was recorded"
+
+
+def test_nothing_recorded_on_the_cpu_says_what_was_not_followed() -> None:
+    """A training on threads of its own allocates where nobody looked."""
+    assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
+        "no allocation was recorded; on the CPU only the thread that is watched is followed, no other that "
+        "it starts"
+    )
 
 
 def test_text_from_outside_stays_text() -> None:
@@ -137,6 +147,7 @@ def test_the_boxes_of_a_level_are_as_wide_as_their_parent() -> None:
 
 
 def test_the_picture_has_a_level_for_line_module_and_operator() -> None:
+    """The icicle has three levels, each with its names."""
     drawn = icicle_html(peak(1))
     assert len(LEVELS) == 3
     assert drawn.count("<div title=") == 3
@@ -155,6 +166,7 @@ def test_what_is_too_narrow_has_no_name_on_it() -> None:
 
 
 def test_nothing_live_has_no_picture() -> None:
+    """Without a recorded allocation there is no icicle."""
     assert icicle_html(LivePeak("cpu", 0, 0, ())) == ""
 
 
