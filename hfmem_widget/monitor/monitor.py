@@ -12,12 +12,12 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.late import LateEdge, LateEdges
-from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.register import HAS_ENDED, Register
-from hfmem_widget.monitor.rhythm import Rhythm, back_off
-from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, NOTHING_KNOWN, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.monitor.tick import Tick
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
@@ -27,9 +27,6 @@ from hfmem_widget.session.session import NO_COUNTS
 from hfmem_widget.sources.torch_cuda import readings_of_all
 
 EXIT_TIMEOUT = 1.0
-PROGRESS_PERIOD = 0.5
-"""Seconds between looks at the peaks of open spans."""
-
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
 
@@ -74,13 +71,11 @@ class Monitor:
         )
         self._clock = clock
         self._wall = wall
-        self._cpu = cpu
         self._held = self.attribution.source
         self._late = LateEdges(ledger, self._enter, lambda: self._held.latest, clock)
-        self._poller = Poller(self._tick, make_ticker)
         self._register = Register()
-        self._rhythm = Rhythm(wall)
-        self._last_progress = -math.inf
+        tick = Tick(sampler, ledger, self._late, self._register, clock=clock, wall=wall, cpu=cpu)
+        self._poller = Poller(tick, make_ticker)
         self._rebase_due = -math.inf
         self._pid = os.getpid()
 
@@ -397,64 +392,12 @@ class Monitor:
         if begun is not None:
             edge.watched.session.open_span(begun.kind, begun.label, sample, begun.id)
 
-    def _tick(self, ticker: Ticker) -> None:
-        try:
-            self._read_and_tell(ticker)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            for watched in self._register.listening():
-                watched.session.polling.stopped = reason
-            self._register.note(
-                f"Polling stopped ({reason}). Exact peaks are not affected. Please report this."
-            )
-            self._register.publish(self._register.listening())
-            raise
-
-    def _read_and_tell(self, ticker: Ticker) -> None:
-        started = self._cpu()
-        now = self._clock()
-        self.ledger.install()
-        peaks, readings = self._look(now)
-        row = self.sampler.poll(readings_of_all(readings) if readings else NOTHING_KNOWN)
-        self._late.enter_all()
-        # A reading that hung came back to a world in which this poller was given up.
-        if ticker.stopping:
-            return
-        listening = self._register.listening()
-        for watched in listening:
-            self._append(watched, row)
-        sessions = [watched.session for watched in listening]
-        if self._rhythm.tick(ticker, now, [session.polling for session in sessions]):
-            self._register.note("The machine was suspended or its clock was set while this ran.")
-        self._report_progress(listening, peaks)
-        back_off(sessions, ticker, self._cpu() - started)
-        self._register.publish(listening)
-
     def _append(self, watched: Watched, row: Sequence[float], time: float | None = None) -> Sample:
         self._adopt(watched)
         return watched.append(row, self._clock() - watched.origin if time is None else time)
 
     def _adopt(self, watched: Watched) -> None:
-        version = self.sampler.version
-        if watched.version == version:
-            return
-        watched.version = version
-        watched.adopt(self.sampler)
-        # Whoever comes first shows a sentence; a session begun later does not repeat it.
-        for sentence in self.sampler.take_notes():
-            self._register.note(sentence, watched.session)
-
-    def _look(self, now: float) -> tuple[dict[Window, Peaks], Readings]:
-        if now - self._last_progress < PROGRESS_PERIOD:
-            return {}, {}
-        self._last_progress = now
-        return self.ledger.look()
-
-    def _report_progress(self, listening: list[Watched], peaks: dict[Window, Peaks]) -> None:
-        for watched in listening if peaks else ():
-            for span_id, window in list(watched.windows.items()):
-                if window in peaks:
-                    watched.session.progress(span_id, watched.wanted(peaks[window]))
+        self._register.take_over(watched, self.sampler)
 
 
 def _outermost(kind: SpanKind) -> SpanKind:

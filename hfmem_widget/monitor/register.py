@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from hfmem_widget.errors import WatchStateError
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.session import Session
 
@@ -55,6 +56,17 @@ class Register:
     def listening(self) -> list[Watched]:
         """Return those with an open span, who are to hear of every tick."""
         return [one for one in self.all() if one.windows]
+
+    def take_over(self, watched: Watched, sampler: Sampler) -> None:
+        """Give a session the devices and series that have appeared, and what the sources have had to say."""
+        version = sampler.version
+        if watched.version == version:
+            return
+        watched.version = version
+        watched.adopt(sampler)
+        # Whoever comes first shows a sentence; a session begun later does not repeat it.
+        for sentence in sampler.take_notes():
+            self.note(sentence, watched.session)
 
     def note(self, sentence: str, *also: Session) -> None:
         """Have a sentence said once by everybody who listens, and by others."""

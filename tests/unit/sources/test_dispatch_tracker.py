@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -295,3 +296,57 @@ def test_the_viewer_of_torch_can_read_it() -> None:
     assert "4.0KiB" in viz.segsum(following.found.snapshot)
     assert "TOTAL MEM: 4.0KiB" in viz.trace(following.found.snapshot)
     del kept
+
+
+def test_an_error_of_an_operator_reads_as_without_stacks() -> None:
+    """Also where the user's own code prints it, within the cell."""
+    tracker = OperatorTracker()
+    tracker.begin()
+    try:
+        torch.ones(3) @ torch.ones(4)
+    except RuntimeError as error:
+        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    finally:
+        tracker.end()
+    assert frames == [__file__]
+
+
+def test_frames_of_ours_are_taken_out_of_what_an_error_came_from() -> None:
+    """Neither a cause nor the errors of a group show a frame of ours."""
+    mode = sys.modules["hfmem_widget.sources.operator_mode"].__file__
+    namespace: dict[str, Any] = {}
+    exec(compile("def ours():\n    raise KeyError\n", str(mode), "exec"), namespace)
+    try:
+        try:
+            namespace["ours"]()
+        except KeyError as cause:
+            raise ValueError from cause
+    except ValueError as error:
+        group = ExceptionGroup("several", [error])
+    without_frames_of_ours(group)
+    came_from = group.exceptions[0].__cause__
+    assert came_from is not None
+    assert [one.filename for one in traceback.extract_tb(came_from.__traceback__)] == [__file__]
+
+
+def test_an_operator_deep_in_recursion_fails_of_itself_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is too deep for our frames is not seen, and neither told nor raised."""
+
+    def at(depth: int) -> float:
+        return (torch.ones(1) + 1).item() if depth == 0 else at(depth - 1)
+
+    def deeper() -> None:
+        for depth in range(sys.getrecursionlimit() - 200, sys.getrecursionlimit()):
+            at(depth)
+
+    tracker = OperatorTracker()
+    tracker.begin()
+    try:
+        with pytest.raises(RecursionError) as raised:
+            deeper()
+    finally:
+        tracker.end()
+    assert raised.value.__context__ is None
+    assert "memwatch" not in capsys.readouterr().err

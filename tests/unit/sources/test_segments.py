@@ -78,6 +78,7 @@ def test_before_cuda_is_initialised_nothing_of_torch_is_called() -> None:
 
 
 def test_without_torch_the_map_is_of_the_heap() -> None:
+    """Without torch the only device with a map is the host."""
     assert reader_of(None).devices() == ("cpu",)
 
 
@@ -100,6 +101,8 @@ def test_an_older_torch_is_asked_without() -> None:
 
 
 def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
+    """A map has all GPUs, or the segments of the one that was named."""
+
     def snapshot(include_traces: bool) -> list[dict[str, Any]]:
         _, listed = recorded("fragmented")
         return [{**one, "device": at % 2} for at, one in enumerate(listed)]
@@ -145,6 +148,7 @@ def test_a_heap_adds_up(used: int, free: int, top: int, mapped: int) -> None:
 
 
 def test_a_heap_that_cannot_be_read_is_said_to_be_so() -> None:
+    """Without glibc's allocator the map is empty, and a note says why."""
     found = reader_of(None).read()
     assert not found.segments
     assert "glibc" in found.notes["cpu"]
@@ -164,6 +168,7 @@ def test_the_heap_is_looked_for_once() -> None:
 
 
 def test_its_own_cost_is_told() -> None:
+    """A map knows how long reading it took."""
     ticks = iter((1.0, 1.5))
     found = SegmentReader({}, no_heap, lambda: next(ticks)).read()
     assert found.seconds == 0.5

@@ -209,3 +209,20 @@ def test_the_installed_torch_is_read_or_left_alone() -> None:
     assert source.read(0.0) == []
     assert not torch.cuda.is_initialized()
     assert source.notes == []
+
+
+def test_each_series_is_the_counter_of_its_name() -> None:
+    """No two of the allocator's counters are taken for one another, in the quick way or the careful one."""
+    families = ("allocated", "reserved", "active", "requested", "inactive_split")
+    stats = {
+        f"{family}_bytes": {"all": {"current": 10.0 * n, "peak": 10.0 * n + 1}}
+        for n, family in enumerate(families, 1)
+    }
+    allocated, reserved, peak, *others, ooms = readings(
+        {**stats, "num_alloc_retries": 7, "num_ooms": 8}
+    )[:8]
+    careful = readings({**stats, "num_alloc_retries": 7})
+
+    assert (allocated, reserved, peak, ooms) == (10.0, 20.0, 11.0, 8.0)
+    assert others == [30.0, 40.0, 50.0, 7.0]
+    assert careful[:7] == [allocated, reserved, peak, *others]

@@ -1,0 +1,106 @@
+"""What the poller does each time: read, hand the row to who listens, and count what that cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hfmem_widget.monitor.late import LateEdges
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
+from hfmem_widget.monitor.register import Register
+from hfmem_widget.monitor.rhythm import Rhythm, back_off
+from hfmem_widget.monitor.sampler import NOTHING_KNOWN, Sampler
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.watched import Watched
+from hfmem_widget.sources.torch_cuda import readings_of_all
+
+PROGRESS_PERIOD = 0.5
+"""Seconds between looks at the peaks of open spans."""
+
+
+class Tick:
+    """One tick, for the poller's thread; called with the ticker that ticks.
+
+    Parameters
+    ----------
+    sampler : Sampler
+    ledger : PeakLedger
+    late : LateEdges
+        The edges that are left for the poller to enter.
+    register : Register
+    clock : callable
+        Monotonic seconds.
+    wall : callable
+        Seconds since the epoch.
+    cpu : callable
+        CPU seconds of the calling thread.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        ledger: PeakLedger,
+        late: LateEdges,
+        register: Register,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        cpu: Callable[[], float],
+    ) -> None:
+        self._sampler = sampler
+        self._ledger = ledger
+        self._late = late
+        self._register = register
+        self._clock = clock
+        self._cpu = cpu
+        self._rhythm = Rhythm(wall)
+        self._last_look = -math.inf
+
+    def __call__(self, ticker: Ticker) -> None:
+        """Make it; a fault of ours is said to everybody, and ends the ticker."""
+        try:
+            self._read_and_tell(ticker)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            for watched in self._register.listening():
+                watched.session.polling.stopped = reason
+            self._register.note(
+                f"Polling stopped ({reason}). Exact peaks are not affected. Please report this."
+            )
+            self._register.publish(self._register.listening())
+            raise
+
+    def _read_and_tell(self, ticker: Ticker) -> None:
+        started = self._cpu()
+        now = self._clock()
+        self._ledger.install()
+        peaks, readings = self._look(now)
+        row = self._sampler.poll(readings_of_all(readings) if readings else NOTHING_KNOWN)
+        self._late.enter_all()
+        # A reading that hung came back to a world in which this poller was given up.
+        if ticker.stopping:
+            return
+        listening = self._register.listening()
+        for watched in listening:
+            self._register.take_over(watched, self._sampler)
+            watched.append(row, self._clock() - watched.origin)
+        sessions = [watched.session for watched in listening]
+        if self._rhythm.tick(ticker, now, [session.polling for session in sessions]):
+            self._register.note("The machine was suspended or its clock was set while this ran.")
+        if peaks:
+            _report_progress(listening, peaks)
+        back_off(sessions, ticker, self._cpu() - started)
+        self._register.publish(listening)
+
+    def _look(self, now: float) -> tuple[dict[Window, Peaks], Readings]:
+        if now - self._last_look < PROGRESS_PERIOD:
+            return {}, {}
+        self._last_look = now
+        return self._ledger.look()
+
+
+def _report_progress(listening: Sequence[Watched], peaks: dict[Window, Peaks]) -> None:
+    for watched in listening:
+        for span_id, window in list(watched.windows.items()):
+            if window in peaks:
+                watched.session.progress(span_id, watched.wanted(peaks[window]))
