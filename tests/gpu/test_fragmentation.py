@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.gpu.conftest import Run
@@ -221,16 +219,17 @@ report([first, watched(whole)])
     assert whole[0] == []
 
 
-def test_reading_forty_thousand_blocks_stays_cheap(run_python: Run) -> None:
-    """Its own cost is told, and no more than a quarter of a second."""
-    seen: dict[str, Any] = run_python(
+def test_forty_thousand_blocks_are_all_read(run_python: Run) -> None:
+    """Every block that is left of them is on the map, whose sums are the allocator's."""
+    asked: int = run_python(
         LOOK
         + """
 small = [torch.empty(1000, device="cuda") for _ in range(40_000)]
 del small[0::2]
-report(look())
+look()
+segments = hfmem_widget.memory_map("cuda:0").segments
+report(sum(block.requested == 4000 for one in segments for block in one.blocks))
 """
     )
 
-    print(f"\n40,000 blocks read in {1000 * seen['seconds']:.1f} ms")  # noqa: T201  (for who runs it)
-    assert seen["seconds"] < 0.25
+    assert asked == 20_000

@@ -86,6 +86,7 @@ module._register_attribute("kept", torch._C.TensorType.get(), block(32))
 
 
 def test_what_only_c_plus_plus_holds_is_the_remainder_to_the_byte(fresh: Kernel) -> None:
+    """Tensors that no Python object reaches are in the remainder, and in no row."""
     before_rows, before, _ = ask(fresh)
     assert fresh.run(IN_C_PLUS_PLUS).status == "ok"
     rows, after, _ = ask(fresh)
@@ -95,6 +96,7 @@ def test_what_only_c_plus_plus_holds_is_the_remainder_to_the_byte(fresh: Kernel)
 
 
 def test_the_device_is_told_apart_from_the_host(fresh: Kernel) -> None:
+    """Of two blocks, the one on the GPU is told of the GPU, and the other is not."""
     fresh.run("here = torch.zeros(2**20, device='cpu'); there = block(2)")
     rows, _, _ = ask(fresh)
 

@@ -68,6 +68,7 @@ def test_an_out_of_memory_errors_tensors_go_and_the_device_has_them_back(fresh: 
 
 
 def test_without_the_cache_reserved_stays(fresh: Kernel) -> None:
+    """`--no-cache` frees a tensor into the cache, where it is told and a later `cache` returns it."""
     fresh.run("kept = block(64)")
     allocated, reserved = counters(fresh)
     told(fresh, "%memfree kept --no-cache")
@@ -96,11 +97,13 @@ def test_what_would_be_free_is_what_is_freed(fresh: Kernel) -> None:
 
 
 def test_who_holds_the_rest_is_told(fresh: Kernel) -> None:
+    """After a release, the GPU's remaining bytes are told with the model that holds them."""
     fresh.run("model = torch.nn.Linear(4096, 4096, bias=False); spare = block(4)")
     assert "still held: 64.0 MiB by model" in told(fresh, "%memfree spare")
 
 
 def test_it_leaves_cuda_alone_where_it_is_not_up(run_python: Run) -> None:
+    """`free()` does not initialise CUDA."""
     assert (
         run_python(
             """

@@ -302,9 +302,9 @@ def test_the_reason_is_found(run_python: Run, case: Provoked) -> None:
     assert seen["left"] <= 16 << 20
 
 
-def test_what_is_noted_allocates_nothing_and_is_quick(run_python: Run) -> None:
-    """With tens of thousands of blocks it takes less than a second, and not a byte of the GPU."""
-    before, after, seconds, count, biggest = run_python(
+def test_what_is_noted_allocates_nothing(run_python: Run) -> None:
+    """Tens of thousands of blocks are noted, each of them, without a byte of the GPU."""
+    before, after, count, biggest = run_python(
         """
 import torch
 from hfmem_widget.sources.shortages import ShortageObserver
@@ -320,11 +320,10 @@ except torch.OutOfMemoryError:
 after = torch.cuda.memory_stats()["allocation.all.allocated"]
 (one,) = told
 biggest = one.blocks.biggest[0]
-report([before, after, one.seconds, one.blocks.count, [biggest.bytes, biggest.count]])
+report([before, after, one.blocks.count, [biggest.bytes, biggest.count]])
 """
     )
     assert after == before
-    assert seconds < 1.0
     assert count >= 30_000
     assert biggest == [1 << 20, 30_000]
 

@@ -1,4 +1,7 @@
-"""Kernels for tests; every test has its own, since the package patches the process it is loaded into."""
+"""Kernels for tests: one for each, since the package patches the process it is loaded into.
+
+Where that does not matter, the tests of a file share one, and each begins with nothing left of the others.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.culprits import begin_anew
 from tests.kernel.drive import Kernel
 
 StartKernel = Callable[..., Kernel]
@@ -30,3 +34,17 @@ def start_kernel() -> Iterator[StartKernel]:
 def kernel(start_kernel: StartKernel) -> Kernel:
     """Return a fresh kernel."""
     return start_kernel()
+
+
+@pytest.fixture(scope="module")
+def shared_kernel() -> Iterator[Kernel]:
+    """Return one kernel for all tests of a file."""
+    with Kernel() as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def fresh(shared_kernel: Kernel) -> Kernel:
+    """Return the file's kernel with nothing left of the test before, and with what makes culprits."""
+    begin_anew(shared_kernel)
+    return shared_kernel

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.kernel.culprits import begin_anew, printed
+from tests.kernel.culprits import printed
 from tests.kernel.drive import Kernel
 
 ONE_PERCENT = """
@@ -18,17 +17,11 @@ _l.LEAST_SHARE = 0.0
 """A hundredth of this machine's memory would be much to allocate in a test."""
 
 
-@pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
-    with Kernel() as kernel:
-        yield kernel
-
-
 @pytest.fixture
-def fresh(notebook: Kernel) -> Kernel:
-    begin_anew(notebook)
-    notebook.run(ONE_PERCENT)
-    return notebook
+def fresh(fresh: Kernel) -> Kernel:
+    """Return the file's kernel, in which 64 MiB are much."""
+    fresh.run(ONE_PERCENT)
+    return fresh
 
 
 def card(kernel: Kernel, cell: str, options: str = "", *, status: str = "ok") -> dict[str, Any]:
@@ -44,6 +37,7 @@ def card(kernel: Kernel, cell: str, options: str = "", *, status: str = "ok") ->
 
 
 def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
+    """Losses kept with their graphs are named on the card, with what to keep instead."""
     bundle = card(
         fresh,
         "weight = torch.nn.Parameter(torch.ones(2**20))\n"
@@ -57,6 +51,7 @@ def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
 
 
 def test_the_next_cell_is_told_what_it_left_itself(fresh: Kernel) -> None:
+    """A cell's card blames its own variables, not those that were there before."""
     card(fresh, "first = [block(30)]")
     text = card(fresh, "second = [block(20)]")["text/plain"]
     assert "is held by second[0]" in text
@@ -64,6 +59,7 @@ def test_the_next_cell_is_told_what_it_left_itself(fresh: Kernel) -> None:
 
 
 def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
+    """What a traceback keeps is told with its frame, and how to let go of it."""
     cell = "def train():\n    activations = block(25)\n    raise ValueError('no')\ntrain()"
     bundle = card(fresh, cell, status="error")
     assert re.search(
@@ -73,15 +69,18 @@ def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
 
 
 def test_a_model_is_told_by_its_weights_and_not_again(fresh: Kernel) -> None:
+    """A new model's weights are no finding of what was left behind."""
     text = card(fresh, "model = torch.nn.Linear(2**12, 2**13)")["text/plain"]
     assert "left behind" not in text
 
 
 def test_what_is_gone_is_held_by_nobody(fresh: Kernel) -> None:
+    """A cell that allocates and frees is told of nothing left behind."""
     assert "left behind" not in card(fresh, "block(40); 1")["text/plain"]
 
 
 def test_a_budget_that_is_crossed_stands_on_the_card(fresh: Kernel) -> None:
+    """The card warns of a crossed budget and by how much, and is silent of one that was kept."""
     heap = printed(
         fresh.run(
             "import hfmem_widget\n"

@@ -134,3 +134,25 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout.count('memwatch "parent"') == 1
+
+
+def test_watched_cells_leave_no_widget_and_no_open_comm(kernel: Kernel) -> None:
+    """Nor does a notebook that is watched whole: of the live charts and their layouts none stays."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run("""
+import comm, ipywidgets
+def left():
+    return len(ipywidgets.Widget.get_manager_state()["state"]), len(comm.get_comm_manager().comms)
+seen = []
+""")
+    before = kernel.run("print(left())").text()
+    for _ in range(3):
+        kernel.run(
+            "%%memwatch\nimport time\nuntil = time.monotonic() + 10\n"
+            "while not left()[0] and time.monotonic() < until: time.sleep(0.05)\nseen.append(left()[0])"
+        )
+    kernel.run("%memwatch on")
+    kernel.run("seen.append(left()[0])")
+    kernel.run("%memwatch off")
+
+    assert kernel.run("print(all(seen), left())").text() == f"True {before}"

@@ -63,6 +63,7 @@ def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(loaded: Kernel) ->
 
 
 def test_it_shows_a_cell_that_is_still_running(loaded: Kernel) -> None:
+    """Asked within a watched cell, it tells of that cell as it is now."""
     code = "import time; time.sleep(0.2); get_ipython().run_line_magic('memanatomy', 'now')"
     result = loaded.run(f"%%memwatch --no-chart --label live\n{code}")
     told = [one.content["data"]["text/plain"] for one in result.displays]
@@ -70,16 +71,23 @@ def test_it_shows_a_cell_that_is_still_running(loaded: Kernel) -> None:
     assert re.split(r"  +", anatomy.splitlines()[2]) == ["part", "now", "share"]
 
 
-def test_it_knows_parts_steps_and_devices(loaded: Kernel) -> None:
+def test_a_moment_is_the_peak_or_a_step(loaded: Kernel) -> None:
+    """`peak` and a step's number choose the moment whose parts are shown."""
     loaded.run(SCRIPTED.format(name="steps"))
     assert columns(loaded.run("%memanatomy peak")) == ["part", "at the peak (exact)", "share"]
     assert columns(loaded.run("%memanatomy 37"))[1] == "at step 37 (exact)"
     assert "\noptimizer states " in shown(loaded.run("%memanatomy"))["text/plain"]
+
+
+def test_a_device_is_chosen_by_its_name(loaded: Kernel) -> None:
+    """`--device cpu` shows the host where a GPU would be shown otherwise."""
+    loaded.run(SCRIPTED.format(name="steps"))
     of_host = shown(loaded.run("%memanatomy --device cpu"))["text/plain"]
     assert of_host.splitlines()[1].startswith("cpu ")
 
 
 def test_all_shows_every_device_that_was_used(loaded: Kernel) -> None:
+    """`--all` has a table for each of eight GPUs, in their order."""
     loaded.run(SCRIPTED.format(name="eight gpus"))
     told = shown(loaded.run("%memanatomy --all peak"))["text/plain"]
     assert re.findall(r"^cuda:\d", told, re.MULTILINE) == [f"cuda:{index}" for index in range(8)]
@@ -91,7 +99,7 @@ def test_all_shows_every_device_that_was_used(loaded: Kernel) -> None:
         ("%memanatomy later", "takes 'now', 'peak' or the number of a step, not 'later'"),
         ("%memanatomy 99", "no step 99 on cuda:0; it has steps 1 to 60"),
         ("%memanatomy --device cuda:7", "no device 'cuda:7' in this session; there is cuda:0, cpu"),
-        ("%memanatomy --all --device cpu", "--all shows every device, --device one of them"),
+        ("%memanatomy --all --device cpu", "--all shows every device and --device shows one"),
         ("%memanatomy peak now", "unrecognized arguments: now"),
     ],
 )
@@ -105,6 +113,7 @@ def test_what_it_cannot_show_is_refused_in_a_sentence(loaded: Kernel, line: str,
 
 
 def test_before_the_first_watch_its_peak_says_how_to_watch(loaded: Kernel) -> None:
+    """With nothing watched yet there is no peak, and the error names `%%memwatch`."""
     assert "%%memwatch" in error(loaded.run("%memanatomy peak"))
 
 
@@ -117,6 +126,7 @@ def test_now_needs_no_watch(loaded: Kernel) -> None:
 
 
 def test_its_manual_and_its_completion_are_there(loaded: Kernel) -> None:
+    """`%memanatomy?` and the Tab key tell what it can do."""
     manual = loaded.run("%memanatomy?").reply["payload"][0]["data"]["text/plain"]
     assert "weights, gradients, optimizer states" in manual
     assert "--device" in manual
@@ -126,6 +136,7 @@ def test_its_manual_and_its_completion_are_there(loaded: Kernel) -> None:
 
 
 def test_an_anatomy_is_a_table_where_it_is_a_cells_value(loaded: Kernel) -> None:
+    """As the last value of a cell an anatomy shows as HTML and as plain text."""
     loaded.run(SCRIPTED.format(name="steps"))
     value = loaded.run("magic._history.latest.anatomy('peak')").value
     assert value is not None
@@ -134,10 +145,12 @@ def test_an_anatomy_is_a_table_where_it_is_a_cells_value(loaded: Kernel) -> None
 
 
 def test_unloading_takes_it_back(loaded: Kernel) -> None:
+    """After `%unload_ext` there is no `%memanatomy` any more."""
     loaded.run("%unload_ext hfmem_widget")
     assert "not found" in error(loaded.run("%memanatomy"))
 
 
 def test_a_prediction_without_steps_says_what_is_missing(loaded: Kernel) -> None:
+    """`--predicted` without a forecast to compare with is an error that says so."""
     loaded.run(WATCH)
     assert "prediction" in error(loaded.run("%memanatomy peak --predicted"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.kernel.culprits import begin_anew, printed
+from tests.kernel.culprits import printed
 from tests.kernel.drive import Kernel, Result
 
 FAIL = """
@@ -21,18 +20,11 @@ train()
 ALIVE = "print([one() is not None for one in alive])"
 
 
-@pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
-    """One kernel for all: each test begins where nothing is left of the others."""
-    with Kernel() as kernel:
-        yield kernel
-
-
 @pytest.fixture
-def fresh(notebook: Kernel) -> Kernel:
-    begin_anew(notebook)
-    notebook.run("alive = []")
-    return notebook
+def fresh(fresh: Kernel) -> Kernel:
+    """Return the file's kernel, in which tests note what should go."""
+    fresh.run("alive = []")
+    return fresh
 
 
 def told(kernel: Kernel, line: str) -> str:
@@ -88,6 +80,7 @@ def test_the_outputs_go_with_every_copy_that_ipython_has(fresh: Kernel) -> None:
 
 
 def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
+    """After all outputs and errors were let go of, IPython keeps new ones as it always does."""
     fresh.run("block()")
     told(fresh, "%memfree all")
     number = fresh.run("17").reply["execution_count"]
@@ -97,6 +90,7 @@ def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
 
 
 def test_one_output_goes_alone(fresh: Kernel) -> None:
+    """Naming one output lets go of that one, and the others stay."""
     number = fresh.run("block(2)").reply["execution_count"]
     other = fresh.run("block(3)").reply["execution_count"]
     text = told(fresh, f"%memfree Out[{number}]")
@@ -105,6 +99,7 @@ def test_one_output_goes_alone(fresh: Kernel) -> None:
 
 
 def test_a_variable_of_the_users_called_underscore_is_no_output(fresh: Kernel) -> None:
+    """A `_` that the user assigned is a variable: it goes by its name alone."""
     fresh.run("_ = block(); alive.append(weakref.ref(_))")
     told(fresh, "%memfree outputs")
     assert printed(fresh.run(ALIVE)) == "[True]\n"
@@ -114,6 +109,7 @@ def test_a_variable_of_the_users_called_underscore_is_no_output(fresh: Kernel) -
 
 
 def test_named_variables_go_and_others_stay(fresh: Kernel) -> None:
+    """The variables that are named go with all their bytes, and no other does."""
     fresh.run("losses = [block() for _ in range(3)]; model = torch.nn.Linear(1024, 1024); x = 1")
     text = told(fresh, "%memfree losses model")
     assert change(text) == pytest.approx(-16, abs=1)
@@ -136,6 +132,7 @@ def test_what_two_names_keep_goes_with_both(fresh: Kernel) -> None:
 
 
 def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
+    """After a release it says how much is still held, and by which names."""
     fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")
     assert re.search(
         r"still held: 12\.0 MiB by losses\[0\.\.2\], 8\.00 MiB by cache\['a'\]\.",
@@ -144,6 +141,7 @@ def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
 
 
 def test_a_cycle_of_a_users_is_collected_and_measured(fresh: Kernel) -> None:
+    """`garbage` frees what only cycles keep and says how much; `cache` leaves it."""
     fresh.run(
         "gc.disable()\nfor _ in range(3):\n    cycle = [block()]; cycle.append(cycle)\ndel cycle"
     )
@@ -153,6 +151,7 @@ def test_a_cycle_of_a_users_is_collected_and_measured(fresh: Kernel) -> None:
 
 
 def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
+    """`--no-gc` lets go of the name alone: what its cycle keeps goes with the next collection."""
     fresh.run("gc.disable(); cycle = [block()]; cycle.append(cycle)")
     text = told(fresh, "%memfree cycle --no-gc")
     assert "collected" not in text
@@ -207,6 +206,7 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
 
 
 def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
+    """`%memfree?` and the Tab key tell what it can do."""
     manual = fresh.run("%memfree?").reply["payload"][0]["data"]["text/plain"]
     assert "measured before and after" in manual
     assert "--no-cache" in manual
@@ -215,6 +215,7 @@ def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
 
 
 def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
+    """`free()` returns bytes to reckon with, and reads as the magic's table when shown."""
     fresh.run("import hfmem_widget; losses = [block() for _ in range(5)]")
     freed: Result = fresh.run(
         "freed = hfmem_widget.free('losses')\n"
@@ -226,6 +227,7 @@ def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
 
 
 def test_without_torch_it_imports_none(kernel: Kernel) -> None:
+    """Where the user has not imported torch, `%memfree` does not either."""
     kernel.run("%load_ext hfmem_widget\nx = [1]")
     kernel.run("%memfree\n%memfree all x")
     assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"

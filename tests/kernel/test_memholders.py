@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import pytest
 
-from tests.kernel.culprits import BLOCK, CASES, Case, ask, begin_anew, printed, without_numbers
+from tests.kernel.culprits import BLOCK, CASES, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
-
-
-@pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
-    """One kernel for all cases: each begins where nothing is left of the others."""
-    with Kernel() as kernel:
-        yield kernel
-
-
-@pytest.fixture
-def fresh(notebook: Kernel) -> Kernel:
-    begin_anew(notebook)
-    return notebook
 
 
 def told(kernel: Kernel, line: str = "%memholders") -> dict[str, Any]:
@@ -50,6 +37,7 @@ def test_the_culprit_is_the_first_row(fresh: Kernel, case: Case) -> None:
     ],
 )
 def test_a_weak_reference_holds_nothing(fresh: Kernel, cells: tuple[str, ...]) -> None:
+    """Weak references and weak dicts are not blamed for a block that is gone."""
     for cell in cells:
         fresh.run(cell)
     rows, _ = ask(fresh)
@@ -123,6 +111,7 @@ def test_it_keeps_nothing_alive(fresh: Kernel) -> None:
 
 
 def test_one_name_is_blamed_and_the_others_are_told(fresh: Kernel) -> None:
+    """Bytes that several names reach count for one, and it lists the others."""
     fresh.run("model = torch.nn.Linear(1024, 1024, bias=False)")
     fresh.run("first = {'w': model.weight}; run = types.SimpleNamespace(m=model)")
     rows, _ = ask(fresh)
@@ -131,6 +120,7 @@ def test_one_name_is_blamed_and_the_others_are_told(fresh: Kernel) -> None:
 
 
 def test_the_table_is_plain_text_and_escaped_html(fresh: Kernel) -> None:
+    """The table is there in both forms, and a key with markup in it is text in either."""
     fresh.run("cache = {'<b>': block(3), 'small': torch.zeros(1)}")
     bundle = told(fresh)
     assert set(bundle) == {"text/html", "text/plain"}
@@ -144,9 +134,16 @@ def test_the_table_is_plain_text_and_escaped_html(fresh: Kernel) -> None:
     assert "cache[&#x27;&lt;b&gt;&#x27;]" in bundle["text/html"]
 
 
-def test_least_and_detail(fresh: Kernel) -> None:
+def test_least_leaves_smaller_holders_out(fresh: Kernel) -> None:
+    """With `--least 1GiB` a model of 4 MiB is not named."""
+    fresh.run("model = torch.nn.Linear(1024, 1024)")
+    assert re.search(r" model\b", told(fresh)["text/plain"])
+    assert not re.search(r" model\b", told(fresh, "%memholders --least 1GiB")["text/plain"])
+
+
+def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
+    """With `--detail`, and only then, a model's tensors are told one by one."""
     fresh.run("model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8))")
-    assert "\n          model" not in told(fresh, "%memholders --least 1GiB")["text/plain"]
     assert "[0].weight" not in told(fresh)["text/plain"]
     assert "4.00 MiB  [0].weight" in told(fresh, "%memholders --detail")["text/plain"]
 
@@ -155,11 +152,15 @@ def test_least_and_detail(fresh: Kernel) -> None:
     ("line", "said"),
     [
         ("%memholders --device cuda:7", "no device 'cuda:7'; there is cpu"),
-        ("%memholders --least much", "--least is a size such as 1MiB, 500KiB or 2GiB, not 'much'"),
+        (
+            "%memholders --least much",
+            "--least is a size such as 20GiB, 500MiB or 64KiB, not 'much'",
+        ),
         ("%memholders model", "unrecognized arguments: model"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, said: str) -> None:
+    """A wrong device, size or argument is one sentence, without a traceback."""
     result = fresh.run(line)
     assert said in printed(result)
     assert "Traceback" not in printed(result)
@@ -167,6 +168,7 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, sa
 
 
 def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
+    """`%memholders?` and the Tab key tell what it can do."""
     manual = fresh.run("%memholders?").reply["payload"][0]["data"]["text/plain"]
     assert "biggest first" in manual
     assert "--least" in manual

@@ -55,11 +55,12 @@ def test_it_is_an_object_in_code(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%memmap --device cuda:0", "there is no map of 'cuda:0'; there is one of cpu"),
+        ("%memmap --device cuda:0", "there is no memory map for 'cuda:0'; there is one for cpu"),
         ("%memmap everything", "unrecognized arguments: everything"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(kernel: Kernel, line: str, said: str) -> None:
+    """A wrong device or argument is one sentence, without a traceback."""
     kernel.run(LOAD)
     result = kernel.run(line)
     assert said in result.text() + result.text("stderr")
@@ -92,6 +93,7 @@ def test_a_watched_cell_shows_a_live_map(kernel: Kernel) -> None:
 
 
 def test_at_the_end_stand_the_end_and_the_highest(kernel: Kernel) -> None:
+    """The last map of a watch shows the end, and the moment at which most was reserved."""
     kernel.run(LOAD)
     last = maps(kernel.run(GROWS.strip()))[-1]
     assert last.startswith("cpu at the end")
@@ -99,6 +101,7 @@ def test_at_the_end_stand_the_end_and_the_highest(kernel: Kernel) -> None:
 
 
 def test_no_map_without_asking(kernel: Kernel) -> None:
+    """A watch without `--map` shows none."""
     kernel.run(LOAD)
     assert not maps(kernel.run("%%memwatch\nimport time; time.sleep(1.2)"))
 

@@ -14,7 +14,7 @@ LEFT = """
 import gc, threading
 from hfmem_widget import monitor as _m
 _magics = get_ipython().magics_manager.registry["MemwatchMagics"]
-print(len(_magics._watches), _m._shared is not None and _m._shared.polling)
+print(len(_magics._executions.watches), _m._shared is not None and _m._shared.polling)
 """
 
 

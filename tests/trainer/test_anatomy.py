@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
@@ -67,6 +68,37 @@ def test_a_prediction_stands_beside_it(tmp_path: Path) -> None:
     assert told.parts["optimizer"] == pytest.approx(states_of(trainer), rel=0.02)
     assert told.parts["activations"] > 0
     assert "16.00 were predicted" in told.per_parameter
+
+
+def test_a_prediction_beside_other_models_says_what_it_is_of(tmp_path: Path) -> None:
+    """What is held for several models is not divided by the parameters of one."""
+    trainers = [make_trainer(tmp_path, model=tiny_model(), max_steps=2) for _ in range(3)]
+    with hfmem_widget.watch(quiet=True) as session:
+        for trainer in trainers:
+            trainer.train()
+
+    told = prediction(session, "cpu")
+
+    assert told.parts["weights"] == size_of(trainers[-1].model.parameters())
+    assert told.per_parameter == (
+        "The prediction is of GPT2LMHeadModel alone, 16.00 bytes a parameter kept for training; other models "
+        "were held as well."
+    )
+
+
+def test_the_optimizer_of_a_prediction_is_the_models_own(tmp_path: Path) -> None:
+    """Not one that another model was trained with since."""
+    trainer = make_trainer(tmp_path, max_steps=2)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+        small = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(small.parameters())
+        small(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    assert prediction(session, "cpu").parts["optimizer"] == pytest.approx(
+        states_of(trainer), rel=0.02
+    )
 
 
 def test_a_prediction_leaves_the_training_alone(tmp_path: Path) -> None:

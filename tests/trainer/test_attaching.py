@@ -16,6 +16,7 @@ from transformers import Trainer
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback, attaching
+from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor import running_monitor, shared_monitor
 from tests.trainer.tiny import InOrder, make_trainer, of_kind, outline
 
@@ -195,6 +196,59 @@ def test_a_callback_of_the_users_watches_by_itself(
     make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")]).train()
 
     assert 'memwatch "fine-tune"' in capsys.readouterr().out
+    assert running_monitor() is None
+
+
+def test_a_watched_trainer_watches_its_trainings_as_it_was_told(
+    trainer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every training from then on, with all options: here it ends above its budget, and shows nothing."""
+    hfmem_widget.watch(trainer, budget="1MiB", stop=True, quiet=True)
+    steps = [trainer.train().global_step for _ in range(2)]
+
+    assert steps == [1, 1]
+    assert "memwatch" not in capsys.readouterr().out
+
+
+def test_the_last_that_a_trainer_was_told_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it had a callback of the user's, whose label stays unless there is another."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")])
+    hfmem_widget.watch(trainer, quiet=True)
+    trainer.train()
+    assert "memwatch" not in capsys.readouterr().out
+
+    hfmem_widget.watch(trainer)
+    trainer.train()
+    assert 'memwatch "fine-tune"' in capsys.readouterr().out
+
+    hfmem_widget.watch(trainer, label="again")
+    trainer.train()
+    assert 'memwatch "again"' in capsys.readouterr().out
+    assert callbacks_of(trainer).count("MemoryCallback") == 1
+
+
+def test_a_trainer_that_was_given_no_label_is_called_a_training(
+    trainer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where its watch is not entered; the block of one that is has the Trainer's name."""
+    with hfmem_widget.watch(trainer, quiet=True) as session:
+        pass
+    assert session.label == "InOrder"
+
+    hfmem_widget.watch(trainer)
+    trainer.train()
+    assert 'memwatch "training"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"devices": ["zz"]}, {"interval": -1}])
+def test_a_trainer_is_not_told_what_cannot_be(trainer: Any, options: dict[str, Any]) -> None:
+    """At once, since nobody enters the watch; the Trainer stays as it was."""
+    with pytest.raises(OptionError, match=r"there is no device 'zz' here; there is cpu|interval"):
+        hfmem_widget.watch(trainer, **options)
+
+    assert "MemoryCallback" not in callbacks_of(trainer)
     assert running_monitor() is None
 
 

@@ -66,6 +66,7 @@ def test_a_training_that_is_over_anyway_was_not_ended(tmp_path: Path) -> None:
 
 
 def test_without_stop_it_is_a_warning_alone(tmp_path: Path) -> None:
+    """Without `--stop` a training that crosses its budget runs to its end and is warned."""
     _, trainer, finding = trained(tmp_path)
 
     assert trainer.state.global_step == 8
@@ -75,6 +76,7 @@ def test_without_stop_it_is_a_warning_alone(tmp_path: Path) -> None:
 
 
 def test_below_its_budget_a_training_goes_on(tmp_path: Path) -> None:
+    """With `--stop`, a training that keeps to its budget runs to its end unremarked."""
     trainer = make_trainer(tmp_path, num_train_epochs=2)
     with hfmem_widget.watch(quiet=True, budget=heap() + 8 * BIG, stop=True) as session:
         result = trainer.train()
@@ -92,6 +94,7 @@ def test_a_budget_that_is_over_ends_no_later_training(tmp_path: Path) -> None:
 
 
 def test_a_plain_loop_is_told_that_it_cannot_be_stopped() -> None:
+    """Where no Trainer trains, `--stop` stops nothing, and the warning says so."""
     with hfmem_widget.watch(quiet=True, budget=heap() + SPARE, stop=True) as session:
         kept = torch.ones(BIG // 4)
     del kept

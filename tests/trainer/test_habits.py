@@ -18,9 +18,11 @@ from transformers import TrainerCallback
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget.trainer import TRACKER_NOTE
+from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.trainer import AT_ONCE_NOTE, TRACKER_NOTE
 from hfmem_widget.training import ModelHooks
-from tests.trainer.tiny import Plain, make_trainer, of_kind, outline, rows
+from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline, rows
 
 ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")
 
@@ -203,6 +205,60 @@ def test_a_training_on_another_thread_is_followed(trainer: Any) -> None:
 
     assert session.steps.count == 2
     assert len(of_kind(session, "forward")) == 2
+
+
+class Meets(InOrder):
+    """Tells when its first step begins, and goes on from there when it is told."""
+
+    arrived: threading.Event
+    may_go_on: threading.Event
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.arrived.set()
+        assert self.may_go_on.wait(30)
+        return super().training_step(*args, **kwargs)
+
+
+def test_of_two_trainings_at_once_the_first_is_followed_and_a_note_says_so(tmp_path: Path) -> None:
+    """All its steps, undisturbed by those of the other, whichever ends first; the next has its own again."""
+    first, second = (make_trainer(tmp_path / name, kind=Meets) for name in "ab")
+    first.arrived, second.arrived = threading.Event(), threading.Event()
+    first.may_go_on = second.may_go_on = threading.Event()
+    with hfmem_widget.watch(quiet=True) as session:
+        threads = [threading.Thread(target=one.train) for one in (first, second)]
+        for trainer, thread in zip((first, second), threads, strict=True):
+            thread.start()
+            assert trainer.arrived.wait(30)
+        first.may_go_on.set()
+        for thread in threads:
+            thread.join()
+        assert [span.label for span in of_kind(session, "step")] == ["step 1", "step 2"]
+        first.train()
+
+    assert len(of_kind(session, "train")) == 2
+    assert len(of_kind(session, "step")) == 4
+    assert session.notes.count(AT_ONCE_NOTE) == 1
+
+
+def test_a_training_that_outlived_its_cell_is_in_nobodys_way(tmp_path: Path) -> None:
+    """What follows it ended with the cell, so the next Trainer is the only one."""
+    first = make_trainer(tmp_path / "a", kind=Meets)
+    first.arrived, first.may_go_on = threading.Event(), threading.Event()
+    monitor = shared_monitor()
+    session = monitor.begin(WatchOptions())
+    cell = monitor.open_span(session, "cell", "one")
+    thread = threading.Thread(target=first.train)
+    thread.start()
+    assert first.arrived.wait(30)
+    monitor.close_span(session, cell.id)
+    cell = monitor.open_span(session, "cell", "two")
+    make_trainer(tmp_path / "b").train()
+    first.may_go_on.set()
+    thread.join()
+    monitor.end(session)
+
+    assert [span.label for span in session.spans if span.parent == cell.id] == ["train"]
+    assert AT_ONCE_NOTE not in session.notes
 
 
 def test_hooks_called_from_other_threads_do_nothing(

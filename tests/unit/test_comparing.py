@@ -48,8 +48,8 @@ def test_several_sessions_are_runs_of_one() -> None:
 @pytest.mark.parametrize(
     ("subjects", "said"),
     [
-        ((), "one cell at least"),
-        (([],), "not an empty one"),
+        ((), "at least one cell"),
+        (([],), "with at least one in it"),
         (([1],), "a sequence of sessions"),
         ((Session("now"),), "'now' is still running"),
         (("base",), "load the extension"),

@@ -35,12 +35,27 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 def test_a_variable_goes_and_what_it_kept_is_free(main: dict[str, Any]) -> None:
+    """A variable that is freed is gone, its tensors are dead, and their bytes were told."""
     seen = weakref.ref(main["losses"][0])
     released = hfmem_widget.free("losses")
     assert "losses" not in main
     assert seen() is None
     assert released.items == (Freeable("losses", (), {"cpu": int(MIB)}),)
     assert released.done
+
+
+@pytest.mark.parametrize("given", [[[1]], ["errors", 3], [{}]])
+def test_what_is_no_name_is_an_error_that_says_what_is(
+    main: dict[str, Any], given: list[Any]
+) -> None:
+    """And nothing has been freed; as a variable it is none either."""
+    told = "'errors', 'Out\\[12\\]' or the name of a variable; (list|int|dict) is no name"
+    with pytest.raises(OptionError, match=told):
+        hfmem_widget.free(*given)
+    with pytest.raises(OptionError, match=told):
+        hfmem_widget.free(variables=given)
+
+    assert set(main) == {"losses", "errors"}
 
 
 def test_nothing_is_done_where_nothing_is_named(main: dict[str, Any]) -> None:
@@ -53,6 +68,7 @@ def test_nothing_is_done_where_nothing_is_named(main: dict[str, Any]) -> None:
 
 
 def test_a_dry_run_does_nothing(main: dict[str, Any]) -> None:
+    """With `dry_run` the bytes are told and the variable stays."""
     released = hfmem_widget.free("losses", dry_run=True)
     assert "losses" in main
     assert released.together == {"cpu": MIB}
@@ -86,6 +102,7 @@ def test_a_word_is_no_variable(main: dict[str, Any]) -> None:
 def test_what_is_not_there_is_an_error_and_nothing_goes(
     main: dict[str, Any], name: str, said: str
 ) -> None:
+    """One wrong name among several frees nothing, and the error says what is meant."""
     with pytest.raises(OptionError) as raised:
         hfmem_widget.free("losses", name)
     assert said in str(raised.value)
@@ -114,6 +131,7 @@ def test_the_last_error_goes_with_the_variables_it_went_through(main: dict[str, 
 
 
 def test_an_error_that_is_being_handled_is_told(main: dict[str, Any]) -> None:
+    """Within an `except` block it says that Python itself still keeps the error."""
     try:
         int("one")
     except ValueError:
@@ -123,6 +141,8 @@ def test_an_error_that_is_being_handled_is_told(main: dict[str, Any]) -> None:
 
 
 def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None:
+    """A cycle outlives its name until garbage is collected, which happens only on request."""
+
     class Node:
         pass
 
@@ -161,6 +181,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_the_cache_is_emptied_once_and_only_where_cuda_is_up(cuda: SimpleNamespace) -> None:
+    """CUDA's cache is emptied on request alone, and never where CUDA was not initialised."""
     done = act.carry_out(asked(["cache"], shell=None))
     assert done.steps == ("CUDA's cache emptied",)
     act.carry_out(asked(["garbage"], shell=None, empty_cache=False))
@@ -170,6 +191,8 @@ def test_the_cache_is_emptied_once_and_only_where_cuda_is_up(cuda: SimpleNamespa
 
 
 def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(cuda: SimpleNamespace) -> None:
+    """An error as the cache is emptied becomes a note, and is not raised."""
+
     def broken() -> None:
         message = "CUDA error: device-side assert triggered"
         raise RuntimeError(message)
@@ -257,6 +280,7 @@ DONE = Release(
 
 
 def test_what_would_be_free_reads_so() -> None:
+    """Before anything goes, a table tells what would, in groups and together."""
     assert release_bundle(RELEASED)["text/plain"] == (
         "would be free     cuda:0\n"
         "errors         512.0 MiB\n"
@@ -288,6 +312,7 @@ def test_what_was_freed_reads_so() -> None:
 
 
 def test_text_from_outside_is_escaped() -> None:
+    """Names and keys with markup in them are shown as text."""
     html = release_bundle(DONE)["text/html"]
     assert "<b>" not in html
     assert "<odd>" not in html
@@ -295,7 +320,28 @@ def test_text_from_outside_is_escaped() -> None:
 
 
 def test_a_search_that_ended_early_says_so() -> None:
+    """Where the search was cut short, the last line says that its figures are not certain."""
     bounded = Release((), {}, bound="the search ended early, after 10 objects", objects=10)
     assert release_bundle(bounded)["text/plain"].endswith(
         "; the search ended early, after 10 objects, so what would be free is not certain"
     )
+
+
+def shell_with(output: object, **variables: object) -> Any:
+    hook = SimpleNamespace(_=output, __="", ___="")
+    namespace = {"_oh": {3: output}, "_": output, "_3": output, "__": "", "___": "", **variables}
+    namespace["Out"] = namespace["_oh"]
+    return SimpleNamespace(user_ns=namespace, user_ns_hidden={"_": output}, displayhook=hook)
+
+
+def test_a_variable_is_let_go_by_its_name_where_there_is_an_output() -> None:
+    """A notebook with an output lets go of the variable that is named, not of the output."""
+    shell = shell_with([1], model=[2])
+    (slots,) = asked(["model"], shell=shell).items.values()
+    assert [(slot.key, slot.value()) for slot in slots] == [("model", [2])]
+
+
+def test_the_last_output_is_let_go_by_its_name() -> None:
+    """Naming `_` lets go of every place in which IPython keeps the last output."""
+    (slots,) = asked(["_"], shell=shell_with([1])).items.values()
+    assert {slot.name for slot in slots} >= {"_", "Out[3]", "_3"}

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import pytest
 
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget import interrupts
+from hfmem_widget.faults import harmless
+from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
 
 
 def test_an_interrupt_within_the_block_comes_right_after_it() -> None:
@@ -58,3 +64,184 @@ def test_other_threads_are_left_alone() -> None:
     thread.join()
 
     assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+class TimeIsUpError(Exception):
+    """What a handler of the user's raises, such as one of ``signal.alarm``."""
+
+
+def raises(_number: int, _frame: object) -> None:
+    raise TimeIsUpError
+
+
+class Raiser:
+    def __call__(self, _number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    def method(self, _number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Put back whatever handlers a test sets."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGUSR1)}
+    yield
+    for number, handler in usual.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("name", ["SIGALRM", "SIGTERM", "SIGUSR1", "SIGVTALRM"])
+def test_what_the_users_own_handlers_raise_waits_too(name: str) -> None:
+    """A timeout, or a request to end, comes right after the block as well."""
+    number = getattr(signal, name)
+    usual = signal.signal(number, raises)
+    finished: list[bool] = []
+
+    def work() -> None:
+        with interrupts_deferred():
+            signal.raise_signal(number)
+            finished.append(True)
+
+    try:
+        with pytest.raises(TimeIsUpError):
+            work()
+        assert signal.getsignal(number) is raises
+    finally:
+        signal.signal(number, usual)
+    assert finished == [True]
+
+
+def test_within_another_block_it_waits_for_that_one() -> None:
+    """What comes in an inner block comes right after the outermost."""
+    finished: list[str] = []
+
+    def work() -> None:
+        with interrupts_deferred():
+            with interrupts_deferred():
+                signal.raise_signal(signal.SIGINT)
+            finished.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert finished == ["outer"]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_of_two_that_came_each_is_handled() -> None:
+    """The first one's error does not keep the second from its handler."""
+    seen: list[int] = []
+    signal.signal(signal.SIGALRM, raises)
+    signal.signal(signal.SIGUSR1, lambda number, _frame: seen.append(number))
+
+    def work() -> None:
+        with interrupts_deferred():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGALRM)
+
+    with pytest.raises(TimeIsUpError):
+        work()
+    assert seen == [signal.SIGUSR1]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_an_error_as_the_block_begins_leaves_all_handlers_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal that comes before its own handler is held back finds the others put back."""
+    signal.signal(signal.SIGALRM, raises)
+    interrupt = signal.getsignal(signal.SIGINT)
+    handle = interrupts._handle
+
+    def interrupted(number: int, handler: object) -> object:
+        if number == signal.SIGALRM and handler is not raises:
+            raise TimeIsUpError
+        return handle(number, handler)
+
+    monkeypatch.setattr(interrupts, "_handle", interrupted)
+    with pytest.raises(TimeIsUpError), interrupts_deferred():
+        pytest.fail("not entered")
+
+    assert signal.getsignal(signal.SIGINT) is interrupt
+    assert signal.getsignal(signal.SIGALRM) is raises
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_stand_in_that_stayed_passes_on_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If putting back was itself interrupted, the user's handler is still called, and put back later."""
+    signal.signal(signal.SIGALRM, raises)
+    handle = interrupts._handle
+
+    def interrupted(number: int, handler: object) -> object:
+        if handler is raises:
+            raise TimeIsUpError
+        return handle(number, handler)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(interrupts, "_handle", interrupted)
+        with pytest.raises(TimeIsUpError), interrupts_deferred():
+            pass
+    assert signal.getsignal(signal.SIGALRM) is not raises
+
+    with pytest.raises(TimeIsUpError):
+        signal.raise_signal(signal.SIGALRM)
+    with interrupts_deferred():
+        pass
+    assert signal.getsignal(signal.SIGALRM) is raises
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    "handler",
+    [raises, Raiser(), Raiser().method, partial(raises)],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_a_handler_raises_is_told_from_a_fault_of_ours(handler: Any) -> None:
+    """Whatever a handler is, its error is the user's."""
+    signal.signal(signal.SIGALRM, handler)
+    with pytest.raises(TimeIsUpError) as caught:
+        signal.raise_signal(signal.SIGALRM)
+    with pytest.raises(LookupError) as ours:
+        raise LookupError
+
+    assert raised_by_handler(caught.value)
+    assert not raised_by_handler(ours.value)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_what_was_held_back_is_the_users_even_if_its_handler_has_gone() -> None:
+    """A handler may take itself off before it raises."""
+
+    def once(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        raise TimeIsUpError
+
+    def work() -> None:
+        with interrupts_deferred():
+            signal.raise_signal(signal.SIGALRM)
+
+    signal.signal(signal.SIGALRM, once)
+    with pytest.raises(TimeIsUpError) as caught:
+        work()
+
+    assert raised_by_handler(caught.value)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("deferred", [True, False])
+def test_a_timeout_passes_through_what_is_harmless(
+    capsys: pytest.CaptureFixture[str], *, deferred: bool
+) -> None:
+    """It reaches the user's code, and nothing is said of it; a fault of ours is still said."""
+    signal.signal(signal.SIGALRM, raises)
+
+    def ours() -> None:
+        with interrupts_deferred() if deferred else nullcontext():
+            signal.raise_signal(signal.SIGALRM)
+
+    with pytest.raises(TimeIsUpError):
+        harmless(ours)
+    assert capsys.readouterr().err == ""
+
+    harmless([].pop)
+    assert "IndexError" in capsys.readouterr().err

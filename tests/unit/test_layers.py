@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "view": GROUND | {"session", "analysis", "forecast", "holding"},
     "options": GROUND,
     "testing": GROUND | {"session", "sources"},
-    "training": GROUND | {"session", "monitor"},
+    "training": GROUND | {"session", "monitor", "surrounding"},
     "spans": GROUND | {"session", "monitor", "decorating"},
     "trainer": GROUND
     | {"session", "monitor", "view", "options", "training", "stretch", "surrounding", "companions"},
@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "loading": GROUND | {"session", "monitor", "shards", "surrounding"},
     "shards": GROUND,
     "optimizers": GROUND | {"monitor", "surrounding"},
-    "surrounding": {"faults"},
+    "surrounding": {"faults", "interrupts"},
     "when_imported": {"faults"},
     "decorating": {"errors", "labels"},
     "stretch": GROUND
@@ -63,6 +63,7 @@ MAY_IMPORT = {
     | {"held", "freeing", "mapping"},
     **{room: set() for room in GROUND},
     "units": {"errors", "labels"},
+    "faults": {"interrupts"},
 }
 """Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
 
@@ -80,6 +81,7 @@ HOMES = {
     "anywidget": {"view/widget.py"},
     "IPython": {
         "magics/__init__.py",
+        "magics/executions.py",
         "magics/memanatomy.py",
         "magics/memcompare.py",
         "magics/memfit.py",

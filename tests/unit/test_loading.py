@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from safetensors.torch import save_file
 import hfmem_widget
 from hfmem_widget import attaching, loading
 from hfmem_widget.loading import follow_loading, leave_loading
-from hfmem_widget.monitor import Monitor, release_monitor
+from hfmem_widget.monitor import Monitor, release_monitor, running_monitor
 from hfmem_widget.session import Session
 
 Load = Callable[[str], object]
@@ -259,3 +260,23 @@ def test_all_that_is_followed_is_waited_for() -> None:
     modules = {place.module for place in loading.PLACES}
 
     assert modules == {*attaching.LOADING, "transformers.core_model_loading"}
+
+
+def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that is interrupted before it begins is not taken for one that runs, and keeps no session."""
+    with hfmem_widget.watch(quiet=True) as session:
+        monitor = running_monitor()
+        assert monitor is not None
+        usual = Monitor.open_span
+
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
+            span = usual(*args, **kwargs)
+            signal.raise_signal(signal.SIGINT)
+            return span
+
+        monkeypatch.setattr(Monitor, "open_span", interrupted)
+        with pytest.raises(KeyboardInterrupt), loading.Load(monitor, session, "load Model"):
+            pass
+
+        assert loading._loads == []
+        assert [span.kind for span in session.open_spans] == ["block"]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 import hfmem_widget
+from hfmem_widget.monitor import Monitor, release_monitor, shared_monitor
+from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.optimizers import follow_optimizers, leave_optimizers
+from hfmem_widget.options import WatchOptions
 
 torch = pytest.importorskip("torch")
+overrides = pytest.importorskip("torch.overrides")
 
 
 ORIGINALS = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
@@ -102,3 +109,122 @@ def test_a_fault_of_ours_leaves_the_step_alone(
     assert optimizer.state
     assert session.spans[0].outcome == "done"
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.fixture
+def fresh() -> Iterator[Monitor]:
+    """Give a monitor that has counted nothing yet, to this test alone."""
+    release_monitor()
+    yield shared_monitor()
+    release_monitor()
+
+
+def stepped() -> tuple[Any, Any]:
+    """Return a model and its optimizer after a step that has no span."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
+    """What a `TorchFunctionMode` is told of a watched step is what it is told of one that nobody watches."""
+
+    class Told(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]  # torch may be absent
+        def __init__(self) -> None:
+            super().__init__()
+            self.of: list[str] = []
+
+        def __torch_function__(
+            self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.of.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def told() -> list[str]:
+        _, optimizer = stepped()
+        with Told() as mode:
+            optimizer.step()
+            optimizer.zero_grad()
+        return [one.partition(" at 0x")[0] for one in mode.of]
+
+    alone = told()
+    with hfmem_widget.watch(quiet=True):
+        watched = told()
+
+    assert watched == alone
+
+
+def test_what_an_optimizer_told_ends_with_the_cell(fresh: Monitor) -> None:
+    """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
+    session = fresh.begin(WatchOptions())
+    with fresh.span(session, "cell"):
+        stepped()
+    at_end = session.latest("cpu/unattributed")
+    with fresh.span(session, "cell"):
+        pass
+
+    assert at_end > 0
+    assert math.isnan(session.latest("cpu/unattributed"))
+
+
+def test_the_first_step_of_an_optimizer_tells_already(fresh: Monitor) -> None:
+    """In a loop without spans the first step ends too, though nothing was counted before it."""
+    assert fresh.attribution.source.series == ()
+    with hfmem_widget.watch(quiet=True) as session:
+        stepped()
+
+    assert session.latest("cpu/unattributed") > 0
+
+
+def test_an_interrupt_as_gradients_are_cleared_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while we look at gradients comes when we are done, and is not lost."""
+    model, optimizer = stepped()
+    done = []
+
+    def interrupted(_: Attribution) -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append(True)
+
+    monkeypatch.setattr(Attribution, "gradients_cleared", interrupted)
+    with hfmem_widget.watch(quiet=True), pytest.raises(KeyboardInterrupt):
+        optimizer.zero_grad()
+
+    assert done == [True]
+    assert model is not None
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> None:
+    """However often one comes while optimizers step and clear gradients, it reaches the loop."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    model, optimizer = stepped()
+
+    def loop() -> bool:
+        signal.setitimer(signal.ITIMER_REAL, 0.003)
+        try:
+            for _ in range(10_000):
+                optimizer.step()
+                optimizer.zero_grad()
+        except TimeIsUpError:
+            return True
+        return False
+
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with hfmem_widget.watch(model, quiet=True) if watched else nullcontext():
+            ended = [loop() for _ in range(30)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+        # One that comes as `no_grad` is left leaves it on: so it does without us.
+        torch.set_grad_enabled(True)
+
+    assert ended == [True] * 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.session import Session
+from hfmem_widget.spans import OVERLAP_NOTE
 
 
 def watched(work: object) -> Session:
@@ -91,6 +93,39 @@ def test_a_span_that_outlives_its_session_is_harmless(capsys: pytest.CaptureFixt
 
     assert session.spans[1].stop is not None
     assert capsys.readouterr().err == ""
+
+
+def test_of_coroutines_at_once_a_note_says_that_one_was_cut_short() -> None:
+    """Spans lie within one another, so the later one ends with the earlier one."""
+
+    @hfmem_widget.span("load")
+    async def load(started: asyncio.Event, wanted: asyncio.Event) -> None:
+        started.set()
+        await wanted.wait()
+
+    async def load_two() -> None:
+        first, second, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        one = asyncio.create_task(load(first, second))
+        await first.wait()
+        two = asyncio.create_task(load(second, done))
+        await one
+        done.set()
+        await two
+
+    session = watched(lambda: asyncio.run(load_two()))
+
+    assert [(span.label, span.parent) for span in session.spans[1:]] == [("load", 1), ("load", 2)]
+    assert session.notes.count(OVERLAP_NOTE) == 1
+
+
+def test_spans_that_lie_within_one_another_need_no_note() -> None:
+    """Each has ended with its own code."""
+
+    def work() -> None:
+        with hfmem_widget.span("outer"), hfmem_widget.span("step"), hfmem_widget.span("inner"):
+            pass
+
+    assert OVERLAP_NOTE not in watched(work).notes
 
 
 def test_where_nothing_is_watched_nothing_is_loaded() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 
 import pytest
@@ -132,6 +133,28 @@ def test_a_fault_of_ours_leaves_the_call_as_it_is(
 
     assert owner().work(3) == 6
     assert capsys.readouterr().err.count("broken") == 1
+
+
+def test_a_timeout_of_the_users_is_no_fault_of_ours(owner: type[Owner]) -> None:
+    """What the handler of a signal raises while we are asked reaches the caller."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    def around(_owner: object) -> AbstractContextManager[object]:
+        signal.raise_signal(signal.SIGALRM)
+        return nullcontext()
+
+    surround(owner, "work", around)
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeIsUpError):
+            owner().work()
+    finally:
+        signal.signal(signal.SIGALRM, usual)
 
 
 class Kinds:

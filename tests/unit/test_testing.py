@@ -19,14 +19,17 @@ def keys_with_parts(session: Session) -> list[str]:
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_parts_are_known_but_where_nothing_was_found(name: str) -> None:
+    """All scripted runs know parts of the memory, but for the three that have no model."""
     assert bool(keys_with_parts(scripted_run(name))) == (name not in NOTHING_FOUND)
 
 
 def test_each_of_eight_gpus_has_its_parts() -> None:
+    """In the run of eight GPUs weights are found on each."""
     assert keys_with_parts(scripted_run("eight gpus")) == [f"cuda:{index}" for index in range(8)]
 
 
 def test_the_processes_own_memory_has_parts_too() -> None:
+    """In the run without a GPU the weights are found on the host."""
     assert keys_with_parts(scripted_run("cpu")) == ["cpu"]
 
 
@@ -60,6 +63,7 @@ def test_gradients_come_in_the_backward_and_states_with_the_first_step() -> None
 
 
 def test_what_was_not_attributed_is_known_within_steps_alone() -> None:
+    """The unattributed bytes have a reading in steps and their phases, and nowhere else."""
     session = scripted_run("steps")
     for span in session.spans:
         known = not math.isnan(session.value(span.before, "cuda:0/unattributed"))

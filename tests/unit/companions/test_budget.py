@@ -54,6 +54,7 @@ class Watched:
 
 
 def test_below_the_budget_nothing_is_said() -> None:
+    """A cell that keeps to its budget has no finding."""
     watched = Watched()
     watched.hold(19.9)
     assert watched.end() == []
@@ -79,6 +80,7 @@ def test_it_warns_once_as_it_is_crossed_and_is_complete_at_the_end() -> None:
 
 
 def test_it_says_in_which_step_and_phase() -> None:
+    """The warning names the step and the phase in which the budget was crossed."""
     watched = Watched()
     span = watched.stage.span
     with span("train", "train"), span("step", "step 41"), span("forward", "forward"):
@@ -87,6 +89,7 @@ def test_it_says_in_which_step_and_phase() -> None:
 
 
 def test_it_says_in_which_evaluation() -> None:
+    """A budget that is crossed in an evaluation is told with the evaluation's name."""
     watched = Watched()
     with watched.stage.span("evaluate", "evaluate at step 10"):
         watched.hold(21.0)
@@ -106,6 +109,7 @@ def test_a_steps_exact_peak_shows_what_no_sample_did() -> None:
 
 
 def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
+    """A crossing that no sample saw is told at the end, from the exact peak, without a time."""
     watched = Watched()
     watched.pass_by(22.0)
     assert watched.session.findings == []
@@ -117,6 +121,7 @@ def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
 
 
 def test_who_begins_above_it_is_told_so() -> None:
+    """A cell that starts above its budget is told so at once, and not that it crossed it."""
     stage = Stage("run", gpus=1)
     stage.hold({"cuda:0": 25 * GIB}, 0.1)
     budget = Budget(WatchOptions(budget=20 * GIB))
@@ -129,18 +134,21 @@ def test_who_begins_above_it_is_told_so() -> None:
 
 
 def test_the_host_has_no_budget_where_there_is_a_gpu() -> None:
+    """Beside a GPU the budget is the GPU's: the heap may pass it unremarked."""
     watched = Watched(budget=0.1 * GIB)
     watched.tick()
     assert watched.end() == []
 
 
 def test_the_host_has_the_budget_where_there_is_no_gpu_or_it_was_asked_for() -> None:
+    """The heap has a budget where it is all there is, and where it was chosen by name."""
     for watched in (Watched(0, budget=0.1 * GIB), Watched(devices=("cpu",), budget=0.1 * GIB)):
         watched.tick()
         assert watched.end()[0].title.startswith("cpu was above its budget of 102.4 MiB")
 
 
 def test_only_devices_that_were_asked_for_have_it() -> None:
+    """With devices chosen by name, only theirs is a budget that can be crossed."""
     watched = Watched(2, devices=("cuda:1",))
     watched.hold(30.0)
     assert watched.session.findings == []
@@ -161,6 +169,7 @@ def test_it_is_a_line_over_each_gpus_chart() -> None:
 
 
 def test_nothing_listens_afterwards() -> None:
+    """Once a cell is over, no listener of it is left with the session or the trainer."""
     watched = Watched(stop=True)
     watched.end()
     assert watched.session.subscribers == ()
@@ -169,6 +178,7 @@ def test_nothing_listens_afterwards() -> None:
 
 
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
+    """With `--stop` the training ends with the step that crossed, and the finding says so."""
     watched = Watched(stop=True)
     assert not ending.should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
@@ -181,6 +191,7 @@ def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
 
 
 def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None:
+    """A crossing ends one training; the next one ends only if it crosses anew."""
     watched = Watched(stop=True)
     watched.hold(22.0)
     watched.hold(1.0)
@@ -192,6 +203,7 @@ def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None
 
 
 def test_without_stop_no_training_is_ended() -> None:
+    """Without `--stop` a crossing is a warning, and the training goes on."""
     watched = Watched()
     watched.hold(22.0)
     assert not ending.should_end(1, alone=True)
@@ -212,6 +224,8 @@ def test_why_nothing_was_ended_is_told() -> None:
 
 
 def test_who_asked_for_no_budget_has_none() -> None:
+    """The companion goes along only where a budget was given."""
+
     def budgets(**options: Any) -> list[Any]:
         found = companions_for(WatchOptions(**options))
         return [one for one in found if isinstance(one, Budget)]
@@ -237,3 +251,34 @@ def test_cells_of_one_session_have_a_warning_each(count: int) -> None:
         spans.append(span)
     assert [one.span_id for one in session.findings] == [one.id for one in spans]
     assert len(session.guides) == 1
+
+
+def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> None:
+    with stage.span("cell", "run") as span:
+        budget.begin(NO_MONITOR, stage.session, span)
+        for level in levels:
+            stage.hold({"cuda:0": level * GIB}, 0.1)
+            stage.sample()
+            for listener in stage.session.subscribers:
+                listener(stage.session)
+        if ask:
+            assert ending.should_end(7, alone=True)
+        budget.end(stage.session, span, None)
+    budget.report(stage.session, stage.session.span(span.id))
+
+
+def test_a_budget_that_stays_crossed_is_told_in_one_cell() -> None:
+    """And again once it has been kept to meanwhile, or where it ends a training."""
+    stage = Stage("run", gpus=1)
+    options = WatchOptions(budget=20 * GIB, stop=True)
+    findings = stage.session.findings
+    a_cell(stage, Budget(options), 19.0, 21.0)
+    assert len(findings) == 1
+    a_cell(stage, Budget(options), 22.0)
+    assert len(findings) == 1
+    a_cell(stage, Budget(options), 22.0, ask=True)
+    assert len(findings) == 2
+    assert "the training was ended after step 7" in findings[1].title
+    a_cell(stage, Budget(options), 10.0)
+    a_cell(stage, Budget(options), 21.0)
+    assert len(findings) == 3

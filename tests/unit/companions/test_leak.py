@@ -60,6 +60,7 @@ def test_the_name_that_holds_most_of_it_is_told() -> None:
 
 
 def test_a_name_without_graphs_is_told_without_them() -> None:
+    """A container that grows of plain tensors is named, and no graph is spoken of."""
     finding = told(row("cache['a', … 40 keys]", 400))
 
     assert finding.title.endswith("; cache['a', … 40 keys] holds 400.0 MiB.")
@@ -86,6 +87,7 @@ def test_what_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) -> None
 
 
 def test_a_search_that_ended_early_says_so() -> None:
+    """The advice admits that the search for the holder was cut short."""
     assert "ended early" in told(bound="the search ended early, for time").advice[-1]
 
 
@@ -114,6 +116,7 @@ def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]
 
 
 def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:
+    """Where nothing leaks, nobody looks for a holder."""
     session = scripted_run("steps")
     LeakHolder().report(session, session.spans[0])
 

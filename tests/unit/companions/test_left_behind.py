@@ -43,12 +43,14 @@ def title(
 
 
 def test_one_holder_of_all_is_named_without_its_size() -> None:
+    """Who holds everything that was left needs no figure of its own."""
     assert title(left(), row("losses[0..99]", GIB)) == (
         "1.00 GiB left behind is held by losses[0..99]"
     )
 
 
 def test_graphs_are_told() -> None:
+    """Where autograd graphs make up the bytes, their number is told with the name."""
     held = row("losses[0..99]", GIB, graphs=100, graph=0.99 * GIB)
     assert title(left(), held) == (
         "1.00 GiB left behind is held by losses[0..99] (the graphs of 100 tensors)"
@@ -56,6 +58,7 @@ def test_graphs_are_told() -> None:
 
 
 def test_several_are_told_with_their_sizes_most_first() -> None:
+    """Several holders are told by size with their bytes, the small ones left out."""
     rows = [row(name, size * GIB) for name, size in (("a", 0.3), ("b", 0.5), ("c", 0.15))]
     assert title(left(), *rows, row("d", 0.05 * GIB)) == (
         "1.00 GiB left behind is held by b (512.0 MiB), a (307.2 MiB) and c (153.6 MiB)"
@@ -63,12 +66,14 @@ def test_several_are_told_with_their_sizes_most_first() -> None:
 
 
 def test_what_names_explain_in_part_is_told_as_such() -> None:
+    """Where names explain only some of what was left, the sentence says how much."""
     assert title(left(), row("a", 0.4 * GIB)) == (
         "1.00 GiB left behind, of which 409.6 MiB is held by a"
     )
 
 
 def test_who_holds_little_of_it_is_not_named() -> None:
+    """A holder of a twentieth is nobody to blame, so nothing is said."""
     assert title(left(), row("a", 0.05 * GIB)) == ""
 
 
@@ -91,6 +96,7 @@ def test_who_held_it_before_is_not_blamed() -> None:
 
 
 def test_where_nobody_looked_before_nobody_is_blamed_for_the_difference() -> None:
+    """What was there before the cell may be held too, so the sentence speaks of now."""
     assert title(left(before=3 * GIB), row("losses[0..99]", 3 * GIB)) == (
         "1.00 GiB left behind; most of what is there now is held by losses[0..99] (3.00 GiB)"
     )
@@ -118,19 +124,33 @@ def test_a_name_that_was_not_there_before_is_to_blame() -> None:
     ],
 )
 def test_what_lets_go_of_it_is_said(path: str, said: str) -> None:
+    """The advice for an error or an output is the `%memfree` that lets go of it."""
     finding = named(left(), Holders((row(path, GIB),)), Known(), 1)
     assert finding is not None
     assert said in finding.advice[0]
 
 
-def test_the_cost_is_told_and_the_evidence_is_in_bytes() -> None:
-    held = row("losses", GIB, graphs=100, graph=GIB)
-    finding = named(left(), Holders((held,), seconds=0.12, objects=1500), Known(), 7)
+def test_the_advice_ends_with_what_looking_cost() -> None:
+    """Where to see everything is said with how many objects were looked at, and for how long."""
+    finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), Known(), 1)
     assert finding is not None
-    assert ".detach()" in finding.advice[0]
     assert finding.advice[-1] == (
         "%memholders tells everything that is held (looking at 1,500 objects took 120 ms)."
     )
+
+
+def test_who_keeps_graphs_is_told_what_to_keep_instead() -> None:
+    """Where graphs are held, the first advice is to detach."""
+    held = row("losses", GIB, graphs=100, graph=GIB)
+    finding = named(left(), Holders((held,)), Known(), 1)
+    assert finding is not None
+    assert ".detach()" in finding.advice[0]
+
+
+def test_the_evidence_is_in_bytes() -> None:
+    """The finding is a remark on its span, with each holder's bytes."""
+    finding = named(left(), Holders((row("losses", GIB),)), Known(), 7)
+    assert finding is not None
     assert finding.evidence["holders"] == {"losses": GIB}
     assert (finding.severity, finding.span_id) == ("info", 7)
 
@@ -149,6 +169,7 @@ def test_the_cost_is_told_and_the_evidence_is_in_bytes() -> None:
 def test_much_is_64_mib_and_a_hundredth_of_the_device(
     size: float, total: float, is_much: bool
 ) -> None:
+    """Less than 64 MiB, or than one percent of the device, is not looked into."""
     assert LeftBehind(DEVICE, 0.0, size, total, NONE).is_much is is_much
 
 
@@ -200,6 +221,7 @@ def test_who_holds_it_is_a_finding(kept: Kept) -> None:
 
 
 def test_nobody_looks_where_the_weights_explain_it(kept: Kept) -> None:
+    """What a new model's weights account for is not searched for."""
     assert watched(parts=2.9 * GIB).findings == []
     assert kept.looks == 0
 
@@ -272,3 +294,12 @@ def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
     assert finding.title == "1.00 GiB left behind; who holds it was not found at a glance"
     assert finding.advice == ("%memholders looks longer (the search ended early, for time).",)
     assert named(left(), Holders((), seconds=0.1, objects=1000), Known(), 1) is None
+
+
+def test_after_an_error_the_error_is_what_to_try_first() -> None:
+    """Where a search ended before it came to the error, the error is the likeliest all the same."""
+    early = Holders((), seconds=1.5, objects=300_000, bound="the search ended early, for time")
+    finding = named(left(), early, Known(raised=True), 1)
+
+    assert finding is not None
+    assert "%memfree errors lets go of it" in finding.advice[0]

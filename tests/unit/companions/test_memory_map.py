@@ -122,6 +122,8 @@ def growing(rig: Rig) -> Callable[[int], None]:
 
 
 def test_it_goes_along_where_it_is_asked_for() -> None:
+    """The live map is part of a watch with `--map`, unless that is quiet."""
+
     def kinds(options: WatchOptions) -> list[str]:
         return [type(one).__name__ for one in companions_for(options)]
 
@@ -131,12 +133,14 @@ def test_it_goes_along_where_it_is_asked_for() -> None:
 
 
 def test_it_is_refreshed_at_most_once_a_second(rig: Rig) -> None:
+    """In five seconds of changes the map is read and sent five times at most."""
     rig.run(5.0, growing(rig))
     assert 4 <= len(rig.screen.replaced) <= 5
     assert rig.reader.reads == len(rig.screen.replaced)
 
 
 def test_what_has_not_changed_is_not_sent_again(rig: Rig) -> None:
+    """While nothing is reserved or released, the map on the page is left alone."""
     rig.run(5.0)
     assert len(rig.screen.replaced) == 1
 
@@ -177,6 +181,8 @@ def test_a_long_run_that_nobody_may_look_at_sends_a_kilobyte_a_second(rig: Rig) 
 
 
 def test_it_ends_with_the_end_and_the_highest(rig: Rig) -> None:
+    """The last map shows the end, and the moment at which most was reserved."""
+
     def rise_and_fall(tick: int) -> None:
         size = 900 if 20 <= tick < 35 else 100
         rig.reserved, rig.reader.found = size * M, map_of(size)
@@ -214,12 +220,14 @@ def test_of_two_moments_as_high_the_fuller_is_kept(rig: Rig) -> None:
 
 
 def test_an_end_that_is_the_highest_is_shown_once(rig: Rig) -> None:
+    """Where most is reserved at the end, there is one map and not two alike."""
     rig.run(2.0)
     rig.end()
     assert rig.screen.replaced[-1]["text/plain"].count("cuda:0") == 1
 
 
 def test_after_the_user_cleared_the_outputs_nothing_is_sent_until_the_end(rig: Rig) -> None:
+    """A cleared output stays clear while the cell runs; the end is still shown."""
     rig.run(2.0, growing(rig))
     sent = len(rig.screen.replaced)
     rig.screen.cleared = True
@@ -251,6 +259,8 @@ def test_after_the_end_nothing_is_read(rig: Rig) -> None:
 
 
 def test_a_fault_costs_the_live_map_and_is_said_once(rig: Rig) -> None:
+    """A map that cannot be read is one note, and the end is still tried."""
+
     def fail() -> MemoryMap:
         raise ValueError("broken")
 
@@ -263,6 +273,7 @@ def test_a_fault_costs_the_live_map_and_is_said_once(rig: Rig) -> None:
 
 
 def test_only_the_devices_of_the_watch_are_read() -> None:
+    """With devices chosen by name, the map leaves the others out."""
     rig = Rig(options=replace(OPTIONS, devices=("cuda:1",)))
     rig.reader.found = MemoryMap(
         ("cuda:0", "cuda:1"), (*map_of(5).segments, *map_of(7, device="cuda:1").segments)

@@ -138,6 +138,87 @@ def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
     assert "2 earlier ones were caught" in told["text/plain"]
 
 
+def marks(run: Run) -> list[tuple[str, str, float, float]]:
+    return [(one.kind, one.label, one.start, one.last) for one in run.session.guides]
+
+
+def test_each_shortage_is_marked_on_the_chart_when_it_happens() -> None:
+    """Caught or not, with what was allocated at that instant by the allocator's own count."""
+    run = Run()
+    with run.stage.span("cell", "x") as cell:
+        run.begin(cell)
+        for asked in (8, 4):
+            run.stage.hold({"cuda:0": 70 * GIB}, 1.0)
+            run.cuda.run_out(asked << 30)
+        told = [f"out of memory: asked {asked}.00 GiB" for asked in (8, 4)]
+        times = [one.start for one in run.session.guides]
+        assert marks(run) == [("oom", *one, 77 * GIB) for one in zip(told, times, strict=True)]
+        assert times == pytest.approx([1.0, 2.0], abs=0.1)
+        run.end(cell, out_of_memory(4.0))
+    run.report(cell)
+    assert len(run.session.guides) == 2
+
+
+def test_of_very_many_shortages_the_newest_are_marked() -> None:
+    """A search that runs out again and again leaves eight marks."""
+    run = Run()
+    with run.stage.span("cell", "x") as cell:
+        run.begin(cell)
+        for asked in range(1, 21):
+            run.cuda.run_out(asked << 30)
+        run.end(cell, None)
+    told = [one.label.removeprefix("out of memory: asked ") for one in run.session.guides]
+    assert told == [f"{gib}.0 GiB" for gib in range(13, 21)]
+
+
+def test_two_watches_of_one_session_mark_a_shortage_once() -> None:
+    """A shortage within a watched block of a watched cell has one mark on the chart."""
+    run = Run()
+    inner = OutOfMemory(observer=run.observer)
+    with run.stage.span("cell", "x") as cell:
+        run.begin(cell)
+        with run.stage.span("block", "y") as block:
+            inner.begin(run.monitor, run.session, block)
+            run.cuda.run_out()
+            inner.end(run.session, block, None)
+        run.end(cell, None)
+    assert len(run.session.guides) == 1
+
+
+def test_an_error_that_nobody_observed_is_marked_where_it_left_the_code() -> None:
+    """At the reading nearest to it."""
+    run = Run(can_observe=False)
+    with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
+        run.begin(cell)
+        with run.stage.span("evaluate", "evaluate", "raised OutOfMemoryError"):
+            run.stage.hold({"cuda:0": 77 * GIB}, 1.0)
+        run.stage.hold({"cuda:0": 1 * GIB}, 1.0)
+        run.end(cell, out_of_memory())
+    run.report(cell)
+    assert marks(run) == [("oom", "out of memory: asked 2.00 GiB", 1.0, 77 * GIB)]
+
+
+def test_an_error_that_says_no_size_is_marked_without() -> None:
+    """Where neither the allocator nor the error says what was asked for, the mark has no figure."""
+    run = Run(can_observe=False)
+    with run.stage.span("cell", "x", "raised RuntimeError") as cell:
+        run.begin(cell)
+        run.stage.hold({"cuda:0": 77 * GIB}, 1.0)
+        run.end(cell, RuntimeError("CUDA error: out of memory"))
+    run.report(cell)
+    assert [one.label for one in run.session.guides] == ["out of memory"]
+
+
+def test_a_healthy_cell_has_no_mark() -> None:
+    """A cell that never ran out of memory leaves the chart without a mark."""
+    run = Run()
+    with run.stage.span("cell", "x") as cell:
+        run.begin(cell)
+        run.end(cell, None)
+    run.report(cell)
+    assert not run.session.guides
+
+
 def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
     """Nothing is attached before the user's code has initialised it; the next tick does it."""
     run = Run(initialized=False)

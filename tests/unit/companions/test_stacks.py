@@ -49,6 +49,7 @@ def with_peaks(span: Span, allocated: float, requested: float) -> Span:
 
 
 def test_only_who_asks_for_stacks_gets_them() -> None:
+    """Stacks are recorded in a watch with `--stacks`, and in no other."""
     assert not any(isinstance(one, StacksCompanion) for one in companions_for(WatchOptions()))
     assert any(
         isinstance(one, StacksCompanion) for one in companions_for(WatchOptions(stacks=True))

@@ -173,3 +173,11 @@ def test_the_public_name_is_this() -> None:
     """`hfmem_widget.fit` and `hfmem_widget.max_memory` are what this room has."""
     assert hfmem_widget.fit is fit
     assert callable(hfmem_widget.max_memory)
+
+
+def test_a_forecast_of_any_other_module_says_what_it_is_made_for() -> None:
+    """A module that is no model of transformers has no inputs that we know: the error says so."""
+    with pytest.raises(
+        OptionError, match="a model, or a configuration of transformers, not for Linear"
+    ):
+        fit(torch.nn.Linear(2, 2))

@@ -152,7 +152,8 @@ def test_live_parts_follow_the_anatomys_convention() -> None:
     config = llama()
     model = built(config)
     optimizer = torch.optim.AdamW(model.parameters())
-    parts = module.predicted_parts(model, optimizer, {"largest_batch": 128, "longest": 64})
+    forecast = module.forecast_of(model, optimizer, {"largest_batch": 128, "longest": 64})
+    parts = module.parts_at_the_peak(forecast)
     told = predict(config, batch=2, length=64, optimizer="adamw_torch", device="cpu")
 
     assert told.moment == "backward"
@@ -165,4 +166,4 @@ def test_live_parts_without_a_shape_are_refused() -> None:
     """Without the length of a batch there is no forecast."""
     model = built(llama())
     with pytest.raises(OptionError, match="shape of the batch is not known"):
-        module.predicted_parts(model, torch.optim.SGD(model.parameters()), {"samples": 4})
+        module.forecast_of(model, torch.optim.SGD(model.parameters()), {"samples": 4})

@@ -54,6 +54,16 @@ def trained(made: list[torch.nn.Parameter]) -> list[Trained]:
     return [Trained(tuple(one.shape), one.element_size()) for one in made]
 
 
+def bytes_of_states(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of the states, but for counters of one element."""
+    return sum(
+        one.numel() * one.element_size()
+        for state in optimizer.state.values()
+        for one in state.values()
+        if isinstance(one, torch.Tensor) and one.dim() > 0
+    )
+
+
 def made_step(optimizer: torch.optim.Optimizer, held: list[torch.nn.Parameter]) -> tuple[int, int]:
     """Return the bytes of the states after a step, and the highest above them within the second."""
     live = LiveBytes(device=held[0].device.type)
@@ -63,13 +73,7 @@ def made_step(optimizer: torch.optim.Optimizer, held: list[torch.nn.Parameter]) 
         live.restart()
         before = live.now
         optimizer.step()
-    states = sum(
-        one.numel() * one.element_size()
-        for state in optimizer.state.values()
-        for one in state.values()
-        if isinstance(one, torch.Tensor) and one.dim() > 0
-    )
-    return states, live.peak - before
+    return bytes_of_states(optimizer), live.peak - before
 
 
 def suited(name: str, made: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
@@ -87,15 +91,9 @@ def test_the_rule_is_what_the_optimizer_keeps(
     optimizer = getattr(torch.optim, name)(made, **options)
     rule = of_class(name, optimizer.param_groups[0])
     optimizer.step()
-    states = sum(
-        one.numel() * one.element_size()
-        for state in optimizer.state.values()
-        for one in state.values()
-        if isinstance(one, torch.Tensor) and one.dim() > 0
-    )
 
     assert rule is not None
-    assert needs(rule, trained(made)).states == states
+    assert needs(rule, trained(made)).states == bytes_of_states(optimizer)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)

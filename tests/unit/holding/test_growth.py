@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-import pytest
 import torch
 
 from hfmem_widget.holding import scan
@@ -13,13 +11,6 @@ from hfmem_widget.holding.growth import Growth, grown
 from hfmem_widget.view.growth import growth_bundle
 
 SIZE = 1 << 20
-SCAN = import_module("hfmem_widget.holding.scan")
-
-
-@pytest.fixture(autouse=True)
-def no_modules_but_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the other tests' modules out, which hold tensors of their own."""
-    monkeypatch.setattr(SCAN, "user_modules", dict)
 
 
 def block() -> torch.Tensor:
@@ -80,6 +71,7 @@ def test_a_new_name_is_all_growth() -> None:
 
 
 def test_names_that_stay_are_not_told() -> None:
+    """A name that holds as much as before has no row, and the table says that none grew."""
     growth = between({"kept": [block()]}, lambda: None)
 
     assert growth.rows == ()

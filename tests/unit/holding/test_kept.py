@@ -43,6 +43,7 @@ def names(slots: list[Any]) -> list[str]:
 
 
 def test_who_keeps_nothing_has_no_places(shell: SimpleNamespace) -> None:
+    """A fresh shell, and no shell at all, keep neither errors nor outputs."""
     assert errors_kept(shell) == []
     assert outputs_kept(shell) == []
     assert outputs_kept(None) == []
@@ -51,6 +52,7 @@ def test_who_keeps_nothing_has_no_places(shell: SimpleNamespace) -> None:
 def test_an_error_is_found_wherever_it_is(
     shell: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All places in which Python, IPython and its debugger keep an error are found."""
     error = ValueError()
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     shell.InteractiveTB.tb = shell.last_execution_result.error_in_exec = error
@@ -68,6 +70,7 @@ def test_an_error_is_found_wherever_it_is(
 
 
 def test_an_output_is_found_wherever_it_is(shell: SimpleNamespace) -> None:
+    """All names and places in which IPython keeps an output are found."""
     output(shell, 3, [1])
 
     assert names(outputs_kept(shell)) == [

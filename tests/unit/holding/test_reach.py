@@ -18,12 +18,6 @@ REACH = import_module("hfmem_widget.holding.reach")
 """The module; the function has the same name."""
 
 
-@pytest.fixture(autouse=True)
-def no_modules_but_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the other tests' modules out, which hold tensors of their own."""
-    monkeypatch.setattr(REACH, "user_modules", dict)
-
-
 def block(count: int = 1) -> torch.Tensor:
     return torch.zeros(count * SIZE // 4)
 
@@ -34,12 +28,14 @@ def alone(groups: list[Group], *others: object) -> dict[Any, int]:
 
 
 def test_what_something_else_reaches_is_not_free() -> None:
+    """A tensor that two groups hold is not freed by letting go of one."""
     shared = block()
     groups = [Group("a", [[shared, block()]]), Group("b", [{"x": shared}])]
     assert alone(groups) == {"a": SIZE, "b": 0}
 
 
 def test_what_two_share_is_free_with_the_group_that_both_lie_in() -> None:
+    """A tensor that two groups share is freed by letting go of what contains both."""
     shared = block()
     groups = [
         Group("both"),
@@ -61,6 +57,7 @@ def test_what_others_reach_late_is_not_free_either() -> None:
 
 
 def test_views_and_tied_weights_count_once() -> None:
+    """Views are the bytes of their storage, which stays while any of them is held elsewhere."""
     whole = block()
     assert alone([Group("a", [[whole, whole[:10], whole.view(10, -1)]])]) == {"a": SIZE}
     assert alone([Group("a", [whole[:10]])], whole[20:]) == {"a": 0}
@@ -81,12 +78,14 @@ def test_a_model_its_optimizer_and_its_gradients_are_told_apart() -> None:
 
 
 def test_a_graph_keeps_what_its_backward_pass_needs() -> None:
+    """A loss keeps the tensors saved in its graph, besides its own bytes."""
     weight = torch.ones(SIZE // 4, requires_grad=True)
     losses = [weight.exp().sum() for _ in range(3)]
     assert alone([Group("losses", [losses])], weight) == {"losses": 3 * (SIZE + 4)}
 
 
 def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that a user's module holds too is not freed with a variable."""
     mine = ModuleType("mine_alone")
     mine.CACHE = [block()]  # type: ignore[attr-defined]  # what a user's module has
     monkeypatch.setattr(REACH, "user_modules", lambda: {"mine_alone": mine})
@@ -94,11 +93,13 @@ def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_bound_is_told() -> None:
+    """A search stops at its limit of objects, and says so."""
     found = reach([Group("a", [[block()]])], [[[block()] for _ in range(50)]], most_objects=10)
     assert (found.objects, found.bound) == (10, "the search ended early, after 10 objects")
 
 
 def test_a_bound_on_time_is_told() -> None:
+    """A search stops at its limit of time, and says so."""
     many = [[block()] for _ in range(2000)]
     assert "for time" in reach([Group("a", [many])], [], most_seconds=0.0).bound
 
@@ -122,6 +123,8 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_no_code_of_an_object_is_run() -> None:
+    """An object that raises when it is touched is gone through without touching it."""
+
     class Odd:
         def __getattribute__(self, name: str) -> Any:
             raise RuntimeError(name)

@@ -22,12 +22,6 @@ SCAN = import_module("hfmem_widget.holding.scan")
 """The module; the package's own attribute of that name is the function."""
 
 
-@pytest.fixture(autouse=True)
-def no_modules_but_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the other tests' modules out, which hold tensors of their own."""
-    monkeypatch.setattr(SCAN, "user_modules", dict)
-
-
 def block() -> torch.Tensor:
     return torch.zeros(SIZE // 4)
 
@@ -37,12 +31,14 @@ def paths(**namespace: Any) -> list[str]:
 
 
 def test_a_bound_on_objects_is_told() -> None:
+    """A search stops at its limit of objects, and says so."""
     found = scan({"many": [[block()] for _ in range(50)]}, most_objects=10)
     assert found.objects == 10
     assert found.bound == "the search ended early, after 10 objects"
 
 
 def test_a_bound_on_time_is_told() -> None:
+    """A search stops at its limit of time, and says so."""
     found = scan({"many": [[block()] for _ in range(2000)]}, most_seconds=0.0)
     assert found.objects < 2000
     assert "for time" in found.bound
@@ -98,6 +94,7 @@ def test_what_a_backward_pass_freed_is_not_counted() -> None:
 
 
 def test_what_nobody_explains_is_the_allocators_reading_less_the_rows() -> None:
+    """Each device's remainder is what was allocated less what was found."""
     found = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
     assert [(one.device, one.bytes, one.is_host) for one in found.remainders] == [
         ("cpu", 500.0, True),
@@ -115,10 +112,12 @@ def test_outputs_are_blamed_after_variables() -> None:
 
 
 def test_the_notebooks_own_names_are_no_culprits() -> None:
+    """IPython's own variables, such as `In`, are not blamed for what they hold."""
     assert paths(In=[block()], _ih=[block()], get_ipython=block, __builtins__={"a": block()}) == []
 
 
 def test_a_model_is_named_before_its_parts() -> None:
+    """Weights are blamed on the whole model, and a variable with a part of it is told beside."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
     (weights,) = scan({"part": model[0], "model": model}).rows
     assert (weights.path, weights.kind, weights.bytes) == ("model", "weights", 80)
@@ -126,6 +125,7 @@ def test_a_model_is_named_before_its_parts() -> None:
 
 
 def test_cycles_are_no_other_names() -> None:
+    """A way that leads back through a cycle is not told as a second name."""
     node: dict[str, Any] = {"kept": block()}
     node["self"] = node
     (row,) = scan({"node": node}).rows
@@ -134,6 +134,7 @@ def test_cycles_are_no_other_names() -> None:
 
 
 def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches in a user's own module are found; libraries are not gone through."""
     monkeypatch.setattr(SCAN, "user_modules", user_modules)
     mine = ModuleType("mine_alone")
     mine.__file__ = "/home/somebody/mine_alone.py"
@@ -210,6 +211,7 @@ def test_what_a_function_called_locals_for_stays_its_own() -> None:
 
 
 def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> None:
+    """A dict that another thread changes meanwhile does not end the search with an error."""
     table: dict[int, Any] = {}
     stop = threading.Event()
 
@@ -232,6 +234,7 @@ def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> Non
 
 @pytest.mark.parametrize("odd", [type, object(), memoryview(b"a"), iter([]), 1j, ...])
 def test_odd_objects_hold_nothing(odd: object) -> None:
+    """Objects that cannot be looked into are passed over."""
     assert paths(odd=odd) == []
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from hfmem_widget.monitor import attribution as subject  # noqa: E402  (it looks for torch's)
 from hfmem_widget.monitor.attribution import Attribution  # noqa: E402
+from hfmem_widget.monitor.holdings import count  # noqa: E402
 from hfmem_widget.monitor.subjects import Subjects  # noqa: E402
 from hfmem_widget.sources.tensors import TensorSource  # noqa: E402
 from hfmem_widget.testing import FakeClock  # noqa: E402
@@ -173,3 +175,62 @@ def test_an_optimizer_that_nobody_named_brings_its_weights(loop: Loop) -> None:
     Attribution(source, Subjects(dict)).optimizer_steps(loop.optimizer)
 
     assert source.counted["cpu"] == {"weights": loop.size, "gradients": loop.size}
+
+
+def trained() -> tuple[Any, Any]:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def on_another_thread(do: Callable[[], object]) -> None:
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+
+
+def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
+    """Of an optimizer that steps on a thread that is alive, no other looks at a gradient: it may be freed."""
+    model, optimizer = trained()
+    attribution = Attribution(subjects=Subjects(dict))
+    attribution.optimizer_steps(optimizer)
+    attribution.follow(model)
+
+    def look() -> None:
+        other_model, other = trained()
+        attribution.optimizer_steps(other)
+        seen.append(attribution.subjects.by_thread())
+        seen.append(other_model)
+
+    seen: list[Any] = []
+    on_another_thread(look)
+
+    (here, elsewhere), _ = seen
+    assert [len(here), elsewhere] == [1, [optimizer]]
+    assert "gradients" not in count([model], [optimizer], elsewhere).held["cpu"]
+    assert attribution.subjects.by_thread()[0] == [optimizer, here[0]], "that thread is gone"
+
+
+def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An optimizer for every step, or one for each parameter, has all tensors counted a few times only."""
+    now, times = [0.0], [0]
+
+    def slow_count(*_: Any) -> Any:
+        now[0] += 0.1
+        times[0] += 1
+        return count([], [])
+
+    monkeypatch.setattr(subject, "count", slow_count)
+    attribution = Attribution(subjects=Subjects(dict), clock=lambda: now[0])
+    kept = []
+    for _ in range(1000):
+        kept.append(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+        attribution.optimizer_steps(kept[-1])
+        attribution.optimizer_stepped()
+        now[0] += 0.001
+
+    assert 1 <= times[0] <= 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -132,3 +134,68 @@ def test_asking_for_gradients_warns_nobody() -> None:
             return iter([])
 
     assert "gradients" not in count([Odd()], []).held["cpu"]
+
+
+@contextmanager
+def swapping() -> Iterator[None]:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.parametrize("by_optimizer", [True, False])
+def test_parameters_that_were_counted_can_be_swapped(by_optimizer: bool) -> None:
+    """`torch.utils.swap_tensors`, by which DTensors move, wants no weak reference to a parameter."""
+    model, optimizer = trained("SGD")
+    kept = count_gradients([optimizer]) if by_optimizer else count([model], [])
+
+    with swapping():
+        model.to(torch.float64)
+
+    assert kept is not None
+    assert next(model.parameters()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("by_optimizer", [True, False])
+def test_the_parameter_that_tells_of_gradients_is_found_again(by_optimizer: bool) -> None:
+    """The parameter that tells whether gradients are there is found by its place, and keeps nothing alive."""
+    model, optimizer = trained("SGD")
+    probe = count_gradients([optimizer])[1] if by_optimizer else count([model], []).probe
+
+    assert probe().grad is not None
+    optimizer.zero_grad()
+    assert probe().grad is None
+    optimizer.param_groups.clear()
+    assert by_optimizer is (probe() is None)
+    del model, optimizer
+    assert probe() is None
+
+
+def test_parameters_side_by_side_in_one_storage_are_all_counted() -> None:
+    """Parameters that share a storage, as an LSTM's on a GPU, are counted one by one, and its bytes once."""
+    model, flat = torch.nn.Module(), torch.zeros(1000)
+    model.first, model.second = (torch.nn.Parameter(half) for half in flat.split(500))
+    model.tied = torch.nn.Parameter(model.second.data)
+
+    found = count([model], [])
+
+    assert found.contents.parameters == 1000
+    assert found.held["cpu"]["weights"] == 4000
+
+
+def test_a_module_that_cannot_be_asked_costs_the_others_nothing() -> None:
+    """A class with a `parameters` of its own, and a module that is half made, do not end all counting."""
+
+    class Own(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch may be absent
+        def parameters(self, group: str) -> Any:
+            raise AssertionError(group)
+
+    model = Own()
+    model.weight = torch.nn.Parameter(torch.zeros(10))
+    half_made = torch.nn.Module.__new__(torch.nn.Module)
+
+    found = count([half_made, model, torch.nn.Linear(10, 1, bias=False)], [])
+
+    assert found.held["cpu"]["weights"] == 80

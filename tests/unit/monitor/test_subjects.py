@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import types
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hfmem_widget.monitor.subjects import Subjects  # noqa: E402  (what it looks for is torch's)
+from hfmem_widget.monitor import subjects as module  # noqa: E402  (what it looks for is torch's)
+from hfmem_widget.monitor.subjects import Subjects  # noqa: E402
 
 
 def model() -> Any:
@@ -110,3 +112,45 @@ def test_a_wrapped_optimizer_is_the_one_within() -> None:
     wrapper.optimizer = optimizer
 
     assert Subjects(lambda: {"wrapper": wrapper, "inner": optimizer}).all() == ([], [optimizer])
+
+
+def test_neither_iteration_nor_fields_of_a_proxy_run() -> None:
+    """A list that loads when it is iterated, and a proxy whose fields are another's, are left alone."""
+
+    class Loads(list[object]):
+        def __iter__(self) -> Iterator[object]:
+            raise AssertionError
+
+    class Proxy:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]  # as werkzeug's proxies
+            raise RuntimeError
+
+    one = model()
+    subjects = Subjects(lambda: {"list": Loads([one]), "proxy": Proxy()})
+
+    assert subjects.all() == ([one], [])
+
+
+def test_large_variables_are_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tokenised texts, and of a large dict, the first elements are looked at, by their types alone."""
+    lengths: list[int] = []
+    asked: list[object] = []
+    among, is_subject = module._subjects_among, module._is_subject
+
+    def seen(values: Sequence[object]) -> Iterator[object]:
+        lengths.append(len(values))
+        return among(values)
+
+    def ask(value: object) -> bool:
+        asked.append(value)
+        return is_subject(value)
+
+    monkeypatch.setattr(module, "_subjects_among", seen)
+    monkeypatch.setattr(module, "_is_subject", ask)
+    texts = [[1] * 1000 for _ in range(1000)]
+    large = dict.fromkeys(range(100_000), 0)
+
+    assert Subjects(lambda: {"texts": texts, "large": large}).all() == ([], [])
+    assert len(asked) == 2
+    assert lengths == [256] * (1 + 256 + 1)

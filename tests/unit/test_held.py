@@ -1,0 +1,41 @@
+"""`holders()` of a script: what it can be given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"namespace": "cuda:0"},
+            r"namespace maps names to objects, as globals\(\) does; it is no str; a device is named with",
+        ),
+        (
+            {"namespace": torch.zeros(2)},
+            r"namespace maps names to objects, as globals\(\) does; it is no Tensor$",
+        ),
+        (
+            {"namespace": {}, "allocated": 5},
+            r"allocated maps devices to bytes, such as \{'cuda:0': 2\*\*30\}; it is no int$",
+        ),
+    ],
+)
+def test_what_is_no_mapping_is_an_error_that_says_what_is(given: dict[str, Any], told: str) -> None:
+    """Before anything is looked through."""
+    with pytest.raises(OptionError, match=told):
+        hfmem_widget.holders(**given)
+
+
+def test_variables_may_be_any_mapping() -> None:
+    """With what keeps most first."""
+    found = hfmem_widget.holders({"kept": [torch.zeros(2**18)]}, {"cpu": 2.0**20})
+
+    assert found.rows[0].path == "kept[0]"
