@@ -14,7 +14,7 @@ IN_TWO := -n 2 --dist loadfile
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
-FRONT_END_SOURCES := js/build.mjs $(shell find js/src js/labextension -type f 2>/dev/null)
+FRONT_END_SOURCES := js/build.mjs js/licenses.mjs $(shell find js/src js/labextension -type f 2>/dev/null)
 BUNDLE := hfmem_widget/static/chart.js
 QUICKSTART := notebooks/01-quickstart.ipynb
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -70,14 +70,21 @@ test-gpu: ## tests on an NVIDIA GPU; with PYTHON=python3 in that environment, as
 	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -m pytest -ra tests/gpu
 
 bench: setup ## measure what the monitor costs
-	@set -e; for one in bench/*.py; do echo "== $$one"; $(PY) "$$one"; done
+	@failed=; for one in bench/*.py; do \
+		echo "== $$one"; $(PY) "$$one" || failed="$$failed $$one"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 demo: js/node_modules/.package-lock.json ## build the chart's stand-alone demo page
 	@$(NPM) run --silent demo --prefix js
 	@echo "open js/demo/dist/index.html"
 
-notebooks: setup ## run every notebook anew, in place
-	@$(BIN)/jupyter execute --inplace notebooks/*.ipynb
+# Copies: what stands in git is kept without outputs, but for the one that shows those of a GPU.
+notebooks: setup ## run every notebook from top to bottom, as a copy in .cache/notebooks
+	@rm -rf .cache/notebooks && mkdir -p .cache/notebooks && cp notebooks/*.ipynb .cache/notebooks
+	@failed=; for one in .cache/notebooks/*.ipynb; do \
+		$(BIN)/jupyter execute --inplace "$$one" || failed="$$failed $$one"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	@echo "All ran; the copies in .cache/notebooks have the outputs."
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) .cache dist js/node_modules js/demo/dist hfmem_widget/static

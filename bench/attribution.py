@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 
-import measure
 import numpy as np
 import torch
-from loops import (
+from common import measure
+from common.blocks import ALLOWED, Block, row_of
+from common.loops import (
     FEWER_TENSORS,
     TENSORS,
     Loop,
@@ -38,8 +39,7 @@ from loops import (
     finish,
     llama,
 )
-from slowdown import ALLOWED, Block, row_of
-from ways import CONTROL, Way, step_in_spans, watched
+from common.ways import CONTROL, Way, step_in_spans, watched
 
 from hfmem_widget.monitor import Attribution, shared_monitor
 from hfmem_widget.monitor.subjects import Subjects

@@ -1,7 +1,7 @@
 """Our figures beside nvidia-smi's, at four moments of one process.
 
 Not a measurement of speed: it shows which of nvidia-smi's numbers each of ours is. Where there is no
-GPU it says so.
+nvidia-smi it says so.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import io
 import math
 import shutil
 import subprocess
-import sys
 import time
+
+from common import measure
 
 import hfmem_widget
 
@@ -41,7 +42,7 @@ def row(moment: str, session: hfmem_widget.Session) -> str:
 def main() -> None:
     """Print the table."""
     if shutil.which("nvidia-smi") is None:
-        sys.exit("no nvidia-smi here, so nothing to compare with")
+        measure.not_here("this compares with nvidia-smi, and there is none here.")
     import torch
 
     theirs = ("smi used", "smi reserved", "smi total", "smi processes")

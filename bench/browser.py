@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import measure
 import numpy as np
 import plotly
+from common import measure
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from hfmem_widget.session import Device, Sample, Series, Session

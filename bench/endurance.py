@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import measure
+from common import measure
 
 from hfmem_widget.session import Device, Peak, Sample, Series, Session
 from hfmem_widget.sources.host import HostSource

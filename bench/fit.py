@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import measure
 import torch
 import transformers
+from common import measure
 
 from hfmem_widget.forecast.live_bytes import LiveBytes
 from hfmem_widget.forecast.model import Forecast

@@ -24,8 +24,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import measure
 import torch
+from common import measure
 
 from hfmem_widget.holding import scan
 from hfmem_widget.holding.reach import Group, reach

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 
-import measure  # noqa: F401  (puts the checkout on the path)
 import numpy as np
+from common import measure  # noqa: F401  (puts the checkout on the path)
 
 from hfmem_widget.analysis.leaking.trends import trend_in
 from hfmem_widget.testing import scripted_run

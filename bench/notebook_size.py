@@ -15,8 +15,8 @@ import os
 from collections.abc import Mapping
 from functools import partial
 
-import measure
 import nbformat
+from common import measure
 from nbclient import NotebookClient
 
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run

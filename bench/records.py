@@ -11,7 +11,7 @@ import gc
 import time
 import tracemalloc
 
-import measure
+from common import measure
 
 from hfmem_widget.history import History
 from hfmem_widget.session import Session

@@ -10,13 +10,12 @@ A watch is opened and closed outside the timed block (bench/startup.py has that)
 publisher whose messages are packed as JSON and thrown away, as there is no page here. As a block is hardly
 longer than the time between two samples, it is reported beside how many came in a second of timed blocks.
 Garbage is collected between blocks only. Against it: the memory tracker that transformers' Trainer runs
-with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, and what
-Lightning's DeviceStatsMonitor reads at both ends of a step.
+with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, what Lightning's
+DeviceStatsMonitor reads at both ends of a step, and what ipyexperiments does beside every cell.
 
 bert-large's shape on a GPU, a small BERT on the CPU, with random weights and tokens, and AdamW.
 With the default batch a GPU waits for Python, which is where we could be felt; with --batch 64 Python waits
-for the GPU. On the CPU one core is left free. ipyexperiments is left out: its measuring is bound to the
-cells of an IPython shell.
+for the GPU. On the CPU one core is left free.
 """
 
 from __future__ import annotations
@@ -25,45 +24,22 @@ import gc
 import os
 import time
 import warnings
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from importlib.util import find_spec
 
-import measure
 import numpy as np
 import torch
+from common import measure
+from common.blocks import ALLOWED, BLOCK_SECONDS, GPU_CORES, LARGE, Block, row_of
+from common.ways import CONTROL, OFF, SLOW_WAYS, Way, watched, ways_for
 from transformers import BertConfig, BertForSequenceClassification
-from ways import CONTROL, OFF, SLOW_WAYS, TRACKER, Way, watched, ways_for
 
-BLOCK_SECONDS = 0.1
-"""One interval of the poller, so that a block has one tick in it wherever it begins."""
-
-ALLOWED = 1.0
-"""Per cent that a watched run may take longer."""
-
-GPU_CORES = 4
-"""For the process, where there are more than twice as many: a thread that moves about loses its caches."""
-
-LARGE = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-}
 SMALL = {
     "hidden_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 512,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What a block took: seconds, CPU seconds of the process, and the samples that came in it."""
-
-    wall: float
-    cpu: float
-    samples: int
 
 
 class Training:
@@ -142,28 +118,6 @@ class Training:
             torch.cuda.synchronize()
 
 
-def row_of(name: str, triples: list[tuple[Block, Block, Block]]) -> list[str]:
-    """Return a way's row of the table."""
-    took = np.array([[(block.wall, block.cpu) for block in triple] for triple in triples])
-    before, on, after = took.transpose(1, 0, 2)
-    wall, cpu = 100 * (2 * on / (before + after) - 1).T
-    slower = measure.trimmed(wall)
-    verdict = "undecided"
-    if slower.high <= ALLOWED:
-        verdict = "yes"
-    elif slower.low > ALLOWED:
-        verdict = "no"
-    samples = sum(block.samples for _, block, _ in triples) / on[:, 0].sum()
-    return [
-        name,
-        str(len(triples)),
-        slower.text(digits=2),
-        verdict,
-        measure.trimmed(cpu).text(digits=2),
-        f"{samples:.1f}",
-    ]
-
-
 def wanted(name: str, only: str) -> bool:
     """Return whether a way is asked for; TraceML, which stays in the process, only by name."""
     return any(text in name for text in only.split(",")) and (
@@ -197,13 +151,11 @@ def main() -> None:
     gc.freeze()
     gc.disable()
     found = training.compare(ways, arguments.pairs, 0.9 * arguments.seconds)
-    notes = []
-    if not wanted(TRACKER, arguments.only):
-        notes.append(f"Only what has {arguments.only!r} in its name.")
-    elif find_spec("psutil"):
-        found |= training.compare(SLOW_WAYS, max(3, arguments.pairs // 6), 0.1 * arguments.seconds)
-    else:
-        notes.append(f"{TRACKER}: does nothing without psutil, not measured.")
+    slow = {name: way for name, way in SLOW_WAYS.items() if wanted(name, arguments.only)}
+    if find_spec("psutil"):
+        found |= training.compare(slow, max(3, arguments.pairs // 6), 0.1 * arguments.seconds)
+    notes = [f"Only what has {arguments.only!r} in its name."] if arguments.only else []
+    notes += [f"{name}: not measured." for name in SLOW_WAYS if name not in found]
     step = 1e3 * float(np.median([before.wall for before, _, _ in found[CONTROL]])) / training.steps
     where = torch.cuda.get_device_name(0) if training.on_gpu else "CPU"
     measure.report(

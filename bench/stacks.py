@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import measure
 import torch
+from common import measure
 
 from hfmem_widget.sources.dispatch_tracker import OperatorTracker
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-import measure
+from common import measure
 
 from tests.kernel.drive import Kernel
 

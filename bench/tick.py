@@ -27,10 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 
-import gpu_stand_in
-import measure
 import pynvml
 import torch
+from common import gpu_stand_in, measure
 
 from hfmem_widget.monitor import Monitor, PeakLedger, Sampler
 from hfmem_widget.monitor.ticker import Ticker

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import measure
 import numpy as np
 import plotly.graph_objects as go
-import recorded_comm
+from common import measure, recorded_comm
 
 from hfmem_widget.session import Device, Sample, Series, Session
 from hfmem_widget.testing import FakeClock

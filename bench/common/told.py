@@ -14,10 +14,11 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
-from replayed import Truth, truth_of
-from slowdown import LARGE
 from transformers import BertConfig, BertForSequenceClassification
-from ways import NextPhase, step_in_spans, watched
+
+from common.blocks import LARGE
+from common.replayed import Truth, truth_of
+from common.ways import NextPhase, step_in_spans, watched
 
 NONE = "nothing"
 WITH_SPANS = "hfmem_widget, with spans"

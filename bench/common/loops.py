@@ -1,6 +1,6 @@
 """Loops that train with no Trainer: of Llama's shape, and of thousands of small tensors.
 
-Imported by the scripts beside it.
+Imported by the scripts in the folder above.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from slowdown import BLOCK_SECONDS, GPU_CORES, Block
 from transformers import LlamaConfig, LlamaForCausalLM
-from ways import OFF, Way
+
+from common.blocks import BLOCK_SECONDS, GPU_CORES, Block
+from common.ways import OFF, Way
 
 LLAMA = {
     "hidden_size": 2048,

@@ -1,6 +1,6 @@
 """Two or more ways of doing the same thing, measured in one run: interleaved, with spread, as ratios.
 
-Shared by the scripts beside it. Run by itself it prints the machine and the versions they run with.
+Shared by the scripts in the folder above. Run by itself it prints the machine and the versions they run with.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # A checkout that is not installed can be measured too.
 sys.path.insert(0, str(ROOT))
 
@@ -125,6 +125,12 @@ def cli(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers there too")
     return parser
+
+
+def not_here(reason: str) -> NoReturn:
+    """Say in one sentence that nothing can be measured on this machine, and end; that is no failure."""
+    print(f"Not measured: {reason}")
+    sys.exit()
 
 
 def report(

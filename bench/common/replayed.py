@@ -1,7 +1,7 @@
 """What one training step really had in memory: its storages, and a replay of what the allocator handed out.
 
 On a GPU the allocator's own trace is replayed, by requested bytes; on the CPU, where it keeps none, what it
-reports to torch's profiler. Imported by the scripts beside it.
+reports to torch's profiler. Imported by the scripts in the folder above.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import torch
 from transformers.trainer_utils import TrainerMemoryTracker
@@ -160,6 +162,29 @@ def _stormlog() -> Iterator[None]:
         tracker.stop_tracking()
 
 
+@contextmanager
+def _ipyexperiments() -> Iterator[None]:
+    """Do around a block what it does around a cell; collecting garbage before and after it is left out."""
+    import pynvml
+    from ipyexperiments.cell_logger import CellLogger
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.instance()
+    backend = "pytorch" if torch.cuda.is_available() else "cpu"
+    if backend == "pytorch":
+        pynvml.nvmlInit()
+    experiment = SimpleNamespace(
+        backend=backend, pynvml=pynvml, torch=torch, gpu_current_device_id=0
+    )
+    logger = CellLogger(exp=experiment, gc_collect=False)
+    with redirect_stdout(io.StringIO()):
+        logger.start()
+        try:
+            yield
+        finally:
+            logger.stop()
+
+
 def traceml(model: torch.nn.Module) -> Way:
     """Return TraceML's bracket around every step, which its Trainer callback opens and closes.
 
@@ -206,4 +231,6 @@ def ways_for(model: torch.nn.Module) -> dict[str, Way]:
 
 
 SLOW_WAYS: dict[str, Way] = {TRACKER: Way(Tracker)}
+if find_spec("ipyexperiments"):
+    SLOW_WAYS["ipyexperiments: CellLogger"] = Way(_ipyexperiments)
 """What costs so much that a few pairs tell it, and so long that many would take minutes."""
