@@ -42,7 +42,7 @@ def holders(
     Raises
     ------
     OptionError
-        If there is no such device.
+        If there is no such device, or `namespace` or `allocated` is no mapping.
 
     Examples
     --------
@@ -50,6 +50,8 @@ def holders(
     >>> hfmem_widget.holders().rows[0].path
     'losses[0..99]'
     """
+    _check(namespace, "namespace maps names to objects, as globals() does")
+    _check(allocated, "allocated maps devices to bytes, such as {'cuda:0': 2**30}")
     shell: Any = running_shell()
     if namespace is None:
         namespace = main_variables() if shell is None else shell.user_ns
@@ -70,3 +72,11 @@ def allocated_in(session: Session) -> dict[str, float]:
     keys = {one.key for one in session.series}
     devices = [one.key for one in session.devices if f"{one.key}/allocated" in keys]
     return {device: session.latest(f"{device}/allocated") for device in devices}
+
+
+def _check(given: object, allowed: str) -> None:
+    if given is None or isinstance(given, Mapping):
+        return
+    hint = "; a device is named with device=" if isinstance(given, str) else ""
+    message = f"{allowed}; it is no {plain(type(given).__name__)}{hint}"
+    raise OptionError(message)

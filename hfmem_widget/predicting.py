@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.labels import plain
 from hfmem_widget.session import Session
 
 KEPT = ("weights", "optimizer", "gradients")
 """What a training keeps for every parameter."""
+
+OTHERS = 1.05
+"""Of the predicted weights: where more than that was held, some of it is of other models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,8 @@ class Prediction:
     parts : mapping of str to float
         Bytes at the peak of a step by the name of a part, and of a GPU ``allocated``, their sum.
     per_parameter : str
-        What is kept for every parameter, measured beside predicted, as one sentence.
+        What is kept for every parameter, measured beside predicted, as one sentence; predicted alone, where
+        other models were held as well.
     """
 
     parts: dict[str, float] = field(default_factory=dict)
@@ -44,27 +50,48 @@ def prediction(session: Session, device: str) -> Prediction:
     if not modules or not optimizers:
         message = "a model and its optimizer must still be there for a prediction"
         raise OptionError(message)
-    model, optimizer = max(modules, key=_size), optimizers[-1]
+    model = max(modules, key=_size)
+    optimizer = _optimizer_of(model, optimizers)
     forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
     parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
     full = {name: float(forecast.full(name)) for name in KEPT}
-    told = per_parameter(session, full, forecast.parameters)
+    told = per_parameter(session, full, forecast.parameters, plain(type(model).__name__))
     if device != "cpu":  # whose heap holds much that is no model's
         parts["allocated"] = sum(parts.values())
     return Prediction(parts, told)
 
 
-def per_parameter(session: Session, predicted: dict[str, float], parameters: int) -> str:
+def per_parameter(
+    session: Session, predicted: dict[str, float], parameters: int, model: str
+) -> str:
     """Return what is kept for every parameter, such as ``16.0 bytes a parameter``, and what was predicted."""
     if not parameters:
         return ""
-    measured = {name: _highest(session, name) / parameters for name in KEPT}
-    total = sum(measured.values())
+    highest = {name: _highest(session, name) for name in KEPT}
     expected = sum(predicted.values()) / parameters
+    if highest["weights"] > OTHERS * predicted["weights"]:
+        return (
+            f"The prediction is of {model} alone, {expected:.2f} bytes a parameter kept for training; other "
+            "models were held as well."
+        )
+    measured = {name: value / parameters for name, value in highest.items()}
+    total = sum(measured.values())
     each = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
     return (
         f"Kept for training: {total:.2f} bytes a parameter ({each}); {expected:.2f} were predicted."
     )
+
+
+def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
+    """Return the newest optimizer that steps a model's parameters; the newest of all where none does."""
+    own = {id(one) for one in model.parameters()}
+    newest_first = optimizers[::-1]
+    stepped = (
+        one
+        for one in newest_first
+        if any(id(each) in own for group in one.param_groups for each in group["params"])
+    )
+    return next(stepped, newest_first[0])
 
 
 def _worst(session: Session, device: str) -> dict[str, float]:

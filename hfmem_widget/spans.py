@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
-from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
+from hfmem_widget.decorating import Decorates, failure
 from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.labels import plain
 from hfmem_widget.session import SpanKind
+from hfmem_widget.session.model import FINE_KINDS
 
 if TYPE_CHECKING:
     from hfmem_widget.monitor import Monitor
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
 
 NOT_FOR_USERS = {"cell", "oom", "mark"}
 
+OVERLAP_NOTE = (
+    "A span ended before its code did, with the span that it lies in: of coroutines and threads that run at "
+    "once, only the first is told to its end."
+)
 
-class SpanScope(ContextDecorator):
+
+class SpanScope(Decorates):
     """What `span` returns: it opens a span in what is being watched, and does nothing where nothing is."""
 
     def __init__(self, label: str, counts: dict[str, float]) -> None:
@@ -34,8 +40,7 @@ class SpanScope(ContextDecorator):
         """Say what is counted in it, such as ``tokens=2048``, once that is known."""
         self._counts.update(counts)
 
-    def _recreate_cm(self) -> SpanScope:
-        # Every call of a decorated function has a span of its own: calls may nest.
+    def _another(self) -> SpanScope:
         fresh = copy.copy(self)
         fresh._counts = dict(self._counts)  # noqa: SLF001  (a copy is made from within its own class)
         return fresh
@@ -52,7 +57,7 @@ class SpanScope(ContextDecorator):
         _traceback: TracebackType | None,
     ) -> None:
         with interrupts_deferred():
-            harmless(self._close, error)
+            harmless(self._close, failure(error))
 
     def _open(self) -> None:
         # Not imported before somebody watches: where nobody does, a span in a library costs nothing.
@@ -69,13 +74,24 @@ class SpanScope(ContextDecorator):
             return
         monitor, session, span = opened
         if session.running:
+            self._note_overlap(monitor, session, span)
             from hfmem_widget.monitor import outcome_of
 
             monitor.close_span(session, span.id, outcome_of(error), self._counts)
 
+    def _note_overlap(self, monitor: Monitor, session: Session, span: Span) -> None:
+        # Those of a step are entered later; whether one is open is not known at once.
+        is_over = self._kind not in FINE_KINDS and not monitor.is_open(session, span.id)
+        if is_over and OVERLAP_NOTE not in session.notes:
+            session.notes.append(OVERLAP_NOTE)
+
 
 def span(label: str, **counts: float) -> SpanScope:
     """Tell a stretch of a watched cell or block apart, for a ``with`` block or a decorated function.
+
+    Of a decorated coroutine function or generator it lasts until that has ended. Spans lie within one
+    another: of coroutines that run at once, the span that was opened later ends with the earlier one at the
+    latest, and a note of the session says so.
 
     Parameters
     ----------

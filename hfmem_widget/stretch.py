@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from contextlib import ContextDecorator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
 from hfmem_widget.companions import Companion, companions_for
+from hfmem_widget.decorating import Decorates, failure
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
@@ -30,10 +30,10 @@ class Follower(Protocol):
         ...
 
 
-Follow = Callable[[Monitor, Session], Follower]
+Follow = Callable[[Monitor, Session], Follower | None]
 
 
-class Watch(ContextDecorator):
+class Watch(Decorates):
     """One watched stretch of code: a session, its outermost span, and what is shown of it.
 
     Parameters
@@ -46,7 +46,8 @@ class Watch(ContextDecorator):
     title : str
         What to call it if the options have no label.
     follow : callable, optional
-        Takes the monitor and the session, and tells something within the watch apart until it ends.
+        Takes the monitor and the session, and tells something within the watch apart until it ends; it may
+        find nothing any more.
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
     also : tuple of Companion
@@ -150,8 +151,7 @@ class Watch(ContextDecorator):
     def _begin_to_follow(self, follow: Follow, session: Session) -> None:
         self._follower = follow(self._monitor, session)
 
-    def _recreate_cm(self) -> Watch:
-        # `ContextDecorator` asks for one of these for each call: calls may nest, or come from many threads.
+    def _another(self) -> Watch:
         fresh = copy.copy(self)
         fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
         return fresh
@@ -172,7 +172,7 @@ class Watch(ContextDecorator):
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self.stop(error)
+        self.stop(failure(error))
 
 
 def running_shell() -> Any:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +23,7 @@ from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import outcome_of, running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import SpanKind
+from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.stretch import Watch, running_shell
 from hfmem_widget.surrounding import Around, restore, surround
 from hfmem_widget.training import ModelHooks, TrainingRun, logged
@@ -32,8 +34,16 @@ TRACKER_NOTE = (
     "which makes training 1.2 to 2 times slower. The figures here are right; leave it out for speed."
 )
 
+AT_ONCE_NOTE = (
+    "Several Trainers were at work at once, on threads of their own. Steps and evaluations are told of the "
+    "first alone, and its figures include what the others allocated."
+)
+
 _runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()
 """By trainer, while it trains."""
+
+_beginning = threading.Lock()
+"""Held while one sees whether another trains, and begins if none does."""
 
 
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -51,16 +61,25 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         own, and all names begin with ``hfmem/eval_``.
     label : str, optional
         What to call the training where nothing else is being watched.
+    options : WatchOptions, optional
+        How the training is watched there.
+
+    Attributes
+    ----------
+    options : WatchOptions
 
     Examples
     --------
     >>> trainer = Trainer(model, args, callbacks=[MemoryCallback(log=True)])
     """
 
-    def __init__(self, *, log: bool = False, label: str = "") -> None:
+    def __init__(
+        self, *, log: bool = False, label: str = "", options: WatchOptions | None = None
+    ) -> None:
         follow_trainers()
+        options = WatchOptions() if options is None else options
         self.log = log
-        self._label = label
+        self.options = replace(options, label=label or options.label)
         self._trainer: Any = None
         self._run: TrainingRun | None = None
         self._watch: Watch | None = None
@@ -86,7 +105,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         watch, self._watch = self._watch, None
         with interrupts_deferred():
             if trainer is not None:
-                _runs.pop(trainer, None)
+                with _beginning:
+                    _runs.pop(trainer, None)
             self._take_hooks_off()
             if run is not None:
                 run.ended(outcome_of(error))
@@ -110,16 +130,19 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             monitor = shared_monitor()
             # What a forked child sends to a notebook is dropped, with a warning for each message.
             forked = multiprocessing.parent_process() is not None and running_shell() is not None
-            options = WatchOptions(label=self._label, quiet=forked)
+            options = replace(self.options, quiet=self.options.quiet or forked)
             screen = Screen(running_shell())
             self._watch = Watch(options, monitor=monitor, screen=screen, title="training")
             session = self._watch.start()
         if monitor is None or session is None:
             return
         accumulates = args.gradient_accumulation_steps > 1
-        self._run = TrainingRun(monitor, session, accumulates=accumulates)
-        if self._trainer is not None:
-            _runs[self._trainer] = self._run
+        with _beginning:
+            if _trains_elsewhere(session):
+                return
+            self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            if self._trainer is not None:
+                _runs[self._trainer] = self._run
         measures_itself = getattr(args, "skip_memory_metrics", True) is False
         if measures_itself and TRACKER_NOTE not in session.notes:
             session.notes.append(TRACKER_NOTE)
@@ -230,6 +253,18 @@ def _end_if_asked(args: Any, state: Any, control: Any) -> None:
         control.should_training_stop = True
 
 
+def _trains_elsewhere(session: Session) -> bool:
+    """Return whether a training on another thread is followed in a session, and note that it is not alone.
+
+    Spans lie within one another, so of two trainings at once one would end the other's.
+    """
+    if not any(run.session is session and run.is_elsewhere for run in _runs.values()):
+        return False
+    if AT_ONCE_NOTE not in session.notes:
+        session.notes.append(AT_ONCE_NOTE)
+    return True
+
+
 def _epochs_of(state: Any) -> int:
     """Return how many epochs a training is to have; 0 if it is measured in steps."""
     epochs = state.num_train_epochs
@@ -237,14 +272,15 @@ def _epochs_of(state: Any) -> int:
     return epochs if 0 < epochs < 1_000_000 else 0
 
 
-def _own_callback(trainer: Any) -> MemoryCallback | None:
+def callback_of(trainer: Any) -> MemoryCallback | None:
+    """Return the first of a Trainer's callbacks that is one of ours."""
     callbacks = trainer.callback_handler.callbacks
     return next((one for one in callbacks if isinstance(one, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Return what follows one call of ``trainer.train()``, with its own callback or one for this call."""
-    own = _own_callback(trainer)
+    own = callback_of(trainer)
     if own is None and running_monitor() is None:
         return contextlib.nullcontext()
     return _following(trainer, trainer.callback_handler.callbacks, own)
@@ -279,7 +315,10 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
     session = monitor.current if monitor is not None else None
     if monitor is None or session is None:
         return contextlib.nullcontext()
-    own, run = _own_callback(trainer), TrainingRun(monitor, session)
+    with _beginning:
+        if _trains_elsewhere(session):
+            return contextlib.nullcontext()
+    own, run = callback_of(trainer), TrainingRun(monitor, session)
     return run.aside(kind, kind) if own is None else own.apart(run, kind)
 
 

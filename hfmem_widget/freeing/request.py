@@ -65,8 +65,9 @@ def asked(
     Raises
     ------
     OptionError
-        If there is no such variable or output.
+        If there is no such variable or output, or something is no name at all.
     """
+    _check_names((*what, *variables))
     is_named = bool(what or variables or trim)
     words = set(what) if is_named else {ALL}
     items: dict[str, Sequence[Slot]] = {}
@@ -91,6 +92,16 @@ def asked(
             if word in WORDS and word not in variables and word in namespace_of(shell)
         ),
     )
+
+
+def _check_names(names: Sequence[object]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            message = (
+                "what is to be freed is named, as 'errors', 'Out[12]' or the name of a variable; "
+                f"{plain(type(name).__name__)} is no name"
+            )
+            raise OptionError(message)
 
 
 def namespace_of(shell: Any) -> MutableMapping[str, Any]:

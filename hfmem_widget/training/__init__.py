@@ -1,9 +1,9 @@
 """How a training is told apart into spans; it imports neither torch nor transformers."""
 
 from hfmem_widget.training.batch import shape_of
-from hfmem_widget.training.forwards import Forwards
+from hfmem_widget.training.forwards import Forwards, forwards_of
 from hfmem_widget.training.logged import logged
 from hfmem_widget.training.model_hooks import ModelHooks
 from hfmem_widget.training.run import TrainingRun
 
-__all__ = ["Forwards", "ModelHooks", "TrainingRun", "logged", "shape_of"]
+__all__ = ["Forwards", "ModelHooks", "TrainingRun", "forwards_of", "logged", "shape_of"]

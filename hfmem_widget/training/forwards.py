@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfmem_widget.faults import harmless
@@ -50,3 +51,15 @@ class Forwards:
     def _open_one(self, counts: Mapping[str, float]) -> None:
         span = self._monitor.open_span(self._session, "forward", "forward")
         self._open.append((span.id, counts))
+
+
+def forwards_of(module: Any) -> Callable[[Monitor, Session], Forwards | None]:
+    """Return what opens a span for every forward pass of a module, if it is still there by then."""
+    # To the module itself: one to a parameter would keep `Module.to` from swapping it for another.
+    reference = weakref.ref(module)
+
+    def follow(monitor: Monitor, session: Session) -> Forwards | None:
+        found = reference()
+        return None if found is None else Forwards(monitor, session, found)
+
+    return follow

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
 from hfmem_widget.faults import warn
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
 from hfmem_widget.monitor import Monitor, outcome_of
 from hfmem_widget.session import Peak, Session, Span, SpanKind
 from hfmem_widget.training.batch import joined
@@ -37,7 +37,9 @@ def _harmless(
         try:
             with interrupts_deferred():
                 method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  (a callback that raises would end the training)
+        except Exception as error:  # a callback that raises would end the training
+            if raised_by_handler(error):
+                raise
             # Whoever ended the session on another thread, in the middle of this, ended the run with it.
             if self.session.running:
                 self.give_up(error)
@@ -74,10 +76,12 @@ class TrainingRun:
     @property
     def alive(self) -> bool:
         """False once its session or its cell has ended, on another thread, or after a fault of ours."""
-        if self._gave_up or not self.session.running or threading.get_ident() != self._thread:
-            return False
-        train = self._open.get("train")
-        return train is None or self._monitor.is_open(self.session, train)
+        return threading.get_ident() == self._thread and self._is_under_way()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True while it is alive on another thread."""
+        return threading.get_ident() != self._thread and self._is_under_way()
 
     @property
     def evaluating(self) -> bool:
@@ -215,6 +219,12 @@ class TrainingRun:
                 self.session.latest(f"{device}/allocated") for device in self._trained_on()
             )
         return figures
+
+    def _is_under_way(self) -> bool:
+        if self._gave_up or not self.session.running:
+            return False
+        train = self._open.get("train")
+        return train is None or self._monitor.is_open(self.session, train)
 
     def _remember(self, step: Span) -> None:
         # Within one of them another Trainer may train.

@@ -65,7 +65,10 @@ class Broadcast:
         self.refresh()
         widget, self._widget = self._widget, None
         if widget is not None:
+            # A widget that is closed leaves its layout behind: a widget of its own, with an open comm.
+            layout = widget.layout
             widget.close()
+            layout.close()
 
     def _send(self, message: Message, buffers: Buffers) -> None:
         widget = self._widget
@@ -170,9 +173,7 @@ class CellView:
                     broadcast.show(self._screen, self._chart_id)
                 self._broadcast = broadcast
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
-            self._session.notes.append(
-                f"There is no live chart ({type(error).__name__}: {error}). The card is complete."
-            )
+            self._session.notes.append(f"{_no_live_chart(error)} The card is complete.")
 
 
 class NotebookView:
@@ -192,15 +193,12 @@ class NotebookView:
         """Show the live chart."""
         if not self._screen.live or not (self._wants_chart or self._wants_panel):
             return
-        from hfmem_widget.view.widget import serves_labextensions
-
-        if not (self._wants_chart or serves_labextensions()):
-            return
-        self._broadcast = Broadcast(self._session, panel=self._wants_panel)
         if self._wants_chart:
             self._chart_id = self._screen.show({})
-            self._broadcast.show(self._screen, self._chart_id)
-        self._session.subscribe(self._broadcast)
+        try:
+            self._appear()
+        except Exception as error:  # noqa: BLE001  (the cells and their cards go on without)
+            self._session.notes.append(f"{_no_live_chart(error)} The cards are complete.")
 
     def annotate(self, span: Span) -> None:
         """Show what a finished cell did: one line for a quick one, a card for a long one."""
@@ -214,9 +212,24 @@ class NotebookView:
     def finish(self) -> None:
         """Put a still chart of everything where the live one was."""
         broadcast, self._broadcast = self._broadcast, None
-        if broadcast is None:
-            return
-        self._session.unsubscribe(broadcast)
+        if broadcast is not None:
+            self._session.unsubscribe(broadcast)
         if self._chart_id:
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
-        broadcast.close()
+        if broadcast is not None:
+            broadcast.close()
+
+    def _appear(self) -> None:
+        from hfmem_widget.view.widget import serves_labextensions
+
+        if not (self._wants_chart or serves_labextensions()):
+            return
+        broadcast = Broadcast(self._session, panel=self._wants_panel)
+        if self._chart_id:
+            broadcast.show(self._screen, self._chart_id)
+        self._broadcast = broadcast
+        self._session.subscribe(broadcast)
+
+
+def _no_live_chart(error: Exception) -> str:
+    return f"There is no live chart ({type(error).__name__}: {error})."

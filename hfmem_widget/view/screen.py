@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Bundle = Mapping[str, Any]
+
+STAND_INS = str.maketrans(
+    {
+        "·": "|",
+        "→": "->",
+        "\N{MINUS SIGN}": "-",
+        "±": "+-",
+        "≥": ">=",
+        "≤": "<=",
+        "\N{MULTIPLICATION SIGN}": "x",
+        "µ": "u",
+        "…": "...",
+        "\N{EN DASH}": "-",
+    }
+)
+"""For a terminal, a pipe or a file that is not UTF-8."""
 
 
 class Screen:
@@ -27,9 +44,12 @@ class Screen:
     @property
     def live(self) -> bool:
         """True where an output can be shown now and replaced later: a kernel's, not captured ones."""
+        return self._is_kernels and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+
+    @property
+    def _is_kernels(self) -> bool:
         publisher = getattr(self._shell, "display_pub", None)
-        kernel = getattr(publisher, "pub_socket", None) is not None
-        return kernel and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+        return getattr(publisher, "pub_socket", None) is not None
 
     @property
     def cleared(self) -> bool:
@@ -67,9 +87,24 @@ class Screen:
             stop()
 
     def _publish(self, bundle: Bundle, display_id: str, *, update: bool) -> None:
+        data = dict(bundle)
+        if not self._is_kernels and "text/plain" in data:
+            data["text/plain"] = printable(
+                data["text/plain"], getattr(sys.stdout, "encoding", None)
+            )
         if self._shell is None:
-            print(bundle.get("text/plain", ""))  # noqa: T201  (the output of a script is its terminal)
+            print(data.get("text/plain", ""))  # noqa: T201  (the output of a script is its terminal)
             return
         self._shell.display_pub.publish(
-            data=dict(bundle), metadata={}, transient={"display_id": display_id}, update=update
+            data=data, metadata={}, transient={"display_id": display_id}, update=update
         )
+
+
+def printable(text: str, encoding: str | None) -> str:
+    """Return a text as far as an encoding has letters for it; unchanged where it has all."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(STAND_INS).encode(encoding, errors="replace").decode(encoding)
+    return text

@@ -9,13 +9,9 @@ from hfmem_widget.units import MIB, format_bytes
 
 PATH_LENGTH = 140
 
-BOX = (
-    '<div style="box-sizing:border-box;max-width:860px;margin:2px 0;font-size:13px;line-height:1.45;'
-    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
-)
 TABLE = (
-    '<div style="overflow-x:auto"><table style="border-collapse:collapse;border:0;margin:0;'
+    # JupyterLab gives every table columns of the same width.
+    '<div style="overflow-x:auto"><table style="border-collapse:collapse;table-layout:auto;border:0;margin:0;'
     'font-size:13px;color:inherit;width:100%;max-width:680px">'
 )
 NAME = "padding:3px 0;text-align:left;vertical-align:top;border:0;font-weight:normal"

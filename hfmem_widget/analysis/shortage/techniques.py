@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 MEASURED_ON = "bert-large, 4 \u00d7 512 tokens, float32, AdamW, on an H200"
-SOURCE = "docs/anatomy-measured.md"
 
 
 @dataclass(frozen=True, slots=True)

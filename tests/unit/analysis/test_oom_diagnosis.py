@@ -16,7 +16,7 @@ from hfmem_widget.analysis.shortage.advice import MOST, advise
 from hfmem_widget.analysis.shortage.diagnosis import diagnose
 from hfmem_widget.analysis.shortage.model import NAMES, Diagnosis, Incident
 from hfmem_widget.analysis.shortage.sizes import size_text
-from hfmem_widget.analysis.shortage.techniques import SOURCE, TECHNIQUES, Technique
+from hfmem_widget.analysis.shortage.techniques import TECHNIQUES, Technique
 from hfmem_widget.analysis.shortage.texts import Origin
 from hfmem_widget.analysis.shortage.words import WHO, finding_of
 from hfmem_widget.units import GIB
@@ -108,7 +108,7 @@ ROW = r"\| {} \| (\d+) \| .*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \| ([\d.]
 @pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
 def test_what_is_called_measured_stands_in_the_table(technique: Technique) -> None:
     """Every ratio is that of the table of what each technique saves."""
-    table = (ROOT / SOURCE).read_text(encoding="utf-8")
+    table = (ROOT / "docs/anatomy-measured.md").read_text(encoding="utf-8")
     parts = ("weights", "optimizer", "gradients", "activations")
 
     def row(name: str) -> tuple[float, dict[str, float], float]:

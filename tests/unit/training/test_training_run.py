@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import weakref
+from typing import Any
 
 import pytest
 
@@ -283,4 +285,39 @@ def test_a_training_that_outlives_its_cell_is_followed_no_more(
 
     assert sum(span.kind == "step" for span in session.spans) == 1
     assert not bench.monitor.polling
+    assert capsys.readouterr().err == ""
+
+
+def test_a_timeout_of_the_users_reaches_the_training(
+    run: TrainingRun,
+    bench: Bench,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is raised once what we were doing is done, and a training that goes on is followed as before."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    open_span = bench.monitor.open_span
+
+    def timed_out(*args: Any, **kwargs: Any) -> Span:
+        signal.raise_signal(signal.SIGALRM)
+        return open_span(*args, **kwargs)
+
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.monitor, "open_span", timed_out)
+            with pytest.raises(TimeIsUpError):
+                run.step_begins(1)
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    one_step(run, 2)
+
+    assert tree(session) == ["cell", ["step", "step", ["forward", "backward", "optimizer"]]]
     assert capsys.readouterr().err == ""

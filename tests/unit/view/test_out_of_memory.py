@@ -126,6 +126,6 @@ def test_earlier_errors_are_counted() -> None:
     """What the code caught before is said at the foot."""
     incident = case("float32 on a card that has")
     assert "2 earlier ones were caught" in bundle(incident, 2)["text/html"]
-    assert "anatomy-measured.md" in bundle(incident, 2)["text/html"]
+    assert "Measured: bert-large" in bundle(incident, 2)["text/html"]
     assert "1 earlier out-of-memory error was caught" in bundle(incident, 1)["text/plain"]
     assert "earlier" not in bundle(incident)["text/plain"]
