@@ -1,8 +1,8 @@
-"""What following operators costs on the CPU (`%%memwatch --stacks`), beside what it says of itself.
+"""What `%%memwatch --stacks` costs, beside what it says of itself: the same steps with and without, in turn.
 
-Two trainings: small tensors, where Python is all there is, and larger ones, where arithmetic takes its time.
-The same steps are run with and without, in turn. On a GPU the allocator records instead:
-``pytest tests/gpu/test_stacks.py -s`` prints that.
+On a GPU the allocator records: BERT of six layers of bert-large's width, four sequences of 128 tokens. On the
+CPU operators are followed: small tensors, where Python is all there is, and larger ones, where arithmetic
+takes its time.
 
     python bench/stacks.py
 """
@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 import torch
 from common import measure
+from transformers import BertConfig, BertForSequenceClassification
 
+import hfmem_widget
 from hfmem_widget.sources.dispatch_tracker import OperatorTracker
 
 ROUNDS = 15
@@ -55,7 +57,7 @@ def followed(steps: Callable[[], None]) -> tuple[float, float]:
     return took, found.seconds if found is not None else 0.0
 
 
-def main() -> None:
+def on_the_cpu() -> None:
     """Print a line for each training."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -66,14 +68,73 @@ def main() -> None:
             "followed": lambda one=steps: followed(one),
         }
         found = measure.interleave(ways, ROUNDS)
-        pairs = list(zip(found["plain"], found["followed"], strict=True))
-        slower = measure.estimate([after[0] / before[0] for before, after in pairs])
-        extra = measure.estimate([(after[0] - before[0]) / STEPS for before, after in pairs])
-        said = measure.estimate([after[1] / STEPS for _, after in pairs])
-        print(
-            f"{name}: {slower.text(digits=2)} times the time; a step has {extra.text(1e-3, 2)} ms more, "
-            f"and says {said.text(1e-3, 2)} ms"
-        )
+        report(name, found["plain"], found["followed"])
+
+
+def report(
+    name: str, plain: list[tuple[float, float]], followed: list[tuple[float, float]]
+) -> None:
+    """Print how much longer the steps of each round took, and what they say of it."""
+    pairs = list(zip(plain, followed, strict=True))
+    slower = measure.estimate([after[0] / before[0] for before, after in pairs])
+    extra = measure.estimate([(after[0] - before[0]) / STEPS for before, after in pairs])
+    said = measure.estimate([after[1] / STEPS for _, after in pairs])
+    base = measure.estimate([before[0] / STEPS for before, _ in pairs])
+    print(
+        f"{name}, {base.text(1e-3, 1)} ms a step: {slower.text(digits=2)} times the time; a step has "
+        f"{extra.text(1e-3, 2)} ms more, and says {said.text(1e-3, 2)} ms"
+    )
+
+
+def on_the_gpu() -> None:
+    """Print a line for one training, and how long its history took to read."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=1024, num_hidden_layers=6, num_attention_heads=16, intermediate_size=4096
+    )
+    model = BertForSequenceClassification(config).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = {
+        "input_ids": torch.randint(1000, 30000, (4, 128), device="cuda"),
+        "labels": torch.zeros(4, dtype=torch.long, device="cuda"),
+    }
+    reading, entries = [], []
+
+    def steps() -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def watched(*, stacks: bool) -> tuple[float, float]:
+        with hfmem_widget.watch(stacks=stacks, quiet=True) as session:
+            took = steps()
+        if session.stacks is None:
+            return took, 0.0
+        reading.append(session.stacks.recording.snapshot)
+        entries.append(session.stacks.peaks[0].entries)
+        return took, session.stacks.recording.seconds
+
+    for _ in range(3):
+        watched(stacks=False)
+    found = measure.interleave(
+        {"plain": lambda: watched(stacks=False), "recorded": lambda: watched(stacks=True)}, ROUNDS
+    )
+    report(torch.cuda.get_device_name(0), found["plain"], found["recorded"])
+    print(f"{entries[-1]:,} entries read in {measure.estimate(reading).text(1e-3)} ms")
+
+
+def main() -> None:
+    """Measure and print."""
+    print(measure.machine("torch", "transformers"))
+    if torch.cuda.is_available():
+        on_the_gpu()
+    else:
+        on_the_cpu()
 
 
 if __name__ == "__main__":
