@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
-from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.history import HOW_TO_WATCH
@@ -51,8 +51,7 @@ class MemanatomyMagics(ReportMagics):
         help="Beside the peak, show what a dry run of the model says its worst step should need. The "
         "model and its optimizer must still exist; neither is touched.",
     )
-    @no_var_expand
-    @line_magic("memanatomy")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    @line_magic("memanatomy")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memanatomy(self, line: str) -> None:
         """Show what the memory is for: weights, gradients, optimizer states, activations, cache.
 
@@ -75,6 +74,8 @@ class MemanatomyMagics(ReportMagics):
             message = "--all shows every device and --device shows one: use one or the other"
             raise UsageError(message)
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
+        if arguments.predicted and NOW in moments:
+            moments = [PEAK]
         session = self._history.latest
         if session is None and PEAK in moments and len(moments) > 1:
             moments = [NOW]
@@ -82,8 +83,6 @@ class MemanatomyMagics(ReportMagics):
             session = _read_now()
         if session is None:
             raise UsageError(HOW_TO_WATCH)
-        if arguments.predicted and NOW in moments:
-            moments = [PEAK]
         self._show(
             session,
             moments,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from IPython.core.error import UsageError
-from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.history import HOW_TO_WATCH, History
@@ -48,8 +48,7 @@ class MemcompareMagics(ReportMagics):
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the comparison in this variable."
     )
-    @no_var_expand
-    @line_magic("memcompare")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    @line_magic("memcompare")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memcompare(self, line: str) -> None:
         """Lay watched cells side by side.
 
@@ -70,7 +69,7 @@ class MemcompareMagics(ReportMagics):
         ``%memcompare`` alone lists the watched cells.
         """
         arguments = self.parse(line)
-        check_output(arguments.output)
+        check_output(arguments.output, self._shell)
         if not arguments.names:
             self._list()
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.errors import OptionError
@@ -75,8 +75,7 @@ class MemfitMagics(ReportMagics):
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the forecast in this variable."
     )
-    @no_var_expand
-    @line_magic("memfit")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    @line_magic("memfit")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memfit(self, line: str) -> None:
         """Say what a model will need, part by part, and whether that fits here. Nothing is loaded.
 
@@ -89,7 +88,7 @@ class MemfitMagics(ReportMagics):
         runs one step of the model on PyTorch's meta device, where tensors have shapes and no memory.
         """
         arguments = self.parse(line)
-        check_output(arguments.output)
+        check_output(arguments.output, self._shell)
         if arguments.train and arguments.inference:
             message = "--train or --inference, not both"
             raise UsageError(message)

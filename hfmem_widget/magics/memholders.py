@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.history import History
@@ -51,8 +51,7 @@ class MemholdersMagics(ReportMagics):
         action="store_true",
         help="Show what holds more than at the last %%memholders with the same --device.",
     )
-    @no_var_expand
-    @line_magic("memholders")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    @line_magic("memholders")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memholders(self, line: str) -> None:
         """Say what still holds the memory: variables, outputs, errors, closures, graphs.
 

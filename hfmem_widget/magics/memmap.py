@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.magics.report import ReportMagics
@@ -23,8 +23,7 @@ class MemmapMagics(ReportMagics):
         default="",
         help="Only this device, such as cuda:0, or cpu for the heap of this process. Default: all GPUs.",
     )
-    @no_var_expand
-    @line_magic("memmap")  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    @line_magic("memmap")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memmap(self, line: str) -> None:
         """Show how memory lies in what the allocator has reserved, and what of it nobody can use.
 

@@ -9,17 +9,21 @@ any cell, and the watch ends with the `post_run_cell` event of that very executi
 from __future__ import annotations
 
 import ast
-import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.faults import harmless, warn
 from hfmem_widget.history import History
+from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
+from hfmem_widget.labels import plain
+from hfmem_widget.magics.executions import Execution, Executions
+from hfmem_widget.magics.first_line import arm_first_line
 from hfmem_widget.magics.usage import check_output, usage_errors, words_of
 from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
 from hfmem_widget.units import format_counted
@@ -40,9 +44,6 @@ OPTIONS = (
     "--no-ledger", "--resident-peak", "--budget", "--stop", "--stacks", "--map",
 )  # fmt: skip
 
-_FIRST_LINE = re.compile(r"%%memwatch(?:[ \t]+(?P<options>.*?))?[ \t]*\r?\n?$")
-_CELL_MAGIC = re.compile(r"%%(?P<name>\w+)(?:[ \t]+(?P<line>.*?))?[ \t]*\r?\n?$")
-
 
 @magics_class
 class MemwatchMagics(Magics):
@@ -59,10 +60,9 @@ class MemwatchMagics(Magics):
         super().__init__(shell)
         self._shell = shell
         self._history = history
-        self._running: list[ExecutionInfo] = []
-        self._watches: list[tuple[ExecutionInfo, Watch]] = []
+        self._executions = Executions()
         self._every_cell: EveryCell | None = None
-        self._count_at_begin = 0
+        self._in_every_cell: Execution | None = None
         self._counted_early = 0
 
     @magic_arguments(NAME)
@@ -131,8 +131,8 @@ class MemwatchMagics(Magics):
         action="store_true",
         help="Show how the allocator's reserved memory is laid out, while the cell runs and at the end.",
     )
-    @no_var_expand
-    @line_cell_magic(NAME)  # type: ignore[arg-type]  # no_var_expand is typed for a callable of Never
+    @output_can_be_silenced
+    @line_cell_magic(NAME)  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memwatch(self, line: str, cell: str | None = None) -> Any:
         """Watch the memory of this cell, or of every later one.
 
@@ -161,55 +161,61 @@ class MemwatchMagics(Magics):
         UsageError
             If an option is not one we can use. Nothing else gets out of here.
         """
-        arguments = self._parsed(words_of(line))
-        if arguments.action is not None:
-            message = f"%memwatch {arguments.action} goes on a line of its own, with one % sign"
-            raise UsageError(message)
-        if not self._running:
-            return
-        watch = self._make_watch(arguments)
-        # Known before it starts: an interrupt held back meanwhile comes out of `start`.
-        self._watches.append((self._running[-1], watch))
-        self._start(watch, arguments)
+        arguments = self._parsed_for_a_cell(self._expanded(line))
+        execution = self._executions.current()
+        if execution is not None:
+            self._watch(arguments, execution.watches)
 
     def cell_begins(self, info: ExecutionInfo) -> None:
         """Note that a cell runs; for the `pre_run_cell` event."""
-        self._running.append(info)
-        self._count_at_begin = self._shell.execution_count
-        ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
-        if self._every_cell is not None and len(self._running) == 1 and not ours:
-            # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
-            title = _title(info.raw_cell, self._count_at_begin - self._counted_early)
-            harmless(self._every_cell.cell_begins, title, self._rerun())
+        with interrupts_deferred():
+            execution, lost = self._executions.begins(info, self._shell.execution_count)
+            for one in lost:
+                self._end([one], None)
+            is_ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
+            if self._in_every_cell is None and execution.is_outermost and not is_ours:
+                harmless(self._begin_in_every_cell, execution)
 
-    def cell_ends(self, result: ExecutionResult) -> None:
+    def cell_ends(self, result: ExecutionResult | None) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
-        # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch.
-        if not any(info is result.info for info in self._running):
-            return
-        while self._running.pop() is not result.info:
-            pass
-        if not self._running and result.execution_count is not None:
-            self._counted_early = self._count_at_begin - result.execution_count
-        error = result.error_before_exec or result.error_in_exec
-        own = [watch for info, watch in self._watches if info is result.info]
-        self._watches = [pair for pair in self._watches if pair[0] is not result.info]
-        for watch in reversed(own):
-            harmless(watch.stop, error)
-        if self._every_cell is not None and not self._running:
-            harmless(self._every_cell.cell_ends, error, annotate=not own)
-        # The id comes from front ends that have one, and IPython hands it on since 8.8.
-        cell_id = getattr(result.info, "cell_id", None) or ""
-        harmless(self._remember, result.execution_count, cell_id)
+        with interrupts_deferred():
+            # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch.
+            ended = self._executions.ends(result)
+            if ended:
+                self._end(ended, result)
 
     def close(self) -> None:
         """End everything that is watched."""
-        watches, self._watches = self._watches, []
-        for _, watch in watches:
+        for watch in self._executions.watches:
             harmless(watch.stop)
         every_cell, self._every_cell = self._every_cell, None
         if every_cell is not None:
             harmless(every_cell.end)
+
+    def _begin_in_every_cell(self, execution: Execution) -> None:
+        if self._every_cell is None:
+            return
+        self._in_every_cell = execution
+        # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
+        title = _title(execution.info.raw_cell, execution.count - self._counted_early)
+        self._every_cell.cell_begins(title, self._rerun(execution))
+
+    def _end(self, ended: list[Execution], told: ExecutionResult | None) -> None:
+        """End what is watched in a cell, and in those it ran of whose end nobody told."""
+        execution = ended[0]
+        shell = self._shell
+        result = execution.result(told, shell.displayhook.exec_result, shell.last_execution_result)
+        error = _failure(result or told)
+        number = None if result is None else result.execution_count
+        if execution.is_outermost and number is not None:
+            self._counted_early = execution.count - number
+        for watch in reversed([watch for one in ended for watch in one.watches]):
+            harmless(watch.stop, error)
+        if self._in_every_cell in ended:
+            self._in_every_cell = None
+            if self._every_cell is not None:
+                harmless(self._every_cell.cell_ends, error, annotate=not execution.watches)
+        harmless(self._remember, number, execution.cell_id)
 
     def _control(self, arguments: Namespace, words: list[str]) -> None:
         if arguments.action == "on":
@@ -231,13 +237,18 @@ class MemwatchMagics(Magics):
         from hfmem_widget.view.screen import Screen
 
         options = self._options(arguments)
-        previous, self._every_cell = self._every_cell, None
-        if previous is not None:
-            previous.end()
-        with usage_errors():
-            every_cell = EveryCell(options, monitor=shared_monitor(), screen=Screen(self._shell))
-        self._every_cell = every_cell
-        self._keep(arguments, every_cell.session)
+        monitor = shared_monitor()
+        with interrupts_deferred():
+            with usage_errors():
+                # One that cannot begin does not end the one before.
+                monitor.end(monitor.begin(options))
+            previous, self._every_cell = self._every_cell, None
+            if previous is not None:
+                previous.end()
+            with usage_errors():
+                every_cell = EveryCell(options, monitor=monitor, screen=Screen(self._shell))
+            self._every_cell = every_cell
+            self._keep(arguments, every_cell.session)
 
     def _status(self) -> str:
         every_cell = self._every_cell
@@ -258,8 +269,15 @@ class MemwatchMagics(Magics):
         arguments: Namespace = self.memwatch.parser.parse_args(words)
         return arguments
 
+    def _parsed_for_a_cell(self, line: str) -> Namespace:
+        arguments = self._parsed(words_of(line))
+        if arguments.action is not None:
+            message = f"%memwatch {arguments.action} goes on a line of its own, with one % sign"
+            raise UsageError(message)
+        return arguments
+
     def _options(self, arguments: Namespace) -> WatchOptions:
-        check_output(arguments.output)
+        check_output(arguments.output, self._shell)
         with usage_errors():
             return WatchOptions(
                 label=arguments.label,
@@ -276,25 +294,43 @@ class MemwatchMagics(Magics):
                 memory_map=arguments.map,
             )
 
-    def _make_watch(self, arguments: Namespace) -> Watch:
+    def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:
+        """Begin a watch, as one of those that the caller ends."""
+        options = self._options(arguments)
+        try:
+            watch = self._make_watch(options)
+            # Known before it starts: an interrupt held back meanwhile comes out of `start`.
+            watches.append(watch)
+            self._keep(arguments, watch.start(), arguments.label)
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            # A fault of ours must not keep the cell from running.
+            warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
+
+    def _make_watch(self, options: WatchOptions) -> Watch:
+        # Before the imports: they take a while, and on another thread the next cell may begin.
+        execution, number = self._executions.current(), self._cell_number()
         from hfmem_widget.monitor import shared_monitor
         from hfmem_widget.stretch import Watch
         from hfmem_widget.view.screen import Screen
 
         return Watch(
-            self._options(arguments),
+            options,
             monitor=shared_monitor(),
             screen=Screen(self._shell),
             kind="cell",
-            title=f"cell [{self._cell_number()}]",
-            also=self._rerun(arguments.label),
+            title=f"cell [{number}]",
+            also=self._rerun(execution, options.label),
         )
 
-    def _rerun(self, label: str = "") -> tuple[Companion, ...]:
-        """Return what compares the cell that runs with its earlier runs, if it is known again."""
+    def _rerun(self, execution: Execution | None, label: str = "") -> tuple[Companion, ...]:
+        """Return what compares a cell that runs with its earlier runs, if it is known again."""
         from hfmem_widget.companions.rerun import Rerun
 
-        cell_id = (getattr(self._running[-1], "cell_id", None) or "") if self._running else ""
+        cell_id = "" if execution is None else execution.cell_id
         if not label and not cell_id:
             return ()
         return (Rerun(lambda: self._history.runs_of(label, cell_id)),)
@@ -303,13 +339,17 @@ class MemwatchMagics(Magics):
         result: ExecutionResult | None = self._shell.displayhook.exec_result
         return None if result is None else result.execution_count
 
-    def _start(self, watch: Watch, arguments: Namespace) -> None:
+    def _expanded(self, line: str) -> str:
+        """Return the options of a first line with the variables in it, as IPython does for other magics."""
         try:
-            self._keep(arguments, watch.start(), arguments.label)
-        except OptionError as error:
-            raise UsageError(str(error)) from None
-        except Exception as error:  # noqa: BLE001  (a fault of ours must not keep the cell from running)
-            warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
+            # Two frames above is the cell, for names that are not in the user's namespace.
+            expanded: str = self._shell.var_expand(line, 2)
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            message = f"the variables in the first line: {type(error).__name__}: {plain(error)}"
+            raise UsageError(message) from None
+        return expanded
 
     def _keep(self, arguments: Namespace, session: Session, label: str = "") -> None:
         self._history.begins(session, label)
@@ -325,35 +365,22 @@ class MemwatchMagics(Magics):
 
     def _run_as_function(self, line: str, cell: str) -> Any:
         """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
-        arguments = self._parsed(words_of(line))
-        watch = self._make_watch(arguments)
+        arguments = self._parsed_for_a_cell(line)
+        watches: list[Watch] = []
         error: BaseException | None = None
         try:
-            self._start(watch, arguments)
-            return _execute(self._shell, cell)
+            self._watch(arguments, watches)
+            return _execute(self._shell, cell, self._cell_number())
         except BaseException as raised:
             error = raised
             raise
         finally:
-            harmless(watch.stop, error)
-            harmless(self._remember, self._cell_number())
+            with interrupts_deferred():
+                for watch in watches:
+                    harmless(watch.stop, error)
+                harmless(self._remember, self._cell_number())
             # The exception's traceback holds this frame, and the frame would hold the exception.
             error = None
-
-
-def arm_first_line(lines: list[str]) -> list[str]:
-    """Turn the first line of a ``%%memwatch`` cell into a call that arms a watch; an input transformer."""
-    match = _FIRST_LINE.match(lines[0]) if lines else None
-    if match is None or not "".join(lines[1:]).strip():
-        return lines
-    call = f"get_ipython().magics_manager.registry['MemwatchMagics'].arm_cell({match['options'] or ''!r})"
-    inner = _CELL_MAGIC.match(lines[1])
-    if inner is None:
-        return [f"{call}\n", *lines[1:]]
-    # Another cell magic stands below: IPython only looks for one on a cell's first line.
-    body = "".join(lines[2:])
-    below = f"get_ipython().run_cell_magic({inner['name']!r}, {inner['line'] or ''!r}, {body!r})"
-    return [f"{call}; {below}\n"]
 
 
 def register(shell: InteractiveShell, history: History) -> None:
@@ -402,15 +429,28 @@ def _without_options(action: str | None) -> str:
     )
 
 
-def _execute(shell: InteractiveShell, cell: str) -> Any:
+def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:
     """Execute a cell in the user's namespace and return its last expression's value."""
-    tree = ast.parse(shell.transform_cell(cell), filename="<memwatch>")
+    source = shell.transform_cell(cell)
+    # By the shell's own compiler: it has the user's __future__ imports, not ours, and keeps the lines.
+    compiler = shell.compile
+    name = compiler.cache(source, number or 0, raw_code=cell)
+    tree = shell.transform_ast(compiler.ast_parse(source, filename=name))
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<memwatch>", "exec"), shell.user_ns)  # noqa: S102  (the user's own cell)
+    exec(compiler(tree, name, "exec"), shell.user_ns)  # noqa: S102  (the user's own cell)
     if last is None:
         return None
-    expression = compile(ast.Expression(last.value), "<memwatch>", "eval")
+    expression = compiler(ast.Expression(last.value), name, "eval")  # type: ignore[arg-type]  # as `compile`, it takes a tree
     return eval(expression, shell.user_ns)  # noqa: S307  (the user's own cell)
+
+
+def _failure(result: ExecutionResult | None) -> BaseException | None:
+    """Return the error that a cell ended with; without a result it is what keeps IPython from having one."""
+    if result is None:
+        return sys.exc_info()[1]
+    # Both are there where the first could not be shown. An exception may also say that it is false.
+    own = result.error_in_exec
+    return result.error_before_exec if own is None else own
 
 
 def _title(cell: str | None, number: int) -> str:

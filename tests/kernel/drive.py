@@ -133,10 +133,25 @@ class Kernel:
             self.interrupt()
         return self.collect(running, timeout=deadline - time.monotonic())
 
-    def send(self, code: str, *, silent: bool = False) -> Running:
-        """Send a cell and return at once."""
+    def send(self, code: str, *, silent: bool = False, subshell: str = "") -> Running:
+        """Send a cell, to a subshell if wanted, and return at once."""
         first = len(self.published)
-        return Running(self._client.execute(code, silent=silent, allow_stdin=False), first)
+        if not subshell:
+            return Running(self._client.execute(code, silent=silent, allow_stdin=False), first)
+        content = {"code": code, "silent": silent, "allow_stdin": False}
+        message = self._client.session.msg("execute_request", content)
+        message["header"]["subshell_id"] = subshell
+        self._client.shell_channel.send(message)
+        return Running(str(message["header"]["msg_id"]), first)
+
+    def open_subshell(self) -> str:
+        """Return the id of a new subshell, whose cells run beside those of the main shell."""
+        request = self._client.session.msg("create_subshell_request", {})
+        self._client.control_channel.send(request)
+        while True:
+            reply = self._client.control_channel.get_msg(timeout=START_TIMEOUT)
+            if reply["parent_header"].get("msg_id") == request["header"]["msg_id"]:
+                return str(reply["content"]["subshell_id"])
 
     def collect(self, running: Running, *, timeout: float = CELL_TIMEOUT) -> Result:
         """Wait for a cell that was sent."""

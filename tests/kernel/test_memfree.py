@@ -167,7 +167,7 @@ def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
         ("%memfree losses Out[99]", "there is no variable 'Out[99]'"),
         ("%memfree losses[0]", "losses[0] is a part of the variable losses"),
         ("%memfree get_ipython", "there is no variable 'get_ipython'"),
-        ("%memfree torch", "there is no variable 'torch'"),
+        ("%memfree torch", "torch is a module, not a variable"),
         ("%memfree --everything", "unrecognized arguments: --everything"),
     ],
 )

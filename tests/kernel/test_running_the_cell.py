@@ -304,6 +304,35 @@ def test_interrupts_at_fifty_random_instants(watched: Kernel) -> None:
         assert_nothing_left(watched)
 
 
+def test_an_error_that_cannot_be_shown_ends_the_watch(watched: Kernel) -> None:
+    """The card names it, and later cells are watched as ever."""
+    watched.run("class Mute(Exception):\n    def __str__(self): raise ValueError")
+    result = watched.run("%%memwatch -l own\nraise Mute")
+
+    assert result.status == "error"
+    (card,) = cards(result)
+    assert "raised Mute" in card
+    assert_nothing_left(watched)
+    watched.run("%memwatch on")
+    assert len(cards(watched.run("x = 1"))) == 1
+
+
+def test_a_cell_of_a_subshell_has_a_watch_of_its_own(watched: Kernel) -> None:
+    """Of two cells that overlap, the one that began first ends first, each with its card."""
+    subshell = watched.open_subshell()
+    watched.run("import threading, time\nbegan = threading.Event()")
+    first = watched.send("%%memwatch -l first -o session\nbegan.wait(20)")
+    watched.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
+    second = watched.send(
+        "%%memwatch -l second\nbegan.set()\nwhile session.running: time.sleep(0.01)",
+        subshell=subshell,
+    )
+    told = [cards(watched.collect(one)) for one in (first, second)]
+
+    assert [[card.split('"')[1] for card in one] for one in told] == [["first"], ["second"]]
+    assert_nothing_left(watched)
+
+
 def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
     """The interrupt reaches the user once and the card names it."""
     result = watched.run("%%memwatch -o s\nimport time\ntime.sleep(30)", interrupt_after=1.0)

@@ -8,8 +8,11 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
+from hfmem_widget import predicting
+from hfmem_widget.errors import OptionError
 from hfmem_widget.magics import REPORTS, memwatch
 from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.session import Session
 
 HOSTILE = "a\u202e\x1b[31m b"
 
@@ -43,6 +46,32 @@ def test_a_name_that_is_none_is_told_as_plain_text(
     assert str(raised.value) == "--output is the name of a variable, not 'a[31m b'"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "In",
+        "Out",
+        "_",
+        "___",
+        "_i",
+        "_i3",
+        "_3",
+        "_oh",
+        "exit",
+        "open",
+        "get_ipython",
+        "__builtins__",
+    ],
+)
+def test_a_name_of_the_shells_is_not_given_away(magics: MemwatchMagics, name: str) -> None:
+    """The kernel, IPython or every magic would break."""
+    before = magics._shell.user_ns.get(name)
+    with pytest.raises(UsageError, match="is the shell's own"):
+        magics.memwatch(f"on --quiet --output {name}")
+
+    assert magics._shell.user_ns.get(name) is before
+
+
 @pytest.mark.parametrize("line", ["--label x", "off --quiet", "status -i 1", "'off' --output s"])
 def test_what_takes_no_options_says_so(magics: MemwatchMagics, line: str) -> None:
     """Rather than to leave them aside; where they belong is told."""
@@ -57,6 +86,46 @@ def test_options_that_are_refused_leave_every_cell_watched(magics: MemwatchMagic
         magics.memwatch("off --quiet")
 
     assert magics._every_cell is not None
+
+
+def test_what_cannot_be_watched_leaves_every_cell_watched(magics: MemwatchMagics) -> None:
+    """`%memwatch on` of a device that is not there does not end the session before."""
+    magics.memwatch("on --quiet")
+    before = magics._every_cell
+    with pytest.raises(UsageError, match="no device 'nope'"):
+        magics.memwatch("on --quiet --devices nope")
+
+    assert magics._every_cell is before is not None
+    assert before.session.running
+
+
+def test_a_module_is_no_variable_to_let_go(shell: InteractiveShell) -> None:
+    """It is told what it is; a word of the magic's own means what it always means."""
+    shell.run_cell("import json as js, json as cache")
+    memfree = registered(shell, "memfree").memfree
+    for line in ("js", "--variable js", "--variable cache"):
+        with pytest.raises(UsageError, match=r"^\w+ is a module, not a variable, and stays"):
+            memfree(line)
+    memfree("cache --dry-run")
+
+
+@pytest.mark.parametrize("line", ["now --predicted", "peak --predicted", "--predicted"])
+def test_a_prediction_is_of_what_was_watched(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Also where 'now' was asked for, not of a new reading, which has no steps."""
+    asked: list[Session] = []
+
+    def prediction(session: Session, _device: str) -> None:
+        asked.append(session)
+        raise OptionError
+
+    monkeypatch.setattr(predicting, "prediction", prediction)
+    shell.run_cell("%%memwatch --quiet --output session\n1")
+    with pytest.raises(UsageError):
+        registered(shell, "memanatomy").memanatomy(line)
+
+    assert asked == [shell.user_ns["session"]]
 
 
 @pytest.mark.parametrize(

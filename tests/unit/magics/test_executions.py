@@ -1,0 +1,215 @@
+"""Whichever way a cell ends, and whatever runs beside it, its own watch ends with it and no other's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from hfmem_widget.every_cell import EveryCell
+from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.session import Session
+from hfmem_widget.stretch import Watch
+
+WATCHED = "%%memwatch --quiet --output session\n"
+
+
+@pytest.fixture
+def magics(shell: InteractiveShell) -> MemwatchMagics:
+    found: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
+    return found
+
+
+def outcome(shell: InteractiveShell) -> str:
+    session: Session = shell.user_ns["session"]
+    assert not session.running
+    return session.spans[0].outcome
+
+
+def assert_later_cells_are_watched(shell: InteractiveShell) -> None:
+    shell.run_cell("%memwatch on --quiet --output later")
+    shell.run_cell("x = 1")
+    shell.run_cell("x = 2")
+    later: Session = shell.user_ns["later"]
+    assert [span.label for span in later.spans if span.stop is not None] == [
+        "[1] x = 1",
+        "[1] x = 2",
+    ]
+    assert not shared_monitor().polling
+
+
+class Broken(Exception):
+    """Raised by IPython's own code."""
+
+
+def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
+    left = [error] * times
+
+    def showtraceback(*_args: Any, **_kwargs: Any) -> None:
+        if left:
+            raise left.pop()
+
+    return showtraceback
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
+    shell: InteractiveShell,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    times: int,
+) -> None:
+    """With its own error, and later cells are watched as ever."""
+    monkeypatch.setattr(shell, "showtraceback", breaks(error, times))
+    shell.run_cell(f"{WATCHED}1 / 0")
+
+    assert outcome(shell) == "raised ZeroDivisionError"
+    assert_later_cells_are_watched(shell)
+
+
+def test_a_cell_that_ends_without_a_result_ends_its_watch(
+    shell: InteractiveShell, magics: MemwatchMagics
+) -> None:
+    """As ipykernel tells it where an error of a cell that awaits cannot be shown."""
+
+    async def cell() -> None:
+        source = f"{WATCHED}await asyncio.sleep(0)\nraise KeyError"
+        transformed = shell.transform_cell(source)
+        await shell.run_cell_async(source, transformed_cell=transformed)
+
+    shell.user_ns["asyncio"] = asyncio
+    asyncio.run(cell())
+    shell.events.trigger("post_run_cell", None)
+
+    assert outcome(shell) == "raised KeyError"
+    assert_later_cells_are_watched(shell)
+
+
+def test_a_cell_of_whose_end_nobody_tells_ends_when_the_next_begins(
+    shell: InteractiveShell, magics: MemwatchMagics
+) -> None:
+    """An interrupt may keep IPython from telling it at all."""
+    shell.events.unregister("post_run_cell", magics.cell_ends)
+    shell.run_cell(f"{WATCHED}x = 1")
+    shell.events.register("post_run_cell", magics.cell_ends)
+    assert shared_monitor().polling
+
+    assert_later_cells_are_watched(shell)
+    assert outcome(shell) == "done"
+
+
+@pytest.mark.parametrize("inner", ["", "x = 1", "1 / 0", "x = ="])
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_cell_that_another_runs_does_not_end_the_others_watch(
+    shell: InteractiveShell, inner: str, silent: bool
+) -> None:
+    """Nor does an empty one, or one whose events do not come."""
+    shell.user_ns["inner"], shell.user_ns["silent"] = inner, silent
+    shell.run_cell(
+        f"{WATCHED}for _ in range(2):\n    get_ipython().run_cell(inner, silent=silent)\n"
+        "told = session.running"
+    )
+
+    assert shell.user_ns["told"]
+
+
+def test_a_cell_that_a_task_runs_does_not_end_one_that_waits(shell: InteractiveShell) -> None:
+    """The waiting cell is in nobody's stack meanwhile, and is not over."""
+    shell.user_ns["asyncio"] = asyncio
+    shell.run_cell(
+        f"{WATCHED}async def task():\n    get_ipython().run_cell('x = 1')\n"
+        "await asyncio.ensure_future(task())\ntold = session.running"
+    )
+
+    assert shell.user_ns["told"]
+    assert outcome(shell) == "done"
+
+
+def test_cells_of_two_threads_end_each_their_own_watch(shell: InteractiveShell) -> None:
+    """A begins first and ends first, while B still runs: as the cells of a subshell do."""
+    began, ended = threading.Event(), threading.Event()
+    shell.user_ns.update(began=began, ended=ended)
+    cell = "%%memwatch --quiet --output b\nbegan.set()\nended.wait(10)"
+    beside = threading.Thread(target=shell.run_cell, args=(cell,))
+    shell.user_ns["beside"] = beside
+
+    shell.run_cell("%%memwatch --quiet --output a\nbeside.start()\nbegan.wait(10)")
+    a, b = shell.user_ns["a"], shell.user_ns["b"]
+    assert (a.running, b.running) == (False, True)
+    ended.set()
+    beside.join(10)
+
+    assert not b.running
+    assert not shared_monitor().polling
+
+
+def test_a_first_watch_that_begins_slowly_is_its_own_cells(
+    shell: InteractiveShell, magics: MemwatchMagics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its imports run another thread's cell begins."""
+    began, ended = threading.Event(), threading.Event()
+    shell.user_ns.update(began=began, ended=ended)
+    beside = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait(10)",))
+    make = magics._make_watch
+
+    def slowly(*args: Any) -> Watch:
+        beside.start()
+        began.wait(10)
+        return make(*args)
+
+    monkeypatch.setattr(magics, "_make_watch", slowly)
+    shell.run_cell(f"{WATCHED}x = 1")
+
+    assert outcome(shell) == "done"
+    ended.set()
+    beside.join(10)
+
+
+def interrupt_in(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    usual = getattr(owner, name)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def test_an_interrupt_at_the_end_of_a_cell_leaves_nothing_half_done(
+    shell: InteractiveShell, magics: MemwatchMagics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `%memwatch on` too: its watch and its span have ended, and it has its own number."""
+    shell.run_cell("%memwatch on --quiet --output every", store_history=True)
+    with monkeypatch.context() as patched:
+        interrupt_in(patched, Watch, "stop")
+        shell.run_cell(f"{WATCHED}x = 1", store_history=True)
+    shell.run_cell("x = 2", store_history=True)
+
+    every: Session = shell.user_ns["every"]
+    assert all(span.stop is not None for span in every.spans)
+    first, second = magics._history.records
+    assert second.number == (first.number or 0) + 1
+
+
+def test_an_interrupt_at_the_begin_of_a_cell_leaves_nothing_half_done(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell is watched, and has ended when it has."""
+    shell.run_cell("%memwatch on --quiet --output every")
+    with monkeypatch.context() as patched:
+        interrupt_in(patched, EveryCell, "cell_begins")
+        shell.run_cell("x = 1")
+    shell.run_cell("x = 2")
+
+    every: Session = shell.user_ns["every"]
+    assert [span.label for span in every.spans if span.stop is not None] == [
+        "[1] x = 1",
+        "[1] x = 2",
+    ]
