@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from hfmem_widget.faults import harmless
 from hfmem_widget.surrounding import restore, surround
 from hfmem_widget.when_imported import WhenImported
 
@@ -35,27 +36,13 @@ def attach() -> None:
 
 
 def detach() -> None:
-    """Put the original methods back."""
+    """Put the original methods back; what cannot be put back keeps nothing else from it."""
     global _waiting
     waiting, _waiting = _waiting, None
     if waiting is not None:
-        waiting.end()
-    if "hfmem_widget.optimizers" in sys.modules:
-        from hfmem_widget.optimizers import leave_optimizers
-
-        leave_optimizers()
-    if "hfmem_widget.trainer" in sys.modules:
-        from hfmem_widget.trainer import leave_trainers
-
-        leave_trainers()
-    generation = sys.modules.get(GENERATION)
-    if generation is not None:
-        restore(generation.GenerationMixin, "generate")
-    if "hfmem_widget.loading" in sys.modules:
-        from hfmem_widget.loading import leave_loading
-
-        for module in filter(None, map(sys.modules.get, LOADING)):
-            leave_loading(module)
+        harmless(waiting.end)
+    for leave in (_leave_optimizers, _leave_trainers, _leave_generation, _leave_loading):
+        harmless(leave)
 
 
 def _follow_optimizers(_module: ModuleType) -> None:
@@ -64,10 +51,24 @@ def _follow_optimizers(_module: ModuleType) -> None:
     follow_optimizers()
 
 
+def _leave_optimizers() -> None:
+    if "hfmem_widget.optimizers" in sys.modules:
+        from hfmem_widget.optimizers import leave_optimizers
+
+        leave_optimizers()
+
+
 def _follow_trainers(_module: ModuleType) -> None:
     from hfmem_widget.trainer import follow_trainers
 
     follow_trainers()
+
+
+def _leave_trainers() -> None:
+    if "hfmem_widget.trainer" in sys.modules:
+        from hfmem_widget.trainer import leave_trainers
+
+        leave_trainers()
 
 
 def _follow_generation(module: ModuleType) -> None:
@@ -76,7 +77,21 @@ def _follow_generation(module: ModuleType) -> None:
     surround(module.GenerationMixin, "generate", lambda _model: span("generate"))
 
 
+def _leave_generation() -> None:
+    generation = sys.modules.get(GENERATION)
+    if generation is not None:
+        restore(generation.GenerationMixin, "generate")
+
+
 def _follow_loading(module: ModuleType) -> None:
     from hfmem_widget.loading import follow_loading
 
     follow_loading(module)
+
+
+def _leave_loading() -> None:
+    if "hfmem_widget.loading" in sys.modules:
+        from hfmem_widget.loading import leave_loading
+
+        for module in filter(None, map(sys.modules.get, LOADING)):
+            leave_loading(module)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hfmem_widget.monitor import Monitor
 
 OPTIMIZER = "torch.optim.optimizer"
+MODULES = "torch.nn.modules.module"
 
 _handles: list[Any] = []
 
@@ -65,8 +66,9 @@ def _then(action: Callable[[], object]) -> Iterator[None]:
 
 
 def _running_monitor() -> Monitor | None:
+    torch: Any = sys.modules.get("torch")
     # What torch.compile traces must not hold anything of ours.
-    if sys.modules["torch"].compiler.is_compiling():
+    if torch is None or torch.compiler.is_compiling():
         return None
     # Not imported before somebody watches.
     watching: Any = sys.modules.get("hfmem_widget.monitor")
@@ -74,6 +76,8 @@ def _running_monitor() -> Monitor | None:
 
 
 def _owners() -> list[type]:
-    """Return the classes whose `zero_grad` frees gradients."""
-    torch: Any = sys.modules.get("torch")
-    return [] if torch is None else [torch.optim.Optimizer, torch.nn.Module]
+    """Return the classes whose `zero_grad` frees gradients, as far as they are there."""
+    optim: Any = sys.modules.get(OPTIMIZER)
+    modules: Any = sys.modules.get(MODULES)
+    there = getattr(optim, "Optimizer", None), getattr(modules, "Module", None)
+    return [one for one in there if isinstance(one, type)]

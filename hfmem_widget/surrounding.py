@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hfmem_widget.faults import warn
+from hfmem_widget.interrupts import raised_by_handler
 
 Around = Callable[..., AbstractContextManager[object]]
 """Takes the object whose method is called, or all that it is called with."""
@@ -89,6 +90,8 @@ def _context(
         return nullcontext()
     try:
         return around(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001  (a fault of ours must not keep a training from running)
+    except Exception as error:  # a fault of ours must not keep a training from running
+        if raised_by_handler(error):
+            raise
         warn(f"this is not followed ({type(error).__name__}: {error})")
         return nullcontext()

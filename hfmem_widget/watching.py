@@ -45,8 +45,8 @@ def watch(
 ) -> Watch:
     """Watch the memory of a ``with`` block, or of every call of a function it decorates.
 
-    In a notebook the chart and the card stand in the cell's output; elsewhere one line is printed
-    at the end.
+    Coroutine functions and generators may be decorated, too, and are watched until they have ended. In a
+    notebook the chart and the card stand in the cell's output; elsewhere one line is printed at the end.
 
     Parameters
     ----------

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import re
 import sys
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, compress
+from operator import not_
 from typing import Any
 
 from hfmem_widget.holding import Holder, Holders, kernel_roots, scan
+from hfmem_widget.holding.segments import ATOMS
 from hfmem_widget.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import HELD, Finding, Sample, Session, Span
@@ -23,6 +27,9 @@ LEAST_SHARE = 0.01
 
 MOST_SECONDS = 0.3
 MOST_OBJECTS = 300_000
+LONGER_AFTER_AN_ERROR = 5
+"""Times as long where a cell failed: nobody waits for its result, and who holds it is what is asked next."""
+
 MOST_NAMED = 3
 WORTH_NAMING = 0.1
 """Share of what was left behind that a name must hold to be named."""
@@ -85,25 +92,32 @@ class Known:
         Variables, outputs and errors that were not there, or were another object.
     seen : mapping of str to int, optional
         What each path held when somebody looked last; None where nobody has.
+    raised : bool
+        Whether the span ended with an error.
     """
 
     new: Collection[str] = ()
     seen: Mapping[str, int] | None = None
+    raised: bool = False
 
 
 class LeftBehindHolders:
-    """Looks after the span has ended, for 0.3 s at most, and only where much was left."""
+    """Looks after the span has ended, for 0.3 s at most (1.5 after an error), where much was left."""
 
     def __init__(self) -> None:
-        self._names: Mapping[str, int] = {}
+        self._noted = array("q")
+        self._raised = False
 
     def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
         """Note which names there are."""
         del monitor, session, span
-        self._names = _names_now()
+        # What is kept here is held while the cell is measured: eight bytes for each name.
+        self._noted = array("q", map(hash, _names_now()))
 
     def end(self, session: Session, span: Span, error: BaseException | None) -> None:
-        """Nothing was begun that is to be ended."""
+        """Note whether it failed: its error then is the first to be blamed, and the last to be looked at."""
+        del session, span
+        self._raised = error is not None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Name who holds what was left behind, as a finding on the card."""
@@ -116,16 +130,18 @@ class LeftBehindHolders:
         }
         left = [one for one in left_behind(session, span) if one.is_much and one.device not in told]
         if left:
+            longer = LONGER_AFTER_AN_ERROR if self._raised else 1
             found = scan(
                 main_variables(),
                 others=kernel_roots(_shell()),
-                most_objects=MOST_OBJECTS,
-                most_seconds=MOST_SECONDS,
+                most_objects=MOST_OBJECTS * longer,
+                most_seconds=MOST_SECONDS * longer,
             )
-            # An address tells the same object from another, as far as a figure can.
-            new = {name for name, at in _names_now().items() if self._names.get(name) != at}
+            noted = set(self._noted)
+            new = {one[0] for one in list(_names_now()) if hash(one) not in noted}
             for one in left:
-                finding = named(one, found, Known(new, _seen.get(one.device)), span.id)
+                known = Known(new, _seen.get(one.device), raised=self._raised)
+                finding = named(one, found, known, span.id)
                 if finding is not None:
                     session.findings.append(finding)
                 if not found.bound:
@@ -133,14 +149,26 @@ class LeftBehindHolders:
         return {}
 
 
-def _names_now() -> dict[str, int]:
-    """Return the names that a path can begin with, each with the address of its object."""
+def _names_now() -> Iterator[tuple[str, int]]:
+    """Return the names that a path can begin with, each with the address of its object.
+
+    An address tells the same object from another, as far as a figure can. What holds nothing is left out: in
+    a notebook with a hundred thousand names that is most of it.
+    """
     variables = main_variables()
-    names = {name: id(value) for name, value in list(variables.items())}
     outputs = variables.get("Out")
-    if type(outputs) is dict:
-        names |= {f"Out[{number}]": id(value) for number, value in list(outputs.items())}
-    return names | {root.name: id(root.value) for root in kernel_roots(_shell())}
+    numbered = list(_bound(outputs)) if type(outputs) is dict else []
+    return chain(
+        _bound(variables),
+        [(f"Out[{number}]", at) for number, at in numbered],
+        [(root.name, id(root.value)) for root in kernel_roots(_shell())],
+    )
+
+
+def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
+    # In C from end to end: nothing is copied, and no other thread comes in between.
+    holds = map(not_, map(ATOMS.__contains__, map(type, names.values())))
+    return compress(zip(names, map(id, names.values()), strict=False), holds)
 
 
 def _is_told_in_one_line(session: Session, span: Span) -> bool:
@@ -188,7 +216,7 @@ def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Findi
         holding = [(row, row.bytes) for row, size in grown.items() if size is None]
         holding = [(row, size) for row, size in holding if size >= enough]
     if not holding:
-        return _not_found(left, found, span_id)
+        return _not_found(left, found, known, span_id)
     holding = sorted(holding, key=lambda one: -one[1])[:MOST_NAMED]
     evidence = {
         "device": left.device,
@@ -201,14 +229,20 @@ def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Findi
     return Finding("left behind", "info", title, evidence, _advice(holding, found), span_id)
 
 
-def _not_found(left: LeftBehind, found: Holders, span_id: int) -> Finding | None:
+def _not_found(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
     """Return that nobody was found before the search ended early; None where it went to its end."""
     if not found.bound:
         return None
     title = f"{format_bytes(left.bytes)} left behind; who holds it was not found at a glance"
     evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": found.seconds}
-    advice = f"%memholders looks longer ({found.bound})."
-    return Finding("left behind", "info", title, evidence, (advice,), span_id)
+    advice = [f"%memholders looks longer ({found.bound})."]
+    if known.raised:
+        advice.insert(
+            0,
+            "An error keeps the variables of every function that it went through, and the notebook keeps the "
+            "error: %memfree errors lets go of it.",
+        )
+    return Finding("left behind", "info", title, evidence, tuple(advice), span_id)
 
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:

@@ -175,16 +175,6 @@ def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
     return parts
 
 
-def predicted_parts(
-    model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
-) -> Mapping[str, int]:
-    """Return what a model that is being trained should need at the peak of a step, part by part.
-
-    Takes and raises what `forecast_of` does.
-    """
-    return parts_at_the_peak(forecast_of(model, optimizer, counts, device))
-
-
 def _forecast(
     model: Any,
     setting: Setting,

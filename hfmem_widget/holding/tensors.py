@@ -17,20 +17,29 @@ PARTS_OF_MODULE = frozenset({"_parameters", "_buffers", "_modules"})
 
 def unnoticed() -> AbstractContextManager[object]:
     """Return a context in which reading a tensor's attributes runs no ``__torch_function__``."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return nullcontext()
-    context: AbstractContextManager[object] = torch._C.DisableTorchFunction()  # noqa: SLF001  (only there)
-    return context
+    disable = _in_torch("_C.DisableTorchFunction")
+    return nullcontext() if disable is None else disable()
 
 
 def kinds() -> tuple[type, type, type] | None:
     """Return the types of tensors, modules and optimizers; None where torch is not there (yet)."""
-    torch: Any = sys.modules.get("torch")
-    try:
-        return torch.Tensor, torch.nn.Module, torch.optim.Optimizer
-    except AttributeError:
-        return None
+    tensor = _in_torch("Tensor")
+    module = _in_torch("nn.Module")
+    optimizer = _in_torch("optim.Optimizer")
+    return (
+        None
+        if tensor is None or module is None or optimizer is None
+        else (tensor, module, optimizer)
+    )
+
+
+def _in_torch(path: str) -> type | None:
+    """Return a class of torch's; None where what is called torch, such as an empty folder, has none."""
+    found: Any = sys.modules.get("torch")
+    for name in path.split("."):
+        # Past what a module does for names that it does not have, which may raise anything.
+        found = getattr(found, "__dict__", {}).get(name)
+    return found if isinstance(found, type) else None
 
 
 def gradient_of(tensor: Any) -> Any:
@@ -96,10 +105,8 @@ def _saved_by(getter: Any, node: Any) -> Iterator[Any]:
 
 def is_saved(kind: type) -> bool:
     """Tell what autograd, or a checkpoint, wraps a tensor in that it saved."""
-    torch: Any = sys.modules.get("torch")
     # In some versions it is not there.
-    autograd = getattr(getattr(torch, "_C", None), "_autograd", None)
-    return kind is getattr(autograd, "SavedTensor", None)
+    return kind is _in_torch("_C._autograd.SavedTensor")
 
 
 def in_saved(saved: Any) -> Iterator[Any]:

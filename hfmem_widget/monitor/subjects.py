@@ -62,7 +62,7 @@ class Subjects:
     def all(self) -> tuple[list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once."""
         found = map(
-            _unwrapped, itertools.chain(self.named(), _search(dict(self._namespace()).values()))
+            _unwrapped, itertools.chain(self.named(), _search(list(self._namespace().values())))
         )
         each = {id(subject): subject for subject in found}.values()
         return (
@@ -101,10 +101,20 @@ def _search(values: Iterable[object]) -> Iterator[object]:
     Neither a property nor a lazy attribute is touched: only what lies in lists, dicts and the fields of
     objects, such as a Trainer's, an Accelerator's, a pipeline's.
     """
+    kinds = _kinds()
+    if not kinds:
+        return
+    # Of a hundred thousand names most are numbers or text: asked once for each type they cost a tenth.
+    is_scalar: dict[type, bool] = {}
     for value in values:
-        if _is_subject(value):
+        kind = type(value)
+        if kind not in is_scalar:
+            is_scalar[kind] = issubclass(kind, _SCALARS)
+        if is_scalar[kind]:
+            continue
+        if issubclass(kind, kinds):
             yield value
-        elif not issubclass(type(value), _SCALARS):
+        else:
             within = _within(value)
             yield from _subjects_among(within)
             for inner in within:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import ModuleType
 from typing import Any, cast
 
+from hfmem_widget.surrounding import Around, restore, surround
 from hfmem_widget.training.batch import shape_of
+
+SCRIPTING = "torch.jit._recursive"
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
+
+_surrounded: Counter[tuple[type | ModuleType, str]] = Counter()
+"""What copies, writes or scripts modules that have hooks of ours, and how many have."""
 
 
 class ModelHooks:
     """Calls `before(counts)` and `after(error)` around every forward pass of one module, until removed.
 
     A module that ``module.compile()`` has compiled in place gets no hooks: they would be traced, could say
-    nothing, and would have it compiled anew.
+    nothing, and would have it compiled anew. Who copies, pickles or scripts a module sees none of them.
 
     Parameters
     ----------
@@ -35,7 +46,9 @@ class ModelHooks:
         after: Callable[[Exception | None], None],
     ) -> None:
         self._handles: list[Any] = []
+        self._surrounded: list[tuple[type | ModuleType, str]] = []
         if getattr(module, "_compiled_call_impl", None) is None:
+            self._hide_from_copies(module)
             self._handles = [
                 module.register_forward_pre_hook(_Before(before), with_kwargs=True),
                 module.register_forward_hook(_After(after), always_call=True),
@@ -46,10 +59,30 @@ class ModelHooks:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        surrounded, self._surrounded = self._surrounded, []
+        for one in surrounded:
+            _surrounded[one] -= 1
+            if not _surrounded[one]:
+                del _surrounded[one]
+                restore(*one)
+
+    def _hide_from_copies(self, module: object) -> None:
+        for kind in type(module).__mro__[:-1]:
+            if "__getstate__" in vars(kind):
+                self._surround(kind, "__getstate__", _hidden)
+                break
+        scripting = sys.modules.get(SCRIPTING)
+        if scripting is not None:
+            self._surround(scripting, "create_script_module", _hidden_within)
+
+    def _surround(self, owner: type | ModuleType, name: str, around: Around) -> None:
+        surround(owner, name, around)
+        _surrounded[owner, name] += 1
+        self._surrounded.append((owner, name))
 
 
 class _Hook:
-    """A hook whose copies do nothing: of a module copied to average weights, or written to a file."""
+    """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # Takes a hook's three arguments and returns None, and is there for whoever loads the file without us.
@@ -76,6 +109,33 @@ class _After(_Hook):
             # Where the pass raised, torch calls from the clause that caught it, without a result.
             error = sys.exception() if result is None else None
             self._after(error if isinstance(error, Exception) else None)
+
+
+@contextmanager
+def _hidden(module: object) -> Iterator[None]:
+    """Have a module be as it was without our hooks, for whoever takes its fields as they are."""
+    fields = vars(module)
+    usual = {name: fields[name] for name in _HOOKS if name in fields}
+    ours = {key for hooks in usual.values() for key, one in hooks.items() if isinstance(one, _Hook)}
+    if not ours:
+        yield
+        return
+    usual |= {name: fields[name] for name in _ABOUT_HOOKS if name in fields}
+    try:
+        for name, hooks in usual.items():
+            fields[name] = type(hooks)((key, one) for key, one in hooks.items() if key not in ours)
+        yield
+    finally:
+        # The very same ones: who takes a hook off again knows them.
+        fields.update(usual)
+
+
+@contextmanager
+def _hidden_within(module: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in module.modules():
+            stack.enter_context(_hidden(one))
+        yield
 
 
 def _is_compiling() -> Callable[[], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tracemalloc
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -275,6 +276,47 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.title.endswith(", of which 80.0 MiB is held by losses[0]")
     assert references_after == references
     assert seen == {"cpu": {"tensors losses[#]": 80 * 2**20}}
+
+
+def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies there while the cell is measured: a hundred thousand numbers by name are not the cell's."""
+    module = SimpleNamespace(**{f"v{number}": number for number in range(100_000)})
+    vars(module).update({f"kept{number}": [] for number in range(1000)})
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    stage = Stage("run", gpus=0)
+    companion = LeftBehindHolders()
+    with stage.span("cell", "run") as span:
+        tracemalloc.start()
+        try:
+            companion.begin(NO_MONITOR, stage.session, span)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert kept < 32 * 1024
+
+
+def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it named before: a number, another object, or nothing."""
+    names: list[set[str]] = []
+    monkeypatch.setattr(
+        left_behind, "named", lambda _left, _found, known, _span: names.append(set(known.new))
+    )
+    monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(left_behind, "scan", lambda *_, **__: Holders((), seconds=0.1, objects=1))
+    before = [1], [2]
+    module = SimpleNamespace(number=1, other=before[0], same=before[1], Out={1: before[1]})
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    stage = Stage("run", gpus=0)
+    companion = LeftBehindHolders()
+    with stage.span("cell", "run") as span:
+        companion.begin(NO_MONITOR, stage.session, span)
+        module.number, module.other, module.fresh = [3], [4], [5]
+        module.Out[2] = [6]
+        stage.hold({"cpu": 0.4 * GIB}, 2.0)
+    companion.report(stage.finish(), stage.session.span(span.id))
+
+    assert names == [{"number", "other", "fresh", "Out[2]"}]
 
 
 def test_what_one_error_keeps_is_told_as_one() -> None:

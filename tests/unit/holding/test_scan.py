@@ -257,3 +257,19 @@ def test_a_long_way_through_calls_is_told_by_both_of_its_ends() -> None:
         one.startswith("error → test_") and one.endswith(" → … → at_depth() → kept")
         for one in paths
     )
+
+
+def lazy(name: str) -> object:
+    raise ImportError(name)
+
+
+@pytest.mark.parametrize("fields", [{}, {"__getattr__": lazy}, {"nn": None}])
+def test_what_is_only_called_torch_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """An empty folder or a file beside the notebook: there are no tensors then, and nothing is raised."""
+    namesake = ModuleType("torch")
+    vars(namesake).update(fields)
+    monkeypatch.setitem(sys.modules, "torch", namesake)
+
+    assert scan({"values": [[1], object()]}).rows == ()

@@ -152,5 +152,19 @@ def test_large_variables_are_not_gone_through(monkeypatch: pytest.MonkeyPatch) -
     large = dict.fromkeys(range(100_000), 0)
 
     assert Subjects(lambda: {"texts": texts, "large": large}).all() == ([], [])
-    assert len(asked) == 2
+    assert asked == []
     assert lengths == [256] * (1 + 256 + 1)
+
+
+def test_what_a_model_is_is_asked_once_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each name: a notebook may have a hundred thousand numbers."""
+    asked: list[bool] = []
+    kinds = module._kinds
+
+    def counted() -> tuple[type, ...]:
+        asked.append(True)
+        return kinds()
+
+    monkeypatch.setattr(module, "_kinds", counted)
+    assert Subjects(lambda: {f"v{number}": number for number in range(1000)}).all() == ([], [])
+    assert len(asked) == 1

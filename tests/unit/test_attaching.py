@@ -1,0 +1,87 @@
+"""Leaving everything alone again is done to the end, whatever fails on the way."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from hfmem_widget import attaching, optimizers
+
+
+@pytest.fixture
+def mixin(monkeypatch: pytest.MonkeyPatch) -> type:
+    """Return what stands for transformers' class that generates."""
+    generation = ModuleType(attaching.GENERATION)
+    mixin = type("GenerationMixin", (), {"generate": lambda _self: 1})
+    vars(generation)["GenerationMixin"] = mixin
+    monkeypatch.setitem(sys.modules, attaching.GENERATION, generation)
+    return mixin
+
+
+def loaded_in(shell: Any) -> set[str]:
+    loaded: set[str] = shell.extension_manager.loaded
+    return loaded
+
+
+def test_what_cannot_be_put_back_keeps_nothing_else_from_it(
+    mixin: type, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fault with the optimizers is one line, and `generate` is the original all the same."""
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    attaching.detach()
+    original = vars(mixin)["generate"]
+    attaching.attach()
+    assert vars(mixin)["generate"] is not original
+    with monkeypatch.context() as patched:
+        patched.setattr(optimizers, "leave_optimizers", broken)
+        attaching.detach()
+    attaching.detach()
+
+    assert vars(mixin)["generate"] is original
+    assert capsys.readouterr().err.count("broken") == 1
+
+
+@pytest.mark.parametrize("torch", [None, ModuleType("torch")], ids=["None", "an empty folder"])
+def test_it_is_unloaded_where_something_else_is_called_torch(
+    torch: ModuleType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPython takes it for unloaded, so that it can be loaded again."""
+    shell = InteractiveShell.instance()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, "torch", torch)
+            for _ in range(2):
+                shell.run_cell("%load_ext hfmem_widget").raise_error()
+                assert shell.find_cell_magic("memwatch") is not None
+                shell.run_cell("%unload_ext hfmem_widget").raise_error()
+                assert "hfmem_widget" not in loaded_in(shell)
+    finally:
+        InteractiveShell.clear_instance()
+
+
+def test_an_unloading_that_fails_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """IPython takes an extension whose unloading raises for one that is still loaded."""
+
+    def broken(_shell: object) -> None:
+        raise RuntimeError("broken")
+
+    shell = InteractiveShell.instance()
+    try:
+        shell.run_cell("%load_ext hfmem_widget").raise_error()
+        with monkeypatch.context() as patched:
+            patched.setattr("hfmem_widget.magics.unregister", broken)
+            shell.run_cell("%unload_ext hfmem_widget").raise_error()
+        assert "hfmem_widget" not in loaded_in(shell)
+        assert capsys.readouterr().err.count("broken") == 1
+        shell.run_cell("%reload_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
+    finally:
+        InteractiveShell.clear_instance()
