@@ -16,7 +16,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from hfmem_widget.faults import harmless, warn
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import Monitor, outcome_of, running_monitor
 from hfmem_widget.session import Session
@@ -175,7 +175,9 @@ class Load:
         try:
             with interrupts_deferred():
                 action(*args)
-        except Exception as error:  # noqa: BLE001  (a fault of ours must not keep a model from loading)
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
             self._gave_up = True
             if self._session.running:
                 warn(f"this load is followed no further ({type(error).__name__}: {error})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -173,6 +173,19 @@ class Watch(Decorates):
         _traceback: TracebackType | None,
     ) -> None:
         self.stop(failure(error))
+
+
+def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
+    """Yield the watches at whose `__exit__` an error came before its first line was run.
+
+    An interrupt that comes during a long operation at the end of a block is only raised there.
+    """
+    traceback = None if error is None else error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code is Watch.__exit__.__code__:
+            yield frame.f_locals["self"]
+        traceback = traceback.tb_next
 
 
 def running_shell() -> Any:

@@ -209,7 +209,8 @@ class MemwatchMagics(Magics):
         number = None if result is None else result.execution_count
         if execution.is_outermost and number is not None:
             self._counted_early = execution.count - number
-        for watch in reversed([watch for one in ended for watch in one.watches]):
+        own = [watch for one in ended for watch in one.watches]
+        for watch in (*_kept_from_ending(error), *reversed(own)):
             harmless(watch.stop, error)
         if self._in_every_cell in ended:
             self._in_every_cell = None
@@ -451,6 +452,12 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
     # Both are there where the first could not be shown. An exception may also say that it is false.
     own = result.error_in_exec
     return result.error_before_exec if own is None else own
+
+
+def _kept_from_ending(error: BaseException | None) -> list[Watch]:
+    # Where nobody has watched yet, there is nothing to import, and nothing to end.
+    stretch: Any = sys.modules.get("hfmem_widget.stretch")
+    return [] if stretch is None else list(stretch.kept_from_ending(error))
 
 
 def _title(cell: str | None, number: int) -> str:

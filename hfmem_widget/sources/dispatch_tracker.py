@@ -21,6 +21,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from hfmem_widget.faults import warn
+from hfmem_widget.interrupts import raised_by_handler
 from hfmem_widget.sources import operator_mode
 from hfmem_widget.sources.as_snapshot import LiveBlock, Stack, as_snapshot
 from hfmem_widget.sources.event_ring import ACTIONS, EventRing
@@ -177,6 +178,8 @@ class OperatorTracker:
         self._seconds += time.thread_time() - began
 
     def _give_up(self, error: Exception) -> None:
+        if raised_by_handler(error):
+            raise error
         self._following = False
         warn(f"stacks are followed no longer ({type(error).__name__}: {error})")
 

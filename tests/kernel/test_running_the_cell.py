@@ -333,6 +333,19 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(watched: Kernel) -> None:
     assert_nothing_left(watched)
 
 
+def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(watched: Kernel) -> None:
+    """What is raised only where `with watch()` is about to end leaves neither watch nor poller behind."""
+    watched.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(4000, 4000)")
+    watched.run("with hfmem_widget.watch(quiet=True): pass")
+    result = watched.run(
+        "with hfmem_widget.watch(quiet=True) as session:\n    b = a @ a", interrupt_after=0.2
+    )
+    ended = watched.run("print(session.running, session.spans[0].outcome)").text()
+
+    assert result.status == "error"
+    assert ended == "False interrupted\n"
+
+
 def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
     """The interrupt reaches the user once and the card names it."""
     result = watched.run("%%memwatch -o s\nimport time\ntime.sleep(30)", interrupt_after=1.0)

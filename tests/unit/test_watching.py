@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import weakref
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor import running_monitor
+from hfmem_widget.stretch import Watch, kept_from_ending
 from hfmem_widget.watching import read_once
 
 
@@ -218,3 +220,19 @@ assert shared_monitor().current is None
     )
 
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_watch_that_was_kept_from_ending_is_found_by_its_error() -> None:
+    """An interrupt that comes as `__exit__` begins carries the watch in its traceback."""
+    watch = hfmem_widget.watch(quiet=True)
+    with watch:
+        pass
+    with pytest.raises(KeyboardInterrupt) as caught, mock.patch.object(Watch, "stop", _interrupt):
+        watch.__exit__(None, None, None)
+
+    assert list(kept_from_ending(caught.value)) == [watch]
+    assert list(kept_from_ending(ValueError())) == []
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
