@@ -56,8 +56,9 @@ class Gpu:
         Takes a sentence for the user.
     reserved : callable
         Takes the device's UUID and returns the bytes that this process' allocator has of it now.
-    clock : callable
-        Monotonic seconds, by which a look is timed.
+    cpu : callable
+        CPU seconds of the calling thread, by which a look is timed. Not seconds that pass: a thread that comes
+        back from the driver waits up to 5 ms for the interpreter wherever the user's code is busy.
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class Gpu:
         note: Callable[[str], None],
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
-        clock: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self.handle = handle
         self.label = label
@@ -92,7 +93,7 @@ class Gpu:
         self._pids = pids
         self._note = note
         self._reserved = reserved
-        self._clock = clock
+        self._cpu = cpu
         self._context = NOT_AVAILABLE
         self._knows_v2 = True
         self._busy = NOT_AVAILABLE
@@ -115,10 +116,10 @@ class Gpu:
             self._take(error)
         # CUDA loads its libraries piece by piece: what they took is known when the use has changed.
         if now >= self._list_due or (abs(used - self._used_then) > 0 and now >= self._change_due):
-            started = self._clock()
+            started = self._cpu()
             self._share_out(used)
             self._list_due = now + UNCHANGED_INTERVAL
-            self._change_due = now + (self._clock() - started) / LOOKING_SHARE
+            self._change_due = now + (self._cpu() - started) / LOOKING_SHARE
             self._used_then = used
         if now >= self._busy_due:
             self._busy = self._unless_missing(self._utilization)

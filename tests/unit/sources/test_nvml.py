@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import time
 from itertools import count
 from pathlib import Path
 
@@ -269,12 +271,17 @@ def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> 
     assert watched(0.5)["cuda:0/context"] == 1300 * MIB
 
 
+def test_a_look_is_timed_by_the_cpu_it_takes() -> None:
+    """Waiting for the interpreter beside busy Python code, up to 5 ms a call, is not what a look costs."""
+    assert inspect.signature(Gpu).parameters["cpu"].default is time.thread_time
+
+
 def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
     """Where a look takes 5 ms, there is half a second before the next, however often the use changes."""
     gpu, times = FakeGpu(), count(0.0, 0.005)
     fake = FakeNvml([gpu])
     fake.nvmlInit()
-    one = Gpu(fake, gpu, "cuda:0", process_ids(proc), print, clock=lambda: next(times))
+    one = Gpu(fake, gpu, "cuda:0", process_ids(proc), print, cpu=lambda: next(times))
     for tick in range(11):
         gpu.used = (tick + 1) * MIB
         one.read(tick / 10)
