@@ -57,8 +57,8 @@ class Gpu:
     reserved : callable
         Takes the device's UUID and returns the bytes that this process' allocator has of it now.
     cpu : callable
-        CPU seconds of the calling thread, by which a look is timed. Not seconds that pass: a thread that comes
-        back from the driver waits up to 5 ms for the interpreter wherever the user's code is busy.
+        CPU seconds of the calling thread, by which a look is timed. Not seconds that pass: a thread that
+        comes back from the driver waits up to 5 ms for the interpreter where the user's code is busy.
 
     Attributes
     ----------
