@@ -10,6 +10,7 @@ from hfmem_widget.session import Anatomy
 from hfmem_widget.units import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_table import moment_text
+from hfmem_widget.view.root import drawing
 from hfmem_widget.view.scene import CAPACITY_FROM
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("context") + 1]
@@ -79,7 +80,7 @@ def _bar(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
         f"{anatomy.device.key} {moment_text(anatomy)}: allocated {format_bytes(anatomy.allocated)}"
     )
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return (
+    return drawing(
         f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{_HEIGHT}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px">{"".join(shapes)}</svg>'
     )

@@ -13,7 +13,7 @@ from hfmem_widget.view.comparison_scene import (
     Drawn,
 )
 from hfmem_widget.view.comparison_text import part_label
-from hfmem_widget.view.root import CHART
+from hfmem_widget.view.root import CHART, drawing
 
 _WIDTH = 1000
 """Units across the stretched part; text stands outside of it and keeps its size."""
@@ -39,12 +39,15 @@ def _lines(scene: ComparisonScene) -> str:
     said = for_html(f"{scene.what}: {', '.join(cell.name for cell, _ in drawn)}")
     height = _HEIGHT + _FOOT
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
+    chart = drawing(
+        f'<svg role="img" aria-label="{said}" width="100%" height="{height}" '
+        f'style="display:block;width:100%;height:{height}px;overflow:visible;font-size:11px" '
+        f'fill="currentColor"><title>{said}</title>{inside}</svg>'
+    )
     return (
         f'<div style="opacity:.8;margin:2px 4px 4px">{for_html(scene.what)}</div>'
         f'<div style="padding:2px 20px 0 {_GUTTER}px">'
-        f'<svg role="img" aria-label="{said}" width="100%" height="{height}" '
-        f'style="display:block;width:100%;height:{height}px;overflow:visible" fill="currentColor">'
-        f"<title>{said}</title>{inside}</svg></div>"
+        f"{chart}</div>"
     )
 
 
@@ -118,13 +121,15 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
             f"<title>{part_label(name) if name else 'allocated'}</title></rect>"
         )
         left += width
+    bar = drawing(
+        f'<svg width="100%" height="{_BAR}" aria-hidden="true" '
+        f'style="display:block;width:100%;height:{_BAR}px;max-width:none">{"".join(boxes)}</svg>'
+    )
     return (
         '<div style="margin:5px 4px 0"><svg width="22" height="8" aria-hidden="true" '
         f'style="width:22px;height:8px"><path d="M0 4H22" stroke="{cell.colour}" stroke-width="2"{dashes}/>'
         f'</svg> <strong style="overflow-wrap:anywhere">{for_html(cell.name)}</strong> '
-        f'<span style="white-space:nowrap">{for_html(cell.peak)}</span>'
-        f'<svg width="100%" height="{_BAR}" aria-hidden="true" '
-        f'style="display:block;width:100%;height:{_BAR}px;max-width:none">{"".join(boxes)}</svg></div>'
+        f'<span style="white-space:nowrap">{for_html(cell.peak)}</span>{bar}</div>'
     )
 
 

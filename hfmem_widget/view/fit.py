@@ -8,7 +8,7 @@ from hfmem_widget.forecast.model import Fit, Forecast, ForecastPart, Setting, Ve
 from hfmem_widget.labels import for_html, plain
 from hfmem_widget.units import format_bytes, format_count
 from hfmem_widget.view import palette
-from hfmem_widget.view.root import FRAMED
+from hfmem_widget.view.root import FRAMED, drawing
 
 TIMES = "\u00d7"
 UNBROKEN = "\u00a0"
@@ -162,7 +162,7 @@ def _bar(forecast: Forecast) -> str:
         left += share
     said = f"allocated at the peak: {format_bytes(forecast.total)}"
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return (
+    return drawing(
         f'<svg role="img" aria-label="{said}" width="100%" height="{_HEIGHT}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:9px 0 0">{"".join(shapes)}</svg>'
     )

@@ -11,6 +11,7 @@ from hfmem_widget.labels import for_html
 from hfmem_widget.units import format_bytes, format_count
 from hfmem_widget.view import palette
 from hfmem_widget.view.memory_map_rows import WIDTH, Bar, Layout, layout
+from hfmem_widget.view.root import drawing
 
 HEIGHT = 13
 STEP = 17
@@ -49,9 +50,9 @@ def _place_html(
         else ""
     )
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return (
-        f'{heading}<svg role="img" aria-label="{for_html(said)}" viewBox="0 0 {WIDTH} {height}" '
-        f'preserveAspectRatio="none" width="100%" height="{height}" '
+    return heading + drawing(
+        f'<svg role="img" aria-label="{for_html(said)}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="none" '
         f'style="display:block;width:100%;height:{height}px">{shapes}</svg>'
     )
 

@@ -8,6 +8,7 @@ from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.labels import for_html
 from hfmem_widget.session import Part
 from hfmem_widget.view import palette
+from hfmem_widget.view.root import drawing
 
 OF_THE_PROCESS = tuple(LABELS)[: tuple(LABELS).index("cache") + 1]
 """What counts against a limit on this process: all that PyTorch has reserved."""
@@ -50,11 +51,12 @@ def bar_html(incident: Incident) -> str:
     )
     said = f"{_whose(incident)}: {size_text(taken)} taken of {size_text(there_is)}"
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return (
+    bar = drawing(
         f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{_HEIGHT}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;background:{palette.PARTS["free"]}">'
-        f"{''.join(shapes)}</svg>{_scale(incident, there_is, asked, overshoots=full > there_is)}"
+        f"{''.join(shapes)}</svg>"
     )
+    return bar + _scale(incident, there_is, asked, overshoots=full > there_is)
 
 
 def _capacity(incident: Incident) -> float:

@@ -29,3 +29,12 @@ FRAMED = root(
 )
 
 CHART = root(f"max-width:860px;font:11px/1.5 sans-serif;{LETTERS}")
+
+
+def drawing(svg: str) -> str:
+    """Return a drawing whose only words are its tips.
+
+    JupyterLab takes the drawings out of a notebook that it does not trust, and leaves their words: without a
+    size they are not seen.
+    """
+    return f'<div style="font-size:0">{svg}</div>'

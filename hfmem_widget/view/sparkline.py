@@ -20,7 +20,7 @@ from hfmem_widget.view.guide_svg import (
     marks,
 )
 from hfmem_widget.view.layers import layers_of
-from hfmem_widget.view.root import CHART
+from hfmem_widget.view.root import CHART, drawing
 from hfmem_widget.view.scene import Line, Scene, build_scene
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
@@ -82,10 +82,10 @@ def _svg(scene: Scene, height: int, inside: str) -> str:
     lines = [one for one in scene.guides if one.kind != "oom"]
     said += "".join(f", {one.label}" for one in (*lines, *scene.marks[-1:]))
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return (
+    return drawing(
         f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{height}" '
-        f'style="display:block;width:100%;height:{height}px;overflow:visible" fill="currentColor">'
-        f"<title>{for_html(said)}</title>{inside}</svg>"
+        f'style="display:block;width:100%;height:{height}px;overflow:visible;font-size:11px" '
+        f'fill="currentColor"><title>{for_html(said)}</title>{inside}</svg>'
     )
 
 

@@ -274,3 +274,43 @@ def test_whatever_makes_html_begins_with_what_is_no_formula() -> None:
         one for one in found if "hfmem_widget.view.root" not in makers[drawn_by.get(one, one)]
     }
     assert not without
+
+
+class WithoutDrawings(HTMLParser):
+    """What JupyterLab shows of a notebook that it does not trust: no drawing, but the words in it."""
+
+    DRAWN = ("svg", "g", "rect", "path", "line", "circle", "text", "title")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[tuple[str, str]] = []
+        self.left: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append((tag, dict(attrs).get("style") or ""))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Leave out what has no end, and so no text."""
+
+    def handle_endtag(self, tag: str) -> None:
+        del tag
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        is_drawn = any(tag in self.DRAWN for tag, _ in self.open)
+        if is_drawn and data.strip() and not any(style == "font-size:0" for _, style in self.open):
+            self.left.append(data)
+
+
+def test_where_drawings_are_taken_out_their_words_are_not_seen() -> None:
+    """An untrusted notebook has no bar, and no line of all that the bar's tips said, run together."""
+    cases = [case.incident for case in CASES[:3]]
+    bundles = sinks("model")
+    for one in cases:
+        told = diagnose(one)
+        bundles.append(dict(out_of_memory_bundle(one, told, advise(one, told), earlier=0)))
+    for bundle in bundles:
+        if PLOTLY_MIME not in bundle:
+            reader = WithoutDrawings()
+            reader.feed(bundle["text/html"])
+            assert reader.left == []
