@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, cast
 
 from hfmem_widget.errors import OptionError
@@ -126,10 +127,17 @@ def _variable(name: str, shell: Any) -> Sequence[Slot]:
     namespace = namespace_of(shell)
     there = {root.name for root in variables(namespace) if root.rank is not Rank.OUTPUT}
     if name not in there:
-        raise OptionError(_not_found(name, sorted(there), shell))
+        is_module = issubclass(type(namespace.get(name)), ModuleType)
+        raise OptionError(
+            _no_variable(name) if is_module else _not_found(name, sorted(there), shell)
+        )
     slots = [Slot(name, cast("dict[Any, Any]", namespace), name)]
     hidden = getattr(shell, "user_ns_hidden", {})
     return [*slots, *([Slot(name, hidden, name)] if name in hidden else [])]
+
+
+def _no_variable(name: str) -> str:
+    return f"{plain(name)} is a module, not a variable, and stays as it is"
 
 
 def _not_found(name: str, there: Sequence[str], shell: Any) -> str:

@@ -7,6 +7,7 @@ import sys
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.attaching import attach, detach
+from hfmem_widget.faults import harmless
 from hfmem_widget.history import History
 from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
@@ -44,10 +45,11 @@ def unregister(shell: InteractiveShell) -> None:
     """Take all of it back, the poller and the allocator's wrapped entry points included."""
     if "MemwatchMagics" not in shell.magics_manager.registry:
         return
-    memwatch.unregister(shell)
+    # Each by itself: a fault in one must not leave the poller or the allocator's wrappers behind.
+    harmless(memwatch.unregister, shell)
     for report in REPORTS:
-        remove(report, shell)
-    detach()
+        harmless(remove, report, shell)
+    harmless(detach)
     monitor = sys.modules.get("hfmem_widget.monitor")
     if monitor is not None:
         said = monitor.release_monitor()

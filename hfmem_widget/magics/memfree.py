@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
-from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
 from hfmem_widget.magics.usage import usage_errors
 
@@ -80,14 +76,10 @@ class MemfreeMagics(ReportMagics):
         """
         arguments = self.parse(line)
         from hfmem_widget.freeing import release
-        from hfmem_widget.freeing.request import WORDS, asked
+        from hfmem_widget.freeing.request import asked
         from hfmem_widget.view.freeing import release_bundle
         from hfmem_widget.view.screen import Screen
 
-        for name in {*arguments.what}.difference(WORDS).union(arguments.variable):
-            if issubclass(type(self._shell.user_ns.get(name)), ModuleType):
-                message = f"{plain(name)} is a module, not a variable, and stays as it is"
-                raise UsageError(message)
         with usage_errors():
             request = asked(
                 arguments.what,

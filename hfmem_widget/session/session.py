@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 MAY_COME = frozenset({*ROLES, *HELD})
 """The metrics that any device may yet have a series for."""
+
+DEVICE_KEY = re.compile(r"cuda:\d+|cpu")
 
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
@@ -181,13 +184,13 @@ class Session:
     def latest(self, key: str) -> float:
         """Return the newest value of a series, such as ``"cuda:0/allocated"``, in bytes.
 
-        NaN where it is not available, also where a device has no such series yet: a GPU has nothing allocated
-        before CUDA is initialised.
+        NaN where it is not available, also where it may still come: a GPU has nothing allocated before CUDA
+        is initialised, and while the session runs the driver may not have named its devices yet.
 
         Raises
         ------
         OptionError
-            If there is no such series; the message says what there is.
+            If there cannot be such a series; the message says what there is.
         """
         self._check_series(key)
         return self.value(self._latest, key)
@@ -201,7 +204,7 @@ class Session:
         Raises
         ------
         OptionError
-            If there is no such series, as for `latest`; the message says what there is.
+            If there cannot be such a series, as for `latest`; the message says what there is.
         """
         self._check_series(key)
         with self._lock:
@@ -431,6 +434,8 @@ class Session:
         device, _, metric = key.partition("/")
         metrics = [one.metric for one in self.series if one.device == device]
         if device not in {one.key for one in self.devices}:
+            if self.running and DEVICE_KEY.fullmatch(device) and metric in MAY_COME:
+                return
             there = f"device {plain(device)!r}", [one.key for one in self.devices]
         elif metric not in MAY_COME:
             there = f"{plain(metric)!r} of {device}", metrics

@@ -88,9 +88,10 @@ def test_a_cell_ends_while_the_driver_hangs(run_script: RunScript) -> None:
         "import hfmem_widget, math\n"
         "with hfmem_widget.watch('hung', interval=0.01, quiet=True) as session:\n"
         "    data = bytearray(50_000_000)\n"
+        "    used = session.latest('cuda:0/device_used')\n"
         "span = session.spans[0]\n"
         "print(session.value(span.after, 'cpu/allocated') > session.value(span.before, 'cpu/allocated'),\n"
-        "      math.isnan(session.latest('cuda:0/device_used')))",
+        "      math.isnan(used))",
         timeout=15,
         NVML_STUB_SLEEP_MS="30000",
     )

@@ -85,3 +85,25 @@ def test_an_unloading_that_fails_is_one_line(
         shell.run_cell("%reload_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
     finally:
         InteractiveShell.clear_instance()
+
+
+def test_a_fault_in_a_part_of_the_unloading_keeps_nothing_else_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other magics and what surrounds the libraries are taken away all the same."""
+
+    def broken(_shell: object) -> None:
+        raise RuntimeError("broken")
+
+    shell = InteractiveShell.instance()
+    try:
+        shell.run_cell("%load_ext hfmem_widget").raise_error()
+        with monkeypatch.context() as patched:
+            patched.setattr("hfmem_widget.magics.memwatch.unregister", broken)
+            shell.run_cell("%unload_ext hfmem_widget").raise_error()
+        assert shell.find_line_magic("memfree") is None
+        assert capsys.readouterr().err.count("broken") == 1
+        shell.run_cell("%load_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
+        assert shell.find_line_magic("memwatch") is None
+    finally:
+        InteractiveShell.clear_instance()

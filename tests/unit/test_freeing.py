@@ -109,6 +109,15 @@ def test_what_is_not_there_is_an_error_and_nothing_goes(
     assert set(main) == {"losses", "errors"}
 
 
+def test_a_module_is_told_for_what_it_is(main: dict[str, Any]) -> None:
+    """It is no variable to let go, and stays."""
+    main["js"] = sys
+    with pytest.raises(OptionError, match=r"^js is a module, not a variable, and stays as it is$"):
+        hfmem_widget.free("js")
+
+    assert main["js"] is sys
+
+
 def test_the_last_error_goes_with_the_variables_it_went_through(main: dict[str, Any]) -> None:
     """Wherever Python keeps it: the same as after an error at an interactive prompt."""
 

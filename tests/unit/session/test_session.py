@@ -52,16 +52,35 @@ def test_a_series_that_cannot_be_is_an_error_that_says_what_there_is(
     session: Session, key: str, says: str
 ) -> None:
     """A slip would else read as "not available"."""
+    session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
         with pytest.raises(OptionError) as raised:
             ask(key)
         assert str(raised.value) == f"this session has {says}"
 
 
+@pytest.mark.parametrize("key", ["cuda:1/device_used", "cpu/allocated"])
+def test_while_a_session_runs_a_device_may_still_come(key: str) -> None:
+    """A driver that takes its time names its devices late: until the end that is no slip."""
+    session = Session()
+
+    assert math.isnan(session.latest(key))
+    assert math.isnan(session.peak(key))
+
+
+@pytest.mark.parametrize("key", ["cuda:1/alocated", "cuda/allocated", "gpu:0/allocated"])
+def test_a_slip_is_an_error_while_the_session_runs(session: Session, key: str) -> None:
+    """What no device is called, and no series, cannot come."""
+    with pytest.raises(OptionError):
+        session.latest(key)
+
+
 def test_a_session_that_has_read_nothing_says_so() -> None:
-    """Asked for a series before any was read, a session says that it has read nothing."""
+    """Asked for a series at its end where none was read, a session says that it has read nothing."""
+    session = Session()
+    session.stopped_at = 1.0
     with pytest.raises(OptionError, match="it has read nothing yet"):
-        Session().latest("cpu/allocated")
+        session.latest("cpu/allocated")
 
 
 def test_time_never_runs_backwards(session: Session) -> None:
