@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -48,62 +49,59 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it(
     assert capsys.readouterr().err.count("broken") == 1
 
 
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    """Return a fresh shell."""
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def broken(_shell: object) -> None:
+    """Stand in for a part of the unloading that has a fault."""
+    raise RuntimeError("broken")
+
+
 @pytest.mark.parametrize("torch", [None, ModuleType("torch")], ids=["None", "an empty folder"])
 def test_it_is_unloaded_where_something_else_is_called_torch(
-    torch: ModuleType | None, monkeypatch: pytest.MonkeyPatch
+    torch: ModuleType | None, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """IPython takes it for unloaded, so that it can be loaded again."""
-    shell = InteractiveShell.instance()
-    try:
-        with monkeypatch.context() as patched:
-            patched.setitem(sys.modules, "torch", torch)
-            for _ in range(2):
-                shell.run_cell("%load_ext hfmem_widget").raise_error()
-                assert shell.find_cell_magic("memwatch") is not None
-                shell.run_cell("%unload_ext hfmem_widget").raise_error()
-                assert "hfmem_widget" not in loaded_in(shell)
-    finally:
-        InteractiveShell.clear_instance()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "torch", torch)
+        for _ in range(2):
+            shell.run_cell("%load_ext hfmem_widget").raise_error()
+            assert shell.find_cell_magic("memwatch") is not None
+            shell.run_cell("%unload_ext hfmem_widget").raise_error()
+            assert "hfmem_widget" not in loaded_in(shell)
 
 
+@pytest.mark.parametrize("part", ["unregister", "memwatch.unregister"], ids=["all", "a part"])
 def test_an_unloading_that_fails_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    part: str,
+    shell: InteractiveShell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """IPython takes an extension whose unloading raises for one that is still loaded."""
+    shell.run_cell("%load_ext hfmem_widget").raise_error()
+    with monkeypatch.context() as patched:
+        patched.setattr(f"hfmem_widget.magics.{part}", broken)
+        shell.run_cell("%unload_ext hfmem_widget").raise_error()
 
-    def broken(_shell: object) -> None:
-        raise RuntimeError("broken")
-
-    shell = InteractiveShell.instance()
-    try:
-        shell.run_cell("%load_ext hfmem_widget").raise_error()
-        with monkeypatch.context() as patched:
-            patched.setattr("hfmem_widget.magics.unregister", broken)
-            shell.run_cell("%unload_ext hfmem_widget").raise_error()
-        assert "hfmem_widget" not in loaded_in(shell)
-        assert capsys.readouterr().err.count("broken") == 1
-        shell.run_cell("%reload_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
-    finally:
-        InteractiveShell.clear_instance()
+    assert "hfmem_widget" not in loaded_in(shell)
+    assert capsys.readouterr().err.count("broken") == 1
+    shell.run_cell("%reload_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
 
 
 def test_a_fault_in_a_part_of_the_unloading_keeps_nothing_else_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other magics and what surrounds the libraries are taken away all the same."""
+    """The other magics are taken away all the same."""
+    shell.run_cell("%load_ext hfmem_widget").raise_error()
+    with monkeypatch.context() as patched:
+        patched.setattr("hfmem_widget.magics.memwatch.unregister", broken)
+        shell.run_cell("%unload_ext hfmem_widget").raise_error()
 
-    def broken(_shell: object) -> None:
-        raise RuntimeError("broken")
-
-    shell = InteractiveShell.instance()
-    try:
-        shell.run_cell("%load_ext hfmem_widget").raise_error()
-        with monkeypatch.context() as patched:
-            patched.setattr("hfmem_widget.magics.memwatch.unregister", broken)
-            shell.run_cell("%unload_ext hfmem_widget").raise_error()
-        assert shell.find_line_magic("memfree") is None
-        assert capsys.readouterr().err.count("broken") == 1
-        shell.run_cell("%load_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
-        assert shell.find_line_magic("memwatch") is None
-    finally:
-        InteractiveShell.clear_instance()
+    assert shell.find_line_magic("memfree") is None
+    shell.run_cell("%load_ext hfmem_widget\n%unload_ext hfmem_widget").raise_error()
+    assert shell.find_line_magic("memwatch") is None
