@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from hfmem_widget.forecast.live_bytes import LiveBytes
 
 GRANULARITY = {"cuda": 512, "cpu": 1}
 """What the allocator of a device rounds up to, in bytes."""
+
+_one_at_a_time = threading.RLock()
 
 MakeInputs = Callable[[], Mapping[str, Any]]
 """Makes a batch on the meta device."""
@@ -173,18 +176,38 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
 def undisturbed() -> Iterator[None]:
     """Keep the user's random numbers as they are, and their log free of what is not about their model."""
     logger = logging.getLogger("transformers")
-    level, is_capturing = logger.level, torch.cuda.is_current_stream_capturing
-    logger.setLevel(logging.ERROR)
-    # transformers asks it about every mask, and where CUDA is not up asking initialises the driver.
-    torch.cuda.is_current_stream_capturing = lambda: torch.cuda.is_initialized() and is_capturing()
-    try:
-        # Only the host's: asking for the state of a GPU's would initialise CUDA.
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.cuda.is_current_stream_capturing = is_capturing
-        logger.setLevel(level)
+    # Else of two at a time the one that ends last would put back what the other had put there.
+    with _one_at_a_time:
+        level, is_capturing = logger.level, torch.cuda.is_current_stream_capturing
+        autocast = torch.autocast
+        logger.setLevel(logging.ERROR)
+        # transformers asks it about every mask, and where CUDA is not up asking initialises the driver.
+        torch.cuda.is_current_stream_capturing = lambda: (
+            torch.cuda.is_initialized() and is_capturing()
+        )
+        torch.autocast = _AutocastButOnMeta
+        try:
+            # Only the host's: asking for the state of a GPU's would initialise CUDA.
+            with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            torch.autocast = autocast
+            torch.cuda.is_current_stream_capturing = is_capturing
+            logger.setLevel(level)
+
+
+class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Autocast as ever, and nothing on the meta device, which PyTorch refuses.
+
+    transformers 4 turns it off for the angles of rotary embeddings, by the type of the device they are on;
+    transformers 5 leaves the meta device out by itself.
+    """
+
+    def __new__(cls, device_type: str, *args: Any, **kwargs: Any) -> Any:
+        if device_type == "meta":
+            return nullcontext()
+        return torch.amp.autocast(device_type, *args, **kwargs)
 
 
 def _held(model: Any) -> list[torch.Tensor]:

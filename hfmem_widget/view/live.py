@@ -232,4 +232,9 @@ class NotebookView:
 
 
 def _no_live_chart(error: Exception) -> str:
+    # https://github.com/ipython/ipykernel/issues/1450: in 7.0 a comm speaks from the shell's thread alone.
+    if isinstance(error, LookupError) and "shell_parent" in str(error):
+        return (
+            "There is no live chart, since ipykernel 7.0 lets no thread speak to a page; 7.1 does."
+        )
     return f"There is no live chart ({type(error).__name__}: {error})."

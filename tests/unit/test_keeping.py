@@ -112,7 +112,7 @@ def test_the_steps_of_a_later_cell_are_not_this_ones() -> None:
     record = record_of(session, first_epoch)
 
     assert record.devices[0].steps[:, 1].max() == 20
-    assert record.devices[0].curve[0].max() <= evaluation.start
+    assert record.devices[0].curve[0].max() <= np.float32(evaluation.start)
 
 
 def test_without_steps_there_is_no_pace() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 
 from hfmem_widget.forecast.dry_run import Step as DryStep
-from hfmem_widget.forecast.dry_run import inference, training_step
+from hfmem_widget.forecast.dry_run import inference, training_step, undisturbed
 from hfmem_widget.forecast.inputs import batch_for
 from hfmem_widget.forecast.live_bytes import LiveBytes
 from hfmem_widget.forecast.on_meta import from_config
@@ -112,3 +113,36 @@ def test_the_cache_of_keys_and_values_is_told_to_the_byte(config: Any) -> None:
     cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in outputs.past_key_values.layers)
 
     assert (told.peak, told.kv_cache) == (live.peak, cache)
+
+
+def test_autocast_of_the_meta_device_is_none() -> None:
+    """PyTorch refuses it, and transformers 4 asks for it; other devices keep theirs."""
+    autocast = torch.autocast
+    with undisturbed():
+        with torch.autocast("meta", enabled=False):
+            pass
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.is_autocast_enabled("cpu")
+
+    assert torch.autocast is autocast
+
+
+def test_of_two_dry_runs_one_waits() -> None:
+    """Whichever ends last, what both replaced for themselves is PyTorch's own again."""
+    autocast, is_capturing = torch.autocast, torch.cuda.is_current_stream_capturing
+    order: list[str] = []
+
+    def second() -> None:
+        with undisturbed():
+            order.append("second")
+
+    other = threading.Thread(target=second)
+    with undisturbed():
+        other.start()
+        other.join(0.05)
+        order.append("first")
+    other.join()
+
+    assert order == ["first", "second"]
+    assert torch.autocast is autocast
+    assert torch.cuda.is_current_stream_capturing is is_capturing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -230,12 +231,11 @@ def test_a_chart_that_comes_too_late_does_not_appear() -> None:
     assert len(stage.publisher.order) == before
 
 
-def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a live chart the cell goes on, and the still chart is there at the end."""
+def told_without_chart(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Stage:
+    """Return a watched cell whose live chart could not be made."""
 
     def broken(*_: object, **__: object) -> None:
-        message = "no bundle"
-        raise FileNotFoundError(message)
+        raise error
 
     monkeypatch.setattr(live, "Broadcast", broken)
     stage = Stage()
@@ -243,9 +243,27 @@ def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.Monke
     stage.tick(0.5)
     stage.asides[0]()
     stage.view.finish(stage.session.spans[0])
+    return stage
+
+
+def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a live chart the cell goes on, and the still chart is there at the end."""
+    stage = told_without_chart(monkeypatch, FileNotFoundError("no bundle"))
 
     assert [note for note in stage.session.notes if "no bundle" in note] != []
     assert any(PLOTLY in data for data in stage.publisher.shown.values())
+
+
+def test_a_kernel_whose_threads_cannot_speak_is_told_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ipykernel 7.0 loses the message a comm belongs to in every thread but one; 7.1 does not."""
+    parent: ContextVar[str] = ContextVar("shell_parent")
+    with pytest.raises(LookupError) as raised:
+        parent.get()
+    stage = told_without_chart(monkeypatch, raised.value)
+
+    assert [note for note in stage.session.notes if "7.1 does" in note] != []
 
 
 def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:
