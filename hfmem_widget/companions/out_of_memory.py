@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from hfmem_widget.analysis.readings import known_of
@@ -130,7 +130,7 @@ class OutOfMemory:
         diagnosis = diagnose(incident)
         advice = advise(incident, diagnosis)
         session.findings.append(finding_of(incident, diagnosis, advice, span))
-        if failed.told == self._shown_within:
+        if self._shown_within is not None and _same(failed.told, self._shown_within):
             return NOTHING
         return _bundle(incident, diagnosis, advice, earlier=self._count - seen)
 
@@ -210,6 +210,11 @@ def _bundle(
     from hfmem_widget.view.out_of_memory import out_of_memory_bundle
 
     return out_of_memory_bundle(incident, diagnosis, advice, earlier=earlier)
+
+
+def _same(one: OutOfMemoryText, other: OutOfMemoryText) -> bool:
+    # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
+    return astuple(one) == astuple(other)
 
 
 def _calls_in(error: BaseException) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ EXIT_TIMEOUT = 1.0
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
 
+NO_THREAD = "the system has no thread for it, or no memory for a thread's stack"
+
 _FRESH: frozenset[SpanKind | None] = frozenset({"substep", "backward", "optimizer"})
 """What must not begin with a reading of the span before it, whose high it is not."""
 
@@ -108,7 +110,8 @@ class Monitor:
         self.sampler.edge()
         if options.devices:
             # A driver call belongs on a thread that may hang, here too.
-            self._poller.aside(self.sampler.poll, wait=True)
+            if not self._poller.aside(self.sampler.poll, wait=True):
+                self.sampler.poll()
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         session = Session(options.label, started_at=self._wall())
         session.polling.interval = session.polling.current_interval = options.interval
@@ -149,8 +152,8 @@ class Monitor:
                 self._late.enter_if_many()
                 return self._late.begin(watched, kind, label, self._row_now(kind))
             self._late.enter_all()
-            if not watched.windows:
-                self._poller.claim(watched.options.interval)
+            if not watched.windows and not self._poller.claim(watched.options.interval):
+                session.polling.stopped = NO_THREAD
             try:
                 window = self.ledger.open(bounded=not watched.options.ledger)
                 row = self._row_at(window, kind)

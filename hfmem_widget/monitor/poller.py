@@ -43,21 +43,31 @@ class Poller:
         """True while the thread runs."""
         return self._ticker is not None and self._ticker.alive
 
-    def claim(self, interval: float) -> None:
-        """Poll at least this often until `release`; the first to claim waits for a first tick, briefly."""
+    def claim(self, interval: float) -> bool:
+        """Poll at least this often until `release`; the first to claim waits for a first tick, briefly.
+
+        Returns
+        -------
+        bool
+            False where no thread could be started: nothing is polled, and what is claimed is given back all
+            the same.
+        """
         with self._lock:
             self._claims += 1
             ticker = self._ticker
             if ticker is not None and ticker.alive:
                 ticker.interval = min(ticker.interval, interval)
-                return
+                return True
             # A tick that hung keeps the lock it has; this one must not wait for it.
             self._ticking = ticking = threading.Lock()
             self._ticker = started = self._make_ticker(
                 lambda: self._tick_holding(ticking, started), interval
             )
-            started.start()
+            if not _starts(started):
+                self._ticker = None
+                return False
         started.tick_now(FIRST_TICK_TIMEOUT)
+        return True
 
     def release(self) -> None:
         """Give a claim back; the last one ends the thread."""
@@ -74,18 +84,26 @@ class Poller:
         if ticker is not None and ticker.alive:
             ticker.tick_now(FIRST_TICK_TIMEOUT)
 
-    def aside(self, action: Callable[[], object], *, wait: bool = False) -> None:
-        """Do something once on a thread of its own, and wait for it a second at most, if at all."""
+    def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
+        """Do something once on a thread of its own, and wait for it a second at most, if at all.
+
+        Returns
+        -------
+        bool
+            False where no thread could be started: nothing is done.
+        """
 
         def once() -> None:
             action()
             ticker.stop(0.0)
 
         ticker = self._make_ticker(once, ASIDE_TIMEOUT)
-        ticker.start()
+        if not _starts(ticker):
+            return False
         if wait:
             ticker.tick_now(ASIDE_TIMEOUT)
             self._end(ticker)
+        return True
 
     def join(self, timeout: float) -> bool:
         """Wait for threads that hung when they were stopped; say whether all have ended."""
@@ -116,3 +134,14 @@ class Poller:
     def _end(self, ticker: Ticker) -> None:
         if not ticker.stop(STOP_TIMEOUT):
             self._hung.append(ticker)
+
+
+def _starts(ticker: Ticker) -> bool:
+    try:
+        ticker.start()
+    except (
+        RuntimeError,
+        MemoryError,
+    ):  # there are too many threads, or there is no memory for a stack
+        return False
+    return True

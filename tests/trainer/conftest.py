@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 
 from hfmem_widget import attaching
 from hfmem_widget.monitor import release_monitor
+from hfmem_widget.training import model_hooks
 from tests.trainer.tiny import make_trainer
 
 
@@ -59,6 +60,7 @@ def attached() -> Iterator[None]:
     yield
     attaching.detach()
     release_monitor()
+    assert not model_hooks._surrounded, "hooks were left on a model"
 
 
 @pytest.fixture

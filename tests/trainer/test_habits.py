@@ -123,7 +123,7 @@ def test_hooks_that_are_traced_say_nothing_and_break_no_graph() -> None:
     """A module may be compiled as part of another one while it has them."""
     calls: list[str] = []
     layer = torch.nn.Linear(2, 2)
-    ModelHooks(
+    hooks = ModelHooks(
         layer,
         before=lambda _shape: calls.append("before"),
         after=lambda _error: calls.append("after"),
@@ -132,6 +132,7 @@ def test_hooks_that_are_traced_say_nothing_and_break_no_graph() -> None:
     whole(torch.ones(1, 2))
     traced = list(calls)
     layer(torch.ones(1, 2))
+    hooks.remove()
 
     assert traced == []
     assert calls == ["before", "after"]
@@ -174,9 +175,10 @@ def test_copies_of_the_model_tell_us_nothing(tmp_path: Path) -> None:
 def test_a_model_written_in_a_training_needs_nothing_of_ours(tmp_path: Path) -> None:
     """Whoever loads the file may never have heard of this package."""
     hooked = torch.nn.Linear(2, 2)
-    ModelHooks(hooked, before=lambda _shape: None, after=lambda _error: None)
+    hooks = ModelHooks(hooked, before=lambda _shape: None, after=lambda _error: None)
     path = tmp_path / "model.pt"
     torch.save(hooked, path)
+    hooks.remove()
     code = (
         "import sys, torch\nsys.modules['hfmem_widget'] = None\n"
         f"print(*torch.load({str(path)!r}, weights_only=False)(torch.ones(1, 2)).shape)"

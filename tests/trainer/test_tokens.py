@@ -165,10 +165,13 @@ def test_a_mask_on_a_device_is_never_read() -> None:
     """That would wait for all that is queued there."""
     seen: list[dict[str, float]] = []
     module = torch.nn.Identity()
-    ModelHooks(module, before=lambda shape: seen.append(dict(shape)), after=lambda _error: None)
+    hooks = ModelHooks(
+        module, before=lambda shape: seen.append(dict(shape)), after=lambda _error: None
+    )
     module(torch.ones(1))
     module.forward = lambda **_: None
     module(input_ids=padded(rows((9, 5, 4, 7)))["input_ids"], attention_mask=Elsewhere())
+    hooks.remove()
 
     assert seen == [{"samples": 1}, {"samples": 4, "longest": 9, "tokens": 36}]
 

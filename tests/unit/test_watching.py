@@ -14,8 +14,10 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor import running_monitor
+from hfmem_widget.monitor import release_monitor, running_monitor
+from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.stretch import Watch, kept_from_ending
+from hfmem_widget.view.card import card_bundle
 from hfmem_widget.watching import read_once
 
 
@@ -236,3 +238,25 @@ def test_a_watch_that_was_kept_from_ending_is_found_by_its_error() -> None:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that allows no more of them: the block runs, and the card says what is missing."""
+
+    def refuse(_: Ticker) -> None:
+        raise RuntimeError("can't start new thread")
+
+    release_monitor()
+    monkeypatch.setattr(Ticker, "start", refuse)
+    with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
+        kept = bytearray(50_000_000)
+    span = session.spans[0]
+
+    assert span.after is not None
+    grown = session.value(span.after, "cpu/allocated") - session.value(span.before, "cpu/allocated")
+    assert grown == pytest.approx(len(kept), rel=0.05)
+    assert "has no thread for it" in session.polling.stopped
+    assert "has no thread for it" in card_bundle(session, span, with_chart=False)["text/html"]
+    assert hfmem_widget.holders({"kept": torch.zeros(1000)}).rows != ()

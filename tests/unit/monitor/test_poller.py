@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.ticker import Ticker
 
@@ -65,3 +67,30 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
         poller.release()
         release.set()
     assert poller.join(5.0)
+
+
+class Refused(Ticker):
+    """A ticker for which the system has no thread, while `refusing`."""
+
+    refusing = True
+
+    def start(self) -> None:
+        if Refused.refusing:
+            raise RuntimeError("can't start new thread")
+        super().start()
+
+
+def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a container allows no more threads the poller says so, and polls as soon as it may."""
+    poller = Poller(lambda _ticker: None, Refused)
+    done: list[int] = []
+
+    assert not poller.claim(0.01)
+    assert not poller.aside(lambda: done.append(1), wait=True)
+    assert done == []
+    poller.release()
+    monkeypatch.setattr(Refused, "refusing", False)
+    assert poller.claim(3600.0)
+    assert poller.alive
+    poller.release()
+    assert not poller.alive

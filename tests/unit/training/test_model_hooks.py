@@ -156,7 +156,8 @@ def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
     assert (torch.nn.Module.__getstate__, recursive.create_script_module) == usual
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # since torch 2.15
 @pytest.mark.parametrize("script", [True, False], ids=["script", "trace"])
 def test_a_model_with_hooks_becomes_torchscript(*, script: bool) -> None:
     """As it would without them, also as a part of another; TorchScript cannot compile what is ours."""
