@@ -263,6 +263,7 @@ def transformers_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, getattr(module, name))
 
 
+@since_5  # two loads at a time leave models of transformers 4 on the meta device, with or without us
 @pytest.mark.usefixtures("transformers_as_it_was")
 def test_loads_on_other_threads_do_not_mix(
     sharded: Path, capsys: pytest.CaptureFixture[str]
