@@ -146,10 +146,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Take everything back; for ``%unload_ext hfmem_widget``."""
-    from hfmem_widget.attaching import detach
     from hfmem_widget.faults import harmless
     from hfmem_widget.magics import unregister
 
     # IPython takes an extension whose unloading raises for one that is still loaded.
     harmless(unregister, shell)
-    harmless(detach)

@@ -106,7 +106,8 @@ class LiveMemoryMap:
             return
         if self._monitor is not None:
             self._busy = True
-            self._monitor.aside(lambda: self._refresh(session))
+            if not self._monitor.aside(lambda: self._refresh(session)):
+                self._busy = False
 
     def _refresh(self, session: Session) -> None:
         """Read, and draw if it is time to; on a thread of its own."""

@@ -309,9 +309,15 @@ class Monitor:
         else:
             self.close_span(session, span.id)
 
-    def aside(self, action: Callable[[], object]) -> None:
-        """Do something once, on a thread of its own, so that neither the poller nor the user waits for it."""
-        self._poller.aside(action)
+    def aside(self, action: Callable[[], object]) -> bool:
+        """Do something once, on a thread of its own, so that neither the poller nor the user waits for it.
+
+        Returns
+        -------
+        bool
+            False where no thread could be started: nothing is done.
+        """
+        return self._poller.aside(action)
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
         """End all sessions and the poller, and put the allocator's entry points back.

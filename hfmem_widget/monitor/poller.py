@@ -139,9 +139,7 @@ class Poller:
 def _starts(ticker: Ticker) -> bool:
     try:
         ticker.start()
-    except (
-        RuntimeError,
-        MemoryError,
-    ):  # there are too many threads, or there is no memory for a stack
+    # There are too many threads, or there is no memory for a stack.
+    except (RuntimeError, MemoryError):
         return False
     return True

@@ -98,7 +98,7 @@ class CellView:
         session: Session,
         screen: Screen,
         *,
-        aside: Callable[[Callable[[], None]], None],
+        aside: Callable[[Callable[[], None]], object],
         chart: bool = True,
         panel: bool = True,
         clock: Callable[[], float] = time.monotonic,

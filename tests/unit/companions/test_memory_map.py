@@ -77,6 +77,7 @@ class Rig:
         self.session = Session("cell")
         self.session.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "reserved")])
         self.reserved = 100.0 * M
+        self.has_threads = True
         self.span = self.session.open_span("cell", "cell", self.sample())
         self.companion = LiveMemoryMap(
             options,
@@ -88,9 +89,10 @@ class Rig:
         monitor = cast("Monitor", self)  # of a monitor it only needs `aside`
         self.companion.begin(monitor, self.session, self.span)
 
-    @staticmethod
-    def aside(action: Callable[[], object]) -> None:
-        action()
+    def aside(self, action: Callable[[], object]) -> bool:
+        if self.has_threads:
+            action()
+        return self.has_threads
 
     def sample(self) -> Sample:
         return self.session.append(Sample(self.clock.now - 100.0, (self.reserved,)))
@@ -137,6 +139,16 @@ def test_it_is_refreshed_at_most_once_a_second(rig: Rig) -> None:
     rig.run(5.0, growing(rig))
     assert 4 <= len(rig.screen.replaced) <= 5
     assert rig.reader.reads == len(rig.screen.replaced)
+
+
+def test_it_goes_on_when_there_are_threads_again(rig: Rig) -> None:
+    """Where the system has none for a while the map stands still, and is read once there is one."""
+    rig.has_threads = False
+    rig.run(2.0, growing(rig))
+    assert rig.reader.reads == 0
+    rig.has_threads = True
+    rig.run(2.0, growing(rig))
+    assert rig.reader.reads > 0
 
 
 def test_what_has_not_changed_is_not_sent_again(rig: Rig) -> None:

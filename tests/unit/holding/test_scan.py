@@ -137,7 +137,7 @@ def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.M
     """Caches in a user's own module are found; libraries are not gone through."""
     monkeypatch.setattr(SCAN, "user_modules", user_modules)
     mine = ModuleType("mine_alone")
-    mine.__file__ = "/home/somebody/mine_alone.py"
+    mine.__file__ = "/somewhere/mine_alone.py"
     mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has
     sys.modules["mine_alone"] = mine
     try:

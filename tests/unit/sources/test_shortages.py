@@ -11,7 +11,7 @@ from tests.fakes.torch_shortages import FakeCuda
 
 GIB = 1 << 30
 
-FRAME = {"filename": "/home/someone/train.py", "line": 12, "name": "step"}
+FRAME = {"filename": "/somewhere/train.py", "line": 12, "name": "step"}
 LIBRARY = {
     "filename": "/usr/lib/python3.12/site-packages/torch/nn/functional.py",
     "line": 2,
