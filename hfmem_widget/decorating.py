@@ -47,7 +47,8 @@ class Decorates(ABC):
 
 def failure(error: BaseException | None) -> BaseException | None:
     """Return what a ``with`` block raised; that the generator it lies in was closed is no failure."""
-    return None if isinstance(error, GeneratorExit) else error
+    # By its type alone: an exception may have a `__class__` that raises.
+    return None if issubclass(type(error), GeneratorExit) else error
 
 
 MakeScope = Callable[[], AbstractContextManager[object]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # CPython's own, without a stub
 import functools
 import signal
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,16 +33,106 @@ _deferring: int | None = None
 class _StandIn:
     """Keeps what comes while signals are held back; should it stay after that, it passes on what comes."""
 
-    def __init__(self, number: int, usual: Handler) -> None:
+    def __init__(self, number: int, usual: Handler, action: bytes) -> None:
         self.number = number
         self.usual = usual
+        self.action = action
         self.arrived: list[FrameType | None] = []
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if _deferring == threading.get_ident():
+        if is_deferring():
             self.arrived.append(frame)
         else:
             self.usual(number, frame)
+
+    def leave(self) -> None:
+        """Put the usual handler back, and how the system calls it, such as `signal.siginterrupt` had it."""
+        _handle(self.number, self.usual)
+        if self.action != _python_action:
+            _write_action(self.number, self.action)
+
+
+_held: list[_StandIn] = []
+"""Who stands in on the thread that defers."""
+
+_python_action = b""
+"""What `sigaction` says of a signal that Python handles, as `signal.signal` leaves it."""
+
+_HANDLER = struct.calcsize("P")
+"""Of what `sigaction` says, the bytes that are the handler's address."""
+
+
+@functools.cache
+def _sigaction() -> tuple[Callable[..., int], Any] | None:
+    """Return the C library's own function, and a place for what it says; None where there is none."""
+    import ctypes
+
+    try:
+        function = ctypes.CDLL(None).sigaction
+    except (AttributeError, OSError, TypeError):
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return function, ctypes.create_string_buffer(512)
+
+
+def _read_action(number: int) -> bytes:
+    found = _sigaction()
+    if found is None:
+        return b""
+    function, place = found
+    function(number, None, place)
+    read: bytes = place.raw
+    return read
+
+
+def _write_action(number: int, action: bytes) -> None:
+    found = _sigaction()
+    if found is not None:
+        found[0](number, action, None)
+
+
+def _stand_in_for(number: int, usual: Any) -> None:
+    """Have a signal kept, unless a handler in C has it: Python's table does not know of that one."""
+    global _python_action  # noqa: PLW0603  (a process has one table of handlers)
+    action = _read_action(number)
+    if _python_action and action[:_HANDLER] != _python_action[:_HANDLER]:
+        return
+    # One that was left behind by a fault knows whose place it took.
+    held = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
+    _held.append(held)
+    try:
+        _handle(number, held)
+    except ValueError:  # in a subinterpreter, which no signal reaches
+        _held.remove(held)
+        return
+    if not _python_action:
+        _python_action = _read_action(number)
+        if action[:_HANDLER] != _python_action[:_HANDLER]:
+            held.leave()
+            _held.remove(held)
+
+
+def is_deferring() -> bool:
+    """Return whether signals are held back on this thread."""
+    return _deferring == threading.get_ident()
+
+
+def stop_deferring() -> None:
+    """Put back the handlers that stand aside on this thread, and deliver what has come.
+
+    It is done at the end of `interrupts_deferred`, and again by who comes after a fault in that.
+    """
+    global _deferring  # noqa: PLW0603  (a process has one table of handlers)
+    if not is_deferring():
+        return
+    held = list(_held)
+    try:
+        for one in held:
+            one.leave()
+    finally:
+        _held.clear()
+        _deferring = None
+        _deliver(held)
 
 
 @contextmanager
@@ -56,23 +147,15 @@ def interrupts_deferred() -> Iterator[None]:
     if here in {_deferring, None} or here != threading.main_thread().ident:
         yield
         return
-    held: list[_StandIn] = []
     try:
         _deferring = here
         for number in DEFERRED:
             usual = _handler_of(number)
             if callable(usual):
-                users = usual.usual if isinstance(usual, _StandIn) else usual
-                held.append(_StandIn(number, users))
-                _handle(number, held[-1])
+                _stand_in_for(number, usual)
         yield
     finally:
-        try:
-            for one in held:
-                _handle(one.number, one.usual)
-        finally:
-            _deferring = None
-            _deliver(held)
+        stop_deferring()
 
 
 def raised_by_handler(error: BaseException) -> bool:
@@ -80,11 +163,15 @@ def raised_by_handler(error: BaseException) -> bool:
 
     Handlers run between any two instructions, so whoever catches a fault of ours may catch such an error.
     """
-    codes = {_deliver.__code__, *map(_code_of, map(_handler_of, signal.valid_signals()))}
+    codes = set(map(_code_of, map(_handler_of, signal.valid_signals())))
     traceback = error.__traceback__
     while traceback is not None:
-        if traceback.tb_frame.f_code in codes:
+        frame = traceback.tb_frame
+        if frame.f_code in codes:
             return True
+        if frame.f_code is _deliver.__code__ and "one" in frame.f_locals:
+            # One that has put another in its place is no longer in the table.
+            codes.add(_code_of(frame.f_locals["one"].usual))
         traceback = traceback.tb_next
     return False
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.faults import harmless
-from hfmem_widget.surrounding import restore, surround
+from hfmem_widget.faults import entry
+from hfmem_widget.surrounding import is_compiling, restore, surround
 
 if TYPE_CHECKING:
     from hfmem_widget.monitor import Monitor
@@ -43,15 +43,20 @@ def leave_optimizers() -> None:
 
 
 def _steps(optimizer: object, _args: object, _kwargs: object) -> None:
-    monitor = _running_monitor()
-    if monitor is not None:
-        harmless(monitor.optimizer_steps, optimizer)
+    if not is_compiling():
+        _tell("optimizer_steps", optimizer)
 
 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+    if not is_compiling():
+        _tell("optimizer_stepped")
+
+
+@entry()
+def _tell(event: str, *args: object) -> None:
     monitor = _running_monitor()
     if monitor is not None:
-        harmless(monitor.optimizer_stepped)
+        getattr(monitor, event)(*args)
 
 
 def _clearing() -> AbstractContextManager[None]:
@@ -62,14 +67,10 @@ def _clearing() -> AbstractContextManager[None]:
 @contextmanager
 def _then(action: Callable[[], object]) -> Iterator[None]:
     yield
-    harmless(action)
+    action()
 
 
 def _running_monitor() -> Monitor | None:
-    torch: Any = sys.modules.get("torch")
-    # What torch.compile traces must not hold anything of ours.
-    if torch is None or torch.compiler.is_compiling():
-        return None
     # Not imported before somebody watches.
     watching: Any = sys.modules.get("hfmem_widget.monitor")
     return None if watching is None else watching.running_monitor()

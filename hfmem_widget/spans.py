@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
 from hfmem_widget.decorating import Decorates, failure
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.faults import entry
 from hfmem_widget.labels import plain
 from hfmem_widget.session import SpanKind
 from hfmem_widget.session.model import FINE_KINDS
@@ -25,39 +25,66 @@ OVERLAP_NOTE = (
     "once, only the first is told to its end."
 )
 
+NO_NUMBER_NOTE = (
+    "A count of a span was left out, because it is not a finite number on the host: {}. "
+    "Pass a number, such as tokens=batch.numel()."
+)
+
 
 class SpanScope(Decorates):
     """What `span` returns: it opens a span in what is being watched, and does nothing where nothing is."""
 
-    def __init__(self, label: str, counts: dict[str, float]) -> None:
+    def __init__(self, label: str, counts: Mapping[str, object]) -> None:
         self._label = plain(label)
-        known = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
-        self._kind = cast("SpanKind", self._label) if known else "block"
-        self._counts = counts
-        self._opened: tuple[Monitor, Session, Span] | None = None
+        self._counts: dict[str, float] = {}
+        self._left_out: set[str] = set()
+        self._count(counts)
+        self._opened: list[tuple[Monitor, Session, Span]] = []
 
+    def _close(self, error: BaseException | None = None) -> None:
+        if not self._opened:
+            return
+        monitor, session, span = self._opened.pop()
+        # A generator that is collected on the poller's thread ends there; its span ends with the one around.
+        if session.running and not monitor.polls_here:
+            self._note_overlap(monitor, session, span)
+            if self._left_out:
+                session.note(NO_NUMBER_NOTE.format(", ".join(sorted(self._left_out))))
+            from hfmem_widget.monitor import outcome_of
+
+            monitor.close_span(session, span.id, outcome_of(error), self._counts)
+
+    @entry()
     def count(self, **counts: float) -> None:
         """Say what is counted in it, such as ``tokens=2048``, once that is known."""
-        self._counts.update(counts)
+        self._count(counts)
 
+    @entry(otherwise=lambda _scope: no_span())
     def _another(self) -> SpanScope:
-        fresh = copy.copy(self)
-        fresh._counts = dict(self._counts)  # noqa: SLF001  (a copy is made from within its own class)
-        return fresh
+        return SpanScope(self._label, self._counts)
 
+    @entry(otherwise=lambda scope: scope, undo=_close)
     def __enter__(self) -> Self:
-        with interrupts_deferred():
-            harmless(self._open)
+        self._open()
         return self
 
+    @entry()
     def __exit__(
         self,
         _kind: type[BaseException] | None,
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        with interrupts_deferred():
-            harmless(self._close, failure(error))
+        self._close(failure(error))
+
+    def _count(self, counts: Mapping[str, object]) -> None:
+        # At once: a tensor that is kept until the span ends would be memory of ours.
+        for name, value in counts.items():
+            number = _number(value)
+            if number is None:
+                self._left_out.add(f"{plain(name)} ({plain(type(value).__name__)})")
+            else:
+                self._counts[name] = number
 
     def _open(self) -> None:
         # Not imported before somebody watches: where nobody does, a span in a library costs nothing.
@@ -65,27 +92,46 @@ class SpanScope(Decorates):
         monitor = watching.running_monitor() if watching is not None else None
         session = monitor.current if monitor is not None else None
         if monitor is not None and session is not None:
-            opened = monitor.open_span(session, self._kind, self._label)
-            self._opened = (monitor, session, opened)
-
-    def _close(self, error: BaseException | None) -> None:
-        opened, self._opened = self._opened, None
-        if opened is None:
-            return
-        monitor, session, span = opened
-        if session.running:
-            self._note_overlap(monitor, session, span)
-            from hfmem_widget.monitor import outcome_of
-
-            monitor.close_span(session, span.id, outcome_of(error), self._counts)
+            known = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
+            kind = cast("SpanKind", self._label) if known else "block"
+            self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
 
     def _note_overlap(self, monitor: Monitor, session: Session, span: Span) -> None:
         # Those of a step are entered later; whether one is open is not known at once.
-        is_over = self._kind not in FINE_KINDS and not monitor.is_open(session, span.id)
-        if is_over and OVERLAP_NOTE not in session.notes:
-            session.notes.append(OVERLAP_NOTE)
+        is_over = span.kind not in FINE_KINDS and not monitor.is_open(session, span.id)
+        if is_over:
+            session.note(OVERLAP_NOTE)
 
 
+def _number(value: Any) -> float | None:
+    """Return a plain finite number; None for all else.
+
+    A tensor that is not on the host is never read: that would wait for all that is queued on its device.
+    """
+    if not isinstance(value, (int, float)):
+        device = getattr(getattr(value, "device", None), "type", "cpu")
+        if device != "cpu" or getattr(value, "shape", None) != () or not hasattr(value, "item"):
+            return None
+    try:
+        number = float(value)
+    except Exception:  # noqa: BLE001  (an object of the user's may raise what it likes)
+        return None
+    return number if math.isfinite(number) else None
+
+
+class _NoSpan(SpanScope):
+    """What stands in for a span that could not be made."""
+
+    def _open(self) -> None:
+        """There is nothing to open."""
+
+
+def no_span() -> SpanScope:
+    """Return what does nothing."""
+    return _NoSpan("", {})
+
+
+@entry(otherwise=lambda *_args, **_counts: no_span())
 def span(label: str, **counts: float) -> SpanScope:
     """Tell a stretch of a watched cell or block apart, for a ``with`` block or a decorated function.
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
 from hfmem_widget.companions import Companion, companions_for
 from hfmem_widget.decorating import Decorates, failure
-from hfmem_widget.errors import WatchStateError
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.faults import entry, harmless
+from hfmem_widget.interrupts import raised_by_handler
 from hfmem_widget.monitor import Monitor, outcome_of
 from hfmem_widget.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Session, Span, SpanKind
+from hfmem_widget.session import Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
 from hfmem_widget.view.screen import Bundle, Screen
 
@@ -73,15 +74,38 @@ class Watch(Decorates):
         self._kind = kind
         self._follow = follow
         self._monitor.attribution.follow(*subjects)
-        self._follower: Follower | None = None
+        self._followers: list[Follower] = []
         self._session: Session | None = None
         self._span: Span | None = None
         self._view: CellView | None = None
         self._also = also
-        self._companions: tuple[Companion, ...] = ()
+        self._companions: list[Companion] = []
+
+    def _give_up(self, _error: BaseException | None = None) -> None:
+        """End it all wherever a fault of ours has left it, or an interrupt that waited for its beginning."""
+        session, error = self._session, sys.exception()
+        if session is None:
+            return
+        span = self._span or Span(0, self._kind, self._label, 0.0, Sample(0.0, ()))
+        is_fault = isinstance(error, Exception) and not raised_by_handler(error)
+        self._end_all(session, span, None if is_fault else error)
+        if not is_fault:
+            harmless(self._monitor.end, session, outcome_of(error))
+        self._monitor.break_off(session, error or RuntimeError())
+        if self._span is not None:
+            span = session.span(span.id)
+        view, self._session, self._view = self._view, None, None
+        if view is not None and self._monitor.in_this_process:
+            harmless(view.finish, span)
+
+    def _unwatched(self) -> Session:
+        return unwatched(self._label)
+
+    def _decorates_nothing(self) -> AbstractContextManager[Session]:
+        return nullcontext(self._unwatched())
 
     def start(self) -> Session:
-        """Begin to watch.
+        """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
 
         Raises
         ------
@@ -93,47 +117,63 @@ class Watch(Decorates):
         if self._session is not None:
             message = "this watch is running; make another one with hfmem_widget.watch()"
             raise WatchStateError(message)
-        with interrupts_deferred():
-            session = self._monitor.begin(self._options)
-            harmless(follow_optimizers)
-            if not self._options.quiet:
-                self._view = CellView(
-                    session,
-                    self._screen,
-                    chart=self._options.chart,
-                    panel=self._options.panel,
-                    aside=self._monitor.aside,
-                )
-                harmless(self._view.begin, self._label)
-            self._span = self._monitor.open_span(session, self._kind, self._label)
-            self._session = session
-            if self._follow is not None:
-                harmless(self._begin_to_follow, self._follow, session)
-            self._companions = (*companions_for(self._options, self._screen), *self._also)
-            for companion in self._companions:
-                harmless(companion.begin, self._monitor, session, self._span)
+        return self._start()
+
+    @entry(
+        otherwise=_unwatched,
+        undo=_give_up,
+        lets=OptionError,
+    )
+    def _start(self) -> Session:
+        self._span = None
+        self._session = session = self._monitor.begin(self._options)
+        harmless(follow_optimizers)
+        if not self._options.quiet:
+            self._view = CellView(
+                session,
+                self._screen,
+                chart=self._options.chart,
+                panel=self._options.panel,
+                aside=self._monitor.aside,
+            )
+            harmless(self._view.begin, self._label)
+        self._span = self._monitor.open_span(session, self._kind, self._label)
+        if self._follow is not None:
+            harmless(self._begin_to_follow, self._follow, session)
+        for companion in (*companions_for(self._options, self._screen), *self._also):
+            self._companions.append(companion)
+            harmless(companion.begin, self._monitor, session, self._span)
         return session
 
+    @entry(undo=_give_up)
     def stop(self, error: BaseException | None = None) -> None:
         """End the watch and show what it found; stopping again does nothing."""
-        with interrupts_deferred():
-            session, self._session = self._session, None
-            if session is None or self._span is None:
-                return
-            follower, self._follower = self._follower, None
-            if follower is not None:
-                harmless(follower.end)
-            companions, self._companions = self._companions, ()
-            for companion in companions:
-                harmless(companion.end, session, session.span(self._span.id), error)
-            harmless(self._monitor.end, session, outcome_of(error))
-            view, self._view = self._view, None
-            if self._monitor.in_this_process:
-                self._tell(view, companions, session, session.span(self._span.id))
+        session, span, companions = self._session, self._span, tuple(self._companions)
+        if session is None or span is None:
+            return
+        self._end_all(session, span, error)
+        self._monitor.end(session, outcome_of(error))
+        if self._monitor.in_this_process:
+            self._tell(companions, session, session.span(span.id))
+        self._session = self._view = None
+
+    def _end_all(self, session: Session, span: Span, error: BaseException | None) -> None:
+        """End what was begun, each by itself; what a fault keeps from that is ended the next time."""
+        while self._followers:
+            harmless(self._followers[-1].end)
+            self._followers.pop()
+        while self._companions:
+            harmless(self._end_one, self._companions[0], session, span, error)
+            self._companions.pop(0)
+
+    @staticmethod
+    def _end_one(
+        companion: Companion, session: Session, span: Span, error: BaseException | None
+    ) -> None:
+        companion.end(session, session.span(span.id), error)
 
     def _tell(
         self,
-        view: CellView | None,
         companions: tuple[Companion, ...],
         session: Session,
         span: Span,
@@ -142,6 +182,7 @@ class Watch(Decorates):
         below: list[Bundle] = []
         for companion in companions:
             harmless(lambda one=companion: below.append(one.report(session, span)))
+        view, self._view = self._view, None
         if view is None:
             return
         harmless(view.finish, span)
@@ -149,22 +190,19 @@ class Watch(Decorates):
             harmless(self._screen.show, bundle)
 
     def _begin_to_follow(self, follow: Follow, session: Session) -> None:
-        self._follower = follow(self._monitor, session)
+        follower = follow(self._monitor, session)
+        if follower is not None:
+            self._followers.append(follower)
 
+    @entry(otherwise=_decorates_nothing)
     def _another(self) -> Watch:
         fresh = copy.copy(self)
         fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
+        fresh._followers, fresh._companions = [], []  # noqa: SLF001
         return fresh
 
     def __enter__(self) -> Session:
-        try:
-            return self.start()
-        except WatchStateError:
-            raise
-        except BaseException as error:
-            # An interrupt held back until now: the block is not entered, so nobody else would end the watch.
-            self.stop(error)
-            raise
+        return self.start()
 
     def __exit__(
         self,
@@ -173,6 +211,13 @@ class Watch(Decorates):
         _traceback: TracebackType | None,
     ) -> None:
         self.stop(failure(error))
+
+
+def unwatched(label: str) -> Session:
+    """Return a session that has ended before anything was read."""
+    session = Session(label)
+    session.break_off(0.0, "Nothing was watched, because of a fault in hfmem_widget.")
+    return session
 
 
 def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hfmem_widget.faults import warn
-from hfmem_widget.interrupts import raised_by_handler
+from hfmem_widget.faults import entry
 
 Around = Callable[..., AbstractContextManager[object]]
 """Takes the object whose method is called, or all that it is called with."""
-
-NO_KEYWORDS: Mapping[str, Any] = {}
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +61,9 @@ def surround(
     def surrounded(*args: Any, **kwargs: Any) -> Any:
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        with _context(one.around, args, kwargs) if whole_call else _context(one.around, args[:1]):
+        if is_compiling():
+            return function(*args, **kwargs)
+        with _Around(one, args, kwargs if whole_call else None):
             return function(*args, **kwargs)
 
     stand_in = surrounded if kind is None else kind(surrounded)
@@ -83,15 +83,55 @@ def restore(owner: type | ModuleType, name: str) -> None:
         del ours[name]
 
 
-def _context(
-    around: Around | None, args: tuple[Any, ...], kwargs: Mapping[str, Any] = NO_KEYWORDS
-) -> AbstractContextManager[object]:
-    if around is None:
-        return nullcontext()
-    try:
-        return around(*args, **kwargs)
-    except Exception as error:  # a fault of ours must not keep a training from running
-        if raised_by_handler(error):
-            raise
-        warn(f"this is not followed ({type(error).__name__}: {error})")
-        return nullcontext()
+def is_compiling() -> bool:
+    """Return whether torch.compile is tracing: what it makes must not hold anything of ours."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+class _Around:
+    """The context of one call: entered and left as any, whatever goes wrong in it."""
+
+    __slots__ = ("_args", "_context", "_kwargs", "_one")
+
+    def __init__(
+        self, one: _Surrounded, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    ) -> None:
+        self._one = one
+        self._args = args
+        self._kwargs = kwargs
+        self._context: AbstractContextManager[object] | None = None
+
+    def _leave(
+        self, _kind: object = None, error: BaseException | None = None, _traceback: object = None
+    ) -> None:
+        context, self._context = self._context, None
+        if context is None:
+            return
+        try:
+            if error is None:
+                context.__exit__(None, None, None)
+            else:
+                context.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+
+    @entry(undo=_leave)
+    def __enter__(self) -> None:
+        args, kwargs, around = self._args, self._kwargs, self._one.around
+        # What the call was given is not kept for as long as it runs.
+        self._args, self._kwargs = (), None
+        if around is not None:
+            context = around(*args[:1]) if kwargs is None else around(*args, **kwargs)
+            context.__enter__()
+            self._context = context
+
+    @entry(undo=_leave)
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._leave(_kind, error)

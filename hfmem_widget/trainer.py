@@ -8,10 +8,11 @@ says that an evaluation begins. So the public methods ``train``, ``evaluate``, `
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,8 +20,7 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.companions import ending
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.faults import entry, harmless
 from hfmem_widget.monitor import outcome_of, running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session, SpanKind
@@ -87,31 +87,37 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         self._epochs = 0
 
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        # A copy of a Trainer has the callback, and no part in this training.
+        return functools.partial(MemoryCallback, log=self.log, options=self.options), ()
+
+    @entry()
     def on_init_end(self, *_: Any, **__: Any) -> None:
         """Surround the Trainer's methods, which may not have been imported before now."""
-        harmless(follow_trainers)
+        follow_trainers()
 
     def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
-        with interrupts_deferred():
-            self._begin(args, may_watch=may_watch)
+        self._begin(args, may_watch=may_watch)
 
     def ends(self, error: BaseException | None) -> None:
-        """End it all, however the training ended."""
-        trainer, self._trainer = self._trainer, None
-        run, self._run = self._run, None
-        watch, self._watch = self._watch, None
-        with interrupts_deferred():
-            if trainer is not None:
-                with _beginning:
-                    _runs.pop(trainer, None)
-            self._take_hooks_off()
-            if run is not None:
-                run.ended(outcome_of(error))
-            if watch is not None:
-                watch.stop(error)
+        """End it all, however the training ended; ending it again ends what a fault has left."""
+        harmless(self._forget_run)
+        harmless(self._take_hooks_off)
+        if self._run is not None:
+            harmless(self._run.ended, outcome_of(error))
+            self._run = None
+        if self._watch is not None:
+            harmless(self._watch.stop, error)
+            self._watch = None
+
+    def _forget_run(self) -> None:
+        if self._trainer is not None:
+            with _beginning:
+                _runs.pop(self._trainer, None)
+            self._trainer = None
 
     @contextlib.contextmanager
     def apart(self, run: TrainingRun, kind: SpanKind) -> Iterator[None]:
@@ -144,20 +150,23 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             if self._trainer is not None:
                 _runs[self._trainer] = self._run
         measures_itself = getattr(args, "skip_memory_metrics", True) is False
-        if measures_itself and TRACKER_NOTE not in session.notes:
-            session.notes.append(TRACKER_NOTE)
+        if measures_itself:
+            session.note(TRACKER_NOTE)
 
+    @entry()
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
         """Open the training's span, and hook its model."""
-        harmless(self._train_begins, args, state, kwargs.get("model"), kwargs.get("optimizer"))
+        self._train_begins(args, state, kwargs.get("model"), kwargs.get("optimizer"))
 
+    @entry()
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Close the training's span."""
         if self._run is not None and self._trainer is None:
-            harmless(self.ends, None)
+            self.ends(None)
         elif self._run is not None:
             self._run.ended()
 
+    @entry()
     def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the epoch's span."""
         if self._run is not None:
@@ -165,44 +174,51 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             epochs = _epochs_of(state)
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
+    @entry()
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
         """Close the epoch's span."""
         if self._run is not None:
             self._run.epoch_ended()
 
+    @entry()
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
         if self._run is not None:
             self._run.step_begins(state.global_step + 1)
 
+    @entry()
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         """Close the span of a batch that is not its step's last."""
         if self._run is not None:
             self._run.substep_ended()
 
+    @entry()
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Turn from the backward pass to the optimizer."""
         if self._run is not None:
             self._run.optimizer_begins()
 
+    @entry()
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Close the optimizer's span."""
         if self._run is not None:
             self._run.optimizer_ended()
 
+    @entry(otherwise=lambda _callback, _args, _state, control, **_: control)
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
-            harmless(_end_if_asked, args, state, control)
+            _end_if_asked(args, state, control)
         return control
 
+    @entry()
     def on_log(
         self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Add what was measured to what is logged, where that is wanted."""
         if self.log and self._run is not None and logs is not None:
-            harmless(self._add_figures, self._run, state, logs)
+            self._add_figures(self._run, state, logs)
 
     def _train_begins(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
         if self._trainer is None and (self._run is None or not self._run.alive):
@@ -260,8 +276,7 @@ def _trains_elsewhere(session: Session) -> bool:
     """
     if not any(run.session is session and run.is_elsewhere for run in _runs.values()):
         return False
-    if AT_ONCE_NOTE not in session.notes:
-        session.notes.append(AT_ONCE_NOTE)
+    session.note(AT_ONCE_NOTE)
     return True
 
 
@@ -296,10 +311,10 @@ def _following(trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -
         harmless(callback.begins, trainer, trainer.args, may_watch=own is not None)
         yield
     except BaseException as error:
-        harmless(callback.ends, error)
+        callback.ends(error)
         raise
     else:
-        harmless(callback.ends, None)
+        callback.ends(None)
     finally:
         if callback in callbacks:
             callbacks.remove(callback)

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.faults import harmless
+from hfmem_widget.faults import entry, harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import shared_monitor
 from hfmem_widget.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
 from hfmem_widget.session import Session
-from hfmem_widget.stretch import Follow, Watch, running_shell
+from hfmem_widget.stretch import Follow, Watch, running_shell, unwatched
 from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
+@entry(otherwise=lambda *_args, **_options: Unwatched(), lets=OptionError)
 def watch(
     subject: str | torch.nn.Module | Trainer = "",
     optimizer: torch.optim.Optimizer | None = None,
@@ -103,7 +104,7 @@ def watch(
     >>> session.peak("cuda:0/allocated")
     1342177280.0
     """
-    name, follow = _understood(subject, label)
+    name, follow, is_trainer = _understood(subject, label)
     options = WatchOptions(
         label=label or name,
         interval=interval,
@@ -118,7 +119,7 @@ def watch(
         stacks=stacks,
         memory_map=memory_map,
     )
-    if _is_trainer(subject):
+    if is_trainer:
         _give_callback(subject, options, label)
     return Watch(
         options,
@@ -143,29 +144,43 @@ def read_once(label: str = "now") -> Session:
     return session
 
 
-def _understood(subject: object, label: str) -> tuple[str, Follow | None]:
-    """Return what to call a subject, and what follows it where that is not a callback."""
+class Unwatched(Watch):
+    """What stands in for a watch that a fault of ours has kept from being made."""
+
+    def __init__(self) -> None:
+        self._session = None
+
+    def start(self) -> Session:
+        """Return a session that has ended."""
+        return unwatched("")
+
+    def stop(self, _error: BaseException | None = None) -> None:
+        """There is nothing to end."""
+
+    def _another(self) -> Unwatched:
+        return self
+
+
+def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
+    """Return what to call a subject, what follows it where that is no callback, and if it is a Trainer."""
     if isinstance(subject, str):
         if subject and label:
             message = (
                 f"the label is given twice, as {plain(subject)!r} and as label={plain(label)!r}"
             )
             raise OptionError(message)
-        return subject, None
+        return subject, None, False
     name = plain(type(subject).__name__)
-    if _is_trainer(subject):
-        return name, None
     torch = sys.modules.get("torch")
+    # Before anything is asked of it: a module may have a `__getattr__` that raises what it likes.
     if torch is not None and isinstance(subject, torch.nn.Module):
         from hfmem_widget.training import forwards_of
 
-        return name, forwards_of(subject)
+        return name, forwards_of(subject), False
+    if hasattr(subject, "add_callback") and hasattr(subject, "callback_handler"):
+        return name, None, True
     message = f"watch() takes a label, a torch module or a Trainer, not {name}"
     raise OptionError(message)
-
-
-def _is_trainer(subject: object) -> bool:
-    return hasattr(subject, "add_callback") and hasattr(subject, "callback_handler")
 
 
 def _give_callback(trainer: Any, options: WatchOptions, label: str) -> None:

@@ -8,7 +8,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from hfmem_widget.faults import harmless
+from hfmem_widget.faults import entry, harmless
 
 
 class WhenImported(MetaPathFinder):
@@ -34,6 +34,7 @@ class WhenImported(MetaPathFinder):
         """Wait no longer."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
+    @entry()
     def find_spec(
         self,
         fullname: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
+from hfmem_widget.faults import harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.peaks import PeakLedger
@@ -73,4 +74,4 @@ def _follow_forks() -> None:
 
 def _tell(event: str) -> None:
     if _shared is not None:
-        getattr(_shared, event)()
+        harmless(getattr(_shared, event))

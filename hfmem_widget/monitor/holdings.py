@@ -89,7 +89,7 @@ def count(
     elsewhere : sequence of torch.optim.Optimizer, optional
         Those of them that step on another thread, of whose parameters no gradient is looked at.
     """
-    with _unnoticed():
+    with unnoticed():
         return _count(modules, optimizers, elsewhere)
 
 
@@ -133,14 +133,14 @@ def _count(modules: Sequence[Any], optimizers: Sequence[Any], elsewhere: Sequenc
 def count_gradients(optimizers: Sequence[Any]) -> tuple[ByDevice, Callable[[], Any]]:
     """Count the gradients of what some optimizers optimise; also return a probe, as in `Holdings`."""
     counter = _Counter()
-    with _unnoticed():
+    with unnoticed():
         probe = _add_gradients(counter, _parameters_of(optimizers))
         return counter.held, _found_again(probe, (), optimizers)
 
 
 def has_gradient(parameter: Any) -> bool:
     """Return whether a parameter that a probe returned has a gradient; False of None."""
-    with _unnoticed():
+    with unnoticed():
         return getattr(parameter, "grad", None) is not None
 
 
@@ -191,7 +191,7 @@ def _offset_of(tensor: Any) -> int:
         return 0
 
 
-def _unnoticed() -> AbstractContextManager[object]:
+def unnoticed() -> AbstractContextManager[object]:
     """Return what keeps our looking from function modes and subclasses of the user's own."""
     torch: Any = sys.modules.get("torch")
     return nullcontext() if torch is None else torch._C.DisableTorchFunction()  # noqa: SLF001  (nowhere else)

@@ -62,6 +62,8 @@ class LateEdges:
     ledger : PeakLedger
     enter : callable
         Enters an edge in its session.
+    break_off : callable
+        Ends a session whose edge could not be entered, with the fault: nobody else's waits for it.
     held : callable
         Returns what the tensors were counted to be.
     clock : callable
@@ -72,15 +74,17 @@ class LateEdges:
         self,
         ledger: PeakLedger,
         enter: Callable[[LateEdge], None],
+        break_off: Callable[[Watched, Exception], None],
         held: Callable[[], Sequence[float]],
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._enter = enter
+        self._break_off = break_off
         self._held = held
         self._clock = clock
         self._waiting: deque[LateEdge] = deque()
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self._entering = threading.RLock()
 
     def begin(self, watched: Watched, kind: SpanKind, label: str, row: Row) -> Span:
@@ -153,13 +157,22 @@ class LateEdges:
         with interrupts_deferred(), self._entering:
             while self._waiting:
                 edge = self._waiting.popleft()
-                self._ledger.fold()
-                self._enter(edge)
+                try:
+                    self._ledger.fold()
+                    if edge.watched.session.running:
+                        self._enter(edge)
+                except Exception as error:  # noqa: BLE001  (whoever comes next is not whose edge it is)
+                    self._break_off(edge.watched, error)
+
+    def drop_all(self) -> None:
+        """Drop what waits."""
+        with self._making:
+            self._waiting.clear()
 
     def forget(self) -> None:
         """Drop what waits and who holds the locks: for a forked child."""
         self._waiting.clear()
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self._entering = threading.RLock()
 
     def _begun(self, watched: Watched, window: Window, kind: SpanKind, label: str) -> Span:

@@ -7,8 +7,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 
 from hfmem_widget.errors import WatchStateError
+from hfmem_widget.faults import harmless
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.late import LateEdge, LateEdges
@@ -29,6 +31,11 @@ from hfmem_widget.sources.torch_cuda import readings_of_all
 EXIT_TIMEOUT = 1.0
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
+
+BROKEN_OFF_NOTE = (
+    "Watching stopped here, because of a fault in hfmem_widget ({}); the figures are those up to then. Your "
+    "code was not affected. Please report this."
+)
 
 NO_THREAD = "the system has no thread for it, or no memory for a thread's stack"
 
@@ -74,9 +81,16 @@ class Monitor:
         self._clock = clock
         self._wall = wall
         self._held = self.attribution.source
-        self._late = LateEdges(ledger, self._enter, lambda: self._held.latest, clock)
+        self._late = LateEdges(
+            ledger, self._enter, self._break_off, lambda: self._held.latest, clock
+        )
         self._register = Register()
-        tick = Tick(sampler, ledger, self._late, self._register, clock=clock, wall=wall, cpu=cpu)
+        tick = Tick(
+            *(sampler, ledger, self._late, self._register, self._break_off),
+            clock=clock,
+            wall=wall,
+            cpu=cpu,
+        )
         self._poller = Poller(tick, make_ticker)
         self._rebase_due = -math.inf
         self._pid = os.getpid()
@@ -93,11 +107,19 @@ class Monitor:
 
     @property
     def current(self) -> Session | None:
-        """The session that was begun last among those with an open span: where further spans belong."""
-        if not self.in_this_process:
+        """The session in which further spans of this thread belong, or of this asynchronous task.
+
+        None on the poller's own thread, where the user's code runs in finalizers alone.
+        """
+        if not self.in_this_process or self.polls_here:
             return None
-        listening = self._register.listening()
-        return listening[-1].session if listening else None
+        watched = self._register.current()
+        return None if watched is None else watched.session
+
+    @property
+    def polls_here(self) -> bool:
+        """True on the poller's own thread."""
+        return self._poller.is_here
 
     def begin(self, options: WatchOptions) -> Session:
         """Begin a session; nothing is polled until a span is opened in it.
@@ -118,8 +140,14 @@ class Monitor:
         watched = Watched(session, options, self._clock())
         self._adopt(watched)
         session.read_after(self._late.enter_all)
-        self._register.add(watched)
+        self._register.add(watched, self._begin_anew)
         return session
+
+    def _begin_anew(self) -> None:
+        """Leave behind whatever a fault of ours has left, where nobody is watched yet."""
+        self.sampler.try_again()
+        self.ledger.drop_all()
+        self._late.drop_all()
 
     def end(self, session: Session, outcome: str = "done") -> None:
         """End a session and the spans still open in it; ending it again does nothing."""
@@ -127,12 +155,27 @@ class Monitor:
         if watched is None:
             return
         # Another thread may be training in it, and would go on opening spans while these are closed.
-        with watched.edges:
+        with _Whole(self, watched), watched.edges:
             watched.ending = True
             for span in reversed(session.open_spans):
                 self.close_span(session, span.id, outcome)
             self._register.remove(session)
             session.stop(self._wall())
+
+    def break_off(self, session: Session, error: BaseException) -> None:
+        """End a session, from wherever it is left by a fault of ours; ending it again does nothing."""
+        watched = self._register.get(session)
+        if watched is not None:
+            self._break_off(watched, error)
+
+    def _break_off(self, watched: Watched, error: BaseException) -> None:
+        session = watched.session
+        harmless(self._register.remove, session)
+        harmless(self._poller.release, watched)
+        harmless(self.ledger.drop, list(watched.windows.values()))
+        harmless(session.break_off, self._wall(), BROKEN_OFF_NOTE.format(type(error).__name__))
+        watched.windows.clear()
+        watched.late.clear()
 
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
@@ -144,25 +187,20 @@ class Monitor:
         watched = self._register.find(session)
         if not self.in_this_process:
             return session.open_span(kind, label, session.last_sample)
-        with watched.edges:
+        with _Whole(self, watched), watched.edges:
             if watched.ending:
                 raise WatchStateError(HAS_ENDED)
             self._attribute(kind if watched.windows else _outermost(kind), begins=True)
             if kind in FINE_KINDS and watched.can_wait:
                 self._late.enter_if_many()
                 return self._late.begin(watched, kind, label, self._row_now(kind))
-            self._late.enter_all()
-            if not watched.windows and not self._poller.claim(watched.options.interval):
+            self._enter_waiting(watched)
+            if not watched.windows and not self._poller.claim(watched, watched.options.interval):
                 session.polling.stopped = NO_THREAD
-            try:
-                window = self.ledger.open(bounded=not watched.options.ledger)
-                row = self._row_at(window, kind)
-                before, based = self._begin_at(watched, kind, label, row)
-                span = watched.open(kind, label, before, window)
-            except BaseException:
-                if not watched.windows:
-                    self._poller.release()
-                raise
+            window = self.ledger.open(bounded=not watched.options.ledger)
+            row = self._row_at(window, kind)
+            before, based = self._begin_at(watched, kind, label, row)
+            span = watched.open(kind, label, before, window)
             watched.based_on = span.id if based else watched.based_on
             session.contents = self.attribution.contents
             return span
@@ -184,7 +222,7 @@ class Monitor:
         watched = self._register.find(session)
         if not self.in_this_process:
             return session.close_span(span_id, session.last_sample, {}, outcome, counts)
-        with watched.edges:
+        with _Whole(self, watched), watched.edges:
             if watched.ends_late(span_id):
                 self._attribute(watched.late[span_id].kind, begins=False)
                 row = self._row_now(None)
@@ -196,7 +234,7 @@ class Monitor:
                 self.close_span(session, inner.id, outcome)
             if len(watched.windows) == 1:
                 self._poller.poll_now()
-            self._late.enter_all()
+            self._enter_waiting(watched)
             watched.late.pop(span_id, None)
             is_outermost = len(watched.windows) == 1
             self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
@@ -207,7 +245,7 @@ class Monitor:
             del watched.windows[span_id]
             span = watched.close(span_id, after, peaks, outcome, counts)
             if not watched.windows:
-                self._poller.release()
+                self._poller.release(watched)
             return span
 
     def turn(
@@ -228,7 +266,7 @@ class Monitor:
         if not self.in_this_process:
             session.close_span(closing, session.last_sample, {}, outcome)
             return session.open_span(kind, label, session.last_sample)
-        with watched.edges:
+        with _Whole(self, watched), watched.edges:
             if watched.ending:
                 raise WatchStateError(HAS_ENDED)
             self._attribute(kind, begins=True)
@@ -240,7 +278,7 @@ class Monitor:
                 return self.open_span(session, kind, label)
             for inner in session.open_within(closing):
                 self.close_span(session, inner.id, outcome)
-            self._late.enter_all()
+            self._enter_waiting(watched)
             watched.late.pop(closing, None)
             ending = watched.windows.pop(closing)
             beginning = self.ledger.turn(ending)
@@ -265,11 +303,11 @@ class Monitor:
         """Count what it has made; where no span tells steps apart, one ends and another begins here."""
         with interrupts_deferred():
             self.attribution.optimizer_stepped()
-            watched = next(reversed(self._register.listening()), None)
+            watched = self._register.current()
             now = self._clock()
             if watched is not None and watched.based_on is None and now >= self._rebase_due:
                 self._rebase_due = now + REBASE_PERIOD
-                with watched.edges:
+                with _Whole(self, watched), watched.edges:
                     row = self.sampler.edge()
                     self._adopt(watched)
                     watched.rebase(row)
@@ -330,7 +368,7 @@ class Monitor:
         if not self.in_this_process:
             return ""
         for watched in self._register.all():
-            self.end(watched.session)
+            harmless(self.end, watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
         if self._poller.join(timeout):
             self.sampler.close()
@@ -401,12 +439,42 @@ class Monitor:
         if begun is not None:
             edge.watched.session.open_span(begun.kind, begun.label, sample, begun.id)
 
+    def _enter_waiting(self, watched: Watched) -> None:
+        self._late.enter_all()
+        if self._register.get(watched.session) is None:  # one of its own could not be entered
+            raise WatchStateError(HAS_ENDED)
+
     def _append(self, watched: Watched, row: Sequence[float], time: float | None = None) -> Sample:
         self._adopt(watched)
         return watched.append(row, self._clock() - watched.origin if time is None else time)
 
     def _adopt(self, watched: Watched) -> None:
         self._register.take_over(watched, self.sampler)
+
+
+class _Whole:
+    """A change to what is kept of a session: done to its end, or the session is broken off.
+
+    Half of one would spoil every later figure, and whoever shares something with it.
+    """
+
+    __slots__ = ("_monitor", "_watched")
+
+    def __init__(self, monitor: Monitor, watched: Watched) -> None:
+        self._monitor = monitor
+        self._watched = watched
+
+    def __enter__(self) -> None:
+        """Nothing has changed yet."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, WatchStateError):
+            self._monitor.break_off(self._watched.session, error)
 
 
 def _outermost(kind: SpanKind) -> SpanKind:

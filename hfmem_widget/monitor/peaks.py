@@ -14,10 +14,11 @@ functions say what they would have said without us.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hfmem_widget.faults import entry
 from hfmem_widget.monitor.shadow import Shadow, Stats
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.highs import NOTHING, Highs
@@ -236,9 +237,15 @@ class PeakLedger:
     def fold(self) -> None:
         """Do what late edges have left."""
         with self._lock:
-            unfolded, self._unfolded = self._unfolded, []
-            for edge in unfolded:
-                self._fold(edge)
+            while self._unfolded:
+                edge = self._unfolded.pop(0)
+                try:
+                    self._fold(edge)
+                except BaseException:
+                    # What the user reads is kept all the same, and nobody's peak is called exact.
+                    self._flaw()
+                    self._remember(edge)
+                    raise
 
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
@@ -262,6 +269,21 @@ class PeakLedger:
                 self._note(device, stats)
         return readings
 
+    def drop(self, windows: Iterable[Window]) -> None:
+        """Let windows go whose peaks nobody wants any more."""
+        with self._lock:
+            for window in windows:
+                self._windows.drop(window)
+
+    def drop_all(self) -> None:
+        """Let all windows go; what the user's own peaks were is kept."""
+        with self._lock:
+            try:
+                self.fold()
+            finally:
+                self._unfolded = []
+                self._windows = Highs()
+
     def forget_windows(self) -> None:
         """Drop all windows and who holds the lock: for a forked child."""
         self._lock = threading.RLock()
@@ -277,6 +299,8 @@ class PeakLedger:
     ) -> None:
         before: dict[int, Stats] = {}
         after: dict[int, Stats] = {}
+        # First, so that what was read is not lost with what is reset, whatever comes between.
+        self._unfolded.append(_Edge(before, after, closing, opening))
         for device in self._allocator.devices():
             stats = before[device] = self._stats(device)
             if _in_use(stats):
@@ -287,17 +311,18 @@ class PeakLedger:
         for window in (closing, opening):
             if window is not None:
                 window.edge_at(before)
-        self._unfolded.append(_Edge(before, after, closing, opening))
         if not late:
             self.fold()
 
     def _fold(self, edge: _Edge) -> None:
+        self._remember(edge)
         current: list[float] = []
         certified = True
         for device, before in edge.before.items():
-            if device in edge.after:
-                self._shadow.setdefault(device, Shadow()).remember(before)
-                certified &= self._fold_epoch(device, before, edge.after[device])
+            if _in_use(before):
+                # Both are there but for a fault in between.
+                after = edge.after.get(device)
+                certified &= after is not None and self._fold_epoch(device, before, after)
                 current += _values(before, "current")
             else:
                 current += _NONE
@@ -309,6 +334,11 @@ class PeakLedger:
         if opening is not None:
             opening.flawed = not certified
             self._windows.open(opening, current)
+
+    def _remember(self, edge: _Edge) -> None:
+        for device, before in edge.before.items():
+            if _in_use(before):
+                self._shadow.setdefault(device, Shadow()).remember(before)
 
     def _fold_epoch(self, device: int, before: Stats, after: Stats) -> bool:
         """Fold the counter as it was read into the open windows, and say whether all was seen."""
@@ -362,24 +392,40 @@ class PeakLedger:
 
     def _user_reads(self, raw: Callable[[int], Stats], device: int) -> Stats:
         with self._lock:
-            self.fold()
             stats = raw(device)
-            shadow = self._shadow.get(device)
-            if shadow is not None and stats:
-                shadow.show(stats)
+            self._show(device, stats)
             return stats
 
     def _user_resets(self, raw: Callable[[int], None], device: int) -> None:
         with self._lock:
-            self.fold()
-            if self._windows and device in self._allocator.devices():
-                before = self._allocator.stats(device)
-                raw(device)
-                if not self._fold_epoch(device, before, self._allocator.stats(device)):
-                    self._flaw()
-            else:
-                raw(device)
-            self._shadow.pop(device, None)
+            before = self._before_reset(device)
+            raw(device)
+            self._after_reset(device, before)
+
+    @entry()
+    def _show(self, device: int, stats: Stats) -> None:
+        self.fold()
+        shadow = self._shadow.get(device)
+        if shadow is not None and stats:
+            shadow.show(stats)
+
+    @entry()
+    def _before_reset(self, device: int) -> Stats | None:
+        self.fold()
+        open_here = self._windows and device in self._allocator.devices()
+        return self._allocator.stats(device) if open_here else None
+
+    def _has_been_reset(self, device: int, _before: Stats | None) -> None:
+        self._shadow.pop(device, None)
+        self._flaw()
+
+    @entry(undo=_has_been_reset)
+    def _after_reset(self, device: int, before: Stats | None) -> None:
+        self._shadow.pop(device, None)
+        if before is not None and not self._fold_epoch(
+            device, before, self._allocator.stats(device)
+        ):
+            self._flaw()
 
 
 def _key(device: int, metric: str) -> str:

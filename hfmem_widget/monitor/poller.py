@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from hfmem_widget.monitor.ticker import Ticker
 
@@ -32,7 +32,7 @@ class Poller:
         self._tick = tick
         self._make_ticker = make_ticker
         self._ticker: Ticker | None = None
-        self._claims = 0
+        self._claims: set[Hashable] = set()
         self._hung: list[Ticker] = []
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
@@ -43,8 +43,20 @@ class Poller:
         """True while the thread runs."""
         return self._ticker is not None and self._ticker.alive
 
-    def claim(self, interval: float) -> bool:
+    @property
+    def is_here(self) -> bool:
+        """True on the thread itself, which the user's code is run on by a finalizer alone."""
+        return self._ticker is not None and self._ticker.is_here
+
+    def claim(self, by: Hashable, interval: float) -> bool:
         """Poll at least this often until `release`; the first to claim waits for a first tick, briefly.
+
+        Parameters
+        ----------
+        by : hashable
+            Who claims it, once.
+        interval : float
+            Seconds.
 
         Returns
         -------
@@ -53,9 +65,9 @@ class Poller:
             the same.
         """
         with self._lock:
-            self._claims += 1
+            self._claims.add(by)
             ticker = self._ticker
-            if ticker is not None and ticker.alive:
+            if ticker is not None and ticker.alive and not ticker.stopping:
                 ticker.interval = min(ticker.interval, interval)
                 return True
             # A tick that hung keeps the lock it has; this one must not wait for it.
@@ -69,10 +81,10 @@ class Poller:
         started.tick_now(FIRST_TICK_TIMEOUT)
         return True
 
-    def release(self) -> None:
-        """Give a claim back; the last one ends the thread."""
+    def release(self, by: Hashable) -> None:
+        """Give a claim back; the last one ends the thread. Giving it back again does nothing."""
         with self._lock:
-            self._claims -= 1
+            self._claims.discard(by)
             if self._claims or self._ticker is None:
                 return
             ticker, self._ticker = self._ticker, None
@@ -125,9 +137,12 @@ class Poller:
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
         self._ticker = None
-        self._claims = 0
+        self._claims = set()
 
     def _tick_holding(self, ticking: threading.Lock, ticker: Ticker) -> None:
+        if not self._claims:
+            # Whoever gave back the last claim did not come to the end of it.
+            ticker.stop(0.0)
         with ticking:
             self._tick(ticker)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.session import Session
+
+_begun_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("begun_here", default=())
+"""Those that were begun in this context, a thread's or an asynchronous task's."""
 
 HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
 
@@ -20,9 +25,13 @@ class Register:
         self._watched: dict[int, Watched] = {}
         self._lock = threading.RLock()
 
-    def add(self, watched: Watched) -> None:
-        """Take in a session."""
+    def add(self, watched: Watched, if_first: Callable[[], None]) -> None:
+        """Take in a session; where nobody else is watched, something is done before."""
         with self._lock:
+            if not self._watched:
+                if_first()
+            here = (one for one in _begun_here.get() if one() in self._watched.values())
+            _begun_here.set((*here, weakref.ref(watched)))
             self._watched[id(watched.session)] = watched
 
     def remove(self, session: Session) -> None:
@@ -48,6 +57,20 @@ class Register:
             raise WatchStateError(HAS_ENDED)
         return watched
 
+    def current(self) -> Watched | None:
+        """Return who is listening and was begun last in this context, which is where further spans belong.
+
+        A thread that began none, such as one of a pool or of autograd's, belongs to whoever is watched; where
+        several threads watch, to what the main thread watches.
+        """
+        listening = self.listening()
+        here = {reference() for reference in _begun_here.get()}
+        own = [one for one in listening if one in here]
+        if not own and len({one.thread for one in listening}) > 1:
+            main = threading.main_thread().ident
+            listening = [one for one in listening if one.thread == main]
+        return next(reversed(own or listening), None)
+
     def all(self) -> list[Watched]:
         """Return everybody."""
         with self._lock:
@@ -71,8 +94,7 @@ class Register:
     def note(self, sentence: str, *also: Session) -> None:
         """Have a sentence said once by everybody who listens, and by others."""
         for session in {*also, *(watched.session for watched in self.listening())}:
-            if sentence not in session.notes:
-                session.notes.append(sentence)
+            session.note(sentence)
 
     def publish(self, listening: Sequence[Watched]) -> None:
         """Tell the subscribers of some sessions that there is something new."""

@@ -126,6 +126,11 @@ class Sampler:
         """
         return self._read_all(known, at_edge=True, share=share)
 
+    def try_again(self) -> None:
+        """Read again what has failed."""
+        for reader in self._readers:
+            reader.failed = False
+
     def replace_locks(self) -> None:
         """Forget who holds which lock: for a forked child, where those threads do not exist."""
         self._adopting = threading.Lock()
@@ -178,6 +183,9 @@ class Sampler:
             reader.latest_at = self._clock()
             reader.cost = reader.latest_at - started
             self._listen(reader)
+        except (MemoryError, RecursionError):
+            # Of this instant, and no fault of the source: the next reading may be right.
+            reader.latest = ()
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             reader.failed = True
             reader.latest = ()
@@ -206,11 +214,12 @@ class Sampler:
                 new = known[len(own) :]
                 columns.append((*own, *range(len(series), len(series) + len(new))))
                 series += new
-            self.series = tuple(series)
-            self.devices = merge_devices([devices for devices, _ in adopted])
+            devices = merge_devices([devices for devices, _ in adopted])
             places = [column for own in columns for column in own]
             order = tuple(sorted(range(len(places)), key=places.__getitem__))
-            self._layout = layout = _Layout(adopted, tuple(columns), order)
+            layout = _Layout(adopted, tuple(columns), order)
+            # All of it once all is made: half of it would have every column twice the next time.
+            self.series, self.devices, self._layout = tuple(series), devices, layout
             self.version += 1
             for reader in self._readers:
                 if reader.name == HostSource.name and self._cuda_is_up():

@@ -28,6 +28,8 @@ class Tick:
     late : LateEdges
         The edges that are left for the poller to enter.
     register : Register
+    break_off : callable
+        Ends a session to which a row could not be added, with the fault.
     clock : callable
         Monotonic seconds.
     wall : callable
@@ -42,6 +44,7 @@ class Tick:
         ledger: PeakLedger,
         late: LateEdges,
         register: Register,
+        break_off: Callable[[Watched, Exception], None],
         *,
         clock: Callable[[], float],
         wall: Callable[[], float],
@@ -51,6 +54,7 @@ class Tick:
         self._ledger = ledger
         self._late = late
         self._register = register
+        self._break_off = break_off
         self._clock = clock
         self._cpu = cpu
         self._rhythm = Rhythm(wall)
@@ -82,8 +86,11 @@ class Tick:
             return
         listening = self._register.listening()
         for watched in listening:
-            self._register.take_over(watched, self._sampler)
-            watched.append(row, self._clock() - watched.origin)
+            try:
+                self._register.take_over(watched, self._sampler)
+                watched.append(row, self._clock() - watched.origin)
+            except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
+                self._break_off(watched, error)
         sessions = [watched.session for watched in listening]
         if self._rhythm.tick(ticker, now, [session.polling for session in sessions]):
             self._register.note("The machine was suspended or its clock was set while this ran.")

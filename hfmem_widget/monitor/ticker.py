@@ -48,6 +48,11 @@ class Ticker:
         return self._thread.is_alive()
 
     @property
+    def is_here(self) -> bool:
+        """True on the thread itself."""
+        return self._thread is threading.current_thread()
+
+    @property
     def stopping(self) -> bool:
         """True once it was told to stop; a tick that is late to return must then change nothing."""
         return self._stopping

@@ -21,7 +21,7 @@ BASED_BLOCKS = frozenset({"generate"})
 """In these, what comes on top of what nothing explained when they began are activations and temporaries."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Watched:
     """What a monitor keeps of one session.
 
@@ -48,6 +48,8 @@ class Watched:
     late: dict[int, Span] = field(default_factory=dict)
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
+    thread: int = field(default_factory=threading.get_ident)
+    """Where it was begun."""
     version: int = -1
     based_on: int | None = None
     """The span of which it is known what nothing explained when it began."""

@@ -71,6 +71,11 @@ class Highs(Generic[Key]):
             _add(self._rows[order[place - 1]], own[0])
         return highs
 
+    def drop(self, key: Key) -> None:
+        """End an opening whose own highs nobody wants, if it is open."""
+        if key in self._rows:
+            self.close(key)
+
 
 def _add(rows: list[Row], row: Row) -> None:
     rows.append(row)

@@ -50,6 +50,9 @@ DEVICE_KEY = re.compile(r"cuda:\d+|cpu")
 
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
+BROKEN_OFF = "not watched to its end"
+"""How a span ended that a fault of ours kept from being watched."""
+
 RECENT_SAMPLES = 64
 """Samples kept as they came, for who reads them tick by tick."""
 
@@ -91,6 +94,8 @@ class Session:
         What was live at the peak, by where it was allocated; None where no stacks were recorded.
     stopped_at : float or None
         Wall clock at the end; None while the session runs.
+    broken_off : bool
+        Whether a fault of ours ended it.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class Session:
         self.label = plain(label)
         self.started_at = started_at
         self.stopped_at: float | None = None
+        self.broken_off = False
         self.devices: tuple[Device, ...] = ()
         self.series: tuple[Series, ...] = ()
         self.timeline = timeline if timeline is not None else Timeline(0)
@@ -371,9 +377,26 @@ class Session:
         """Who is called after each tick."""
         return tuple(self._subscribers)
 
+    def note(self, sentence: str) -> None:
+        """Add a sentence that a person must know, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
     def stop(self, stopped_at: float) -> None:
         """End the session at a wall-clock time; nothing is appended afterwards."""
         self.stopped_at = stopped_at
+
+    def break_off(self, stopped_at: float, why: str) -> None:
+        """End the session where a fault of ours keeps it from going on; open spans end as they are known."""
+        self.stopped_at = stopped_at
+        self.broken_off = True
+        self.note(why)
+        with self._lock:
+            for span_id, span in self._spans.items():
+                if span.stop is None:
+                    self._spans[span_id] = replace(
+                        span, stop=self._latest.time, after=self._latest, outcome=BROKEN_OFF
+                    )
 
     def replace_lock(self) -> None:
         """Forget who holds the lock: for a forked child, where that thread does not exist."""
@@ -431,6 +454,8 @@ class Session:
     def _check_series(self, key: str) -> None:
         if key in self._index:
             return
+        if self.broken_off and not self.devices:
+            return
         device, _, metric = key.partition("/")
         metrics = [one.metric for one in self.series if one.device == device]
         if device not in {one.key for one in self.devices}:
@@ -459,7 +484,13 @@ class Session:
         if span.kind == "step":
             self.steps.append(self._step(span, self._phase_peaks.pop(span.id, {})))
             for listener in tuple(self._step_listeners):
-                listener(span)
+                try:
+                    listener(span)
+                except Exception as error:  # noqa: BLE001  (a listener must not end what it listens to)
+                    self.off_step(listener)
+                    self.note(
+                        f"A listener of steps was left out ({type(error).__name__}: {plain(error)})."
+                    )
         elif span.kind in PHASES and step is not None:
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
             for key, peak in span.peaks.items():

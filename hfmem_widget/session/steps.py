@@ -237,9 +237,10 @@ class Steps:
     def _widen(self, devices: Mapping[str, DeviceSteps]) -> None:
         new = tuple(device for device in devices if device not in self.devices)
         if new:
-            self.devices += new
             unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
+            # The names once there are columns for them: there may be no memory for these.
             self._table = np.concatenate([self._table, unknown], axis=1)
+            self.devices += new
 
     def _row(self, group: StepGroup) -> Table:
         row: list[float] = [getattr(group, name) for name in FIGURES]

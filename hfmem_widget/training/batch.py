@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hfmem_widget.monitor.holdings import unnoticed
+
 SEQUENCES = ("input_ids", "inputs_embeds", "input_features", "input_values")
 """Arguments of transformers' models whose second dimension is a length."""
+
+MOST_SUMMED = 2**20
+"""Elements of a mask that is summed at most: within a millisecond."""
 
 SAMPLES_ONLY = ("pixel_values", "images", "x")
 
@@ -24,8 +30,16 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
     dict of str to float
         ``samples``; where it is made of sequences also ``longest`` (tokens of the longest) and ``tokens``
         (all, padding included); where an attention mask is on the host also ``content_tokens``
-        (without padding). Empty if nothing is recognised.
+        (without padding). Empty if nothing is recognised, or something in it cannot be read.
     """
+    try:
+        with unnoticed():
+            return _shape_of(args, kwargs)
+    except Exception:  # noqa: BLE001  (a batch may be an object of the user's, and raise what it likes)
+        return {}
+
+
+def _shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]:
     named = args[0] if args and isinstance(args[0], Mapping) else kwargs
     if args and _is_ids(args[0]):
         named = {"input_ids": args[0], **kwargs}
@@ -60,9 +74,28 @@ def joined(so_far: Mapping[str, float], batch: Mapping[str, float]) -> dict[str,
 
 def _content(mask: Any, shape: tuple[int, ...]) -> dict[str, float]:
     # Summing a mask that lies on a GPU would wait for everything queued there.
-    if _shape(mask) != shape[:2] or getattr(getattr(mask, "device", None), "type", "") != "cpu":
-        return {}
-    return {"content_tokens": float(mask.sum())}
+    return {"content_tokens": _sum(mask)} if _shape(mask) == shape[:2] and _is_plain(mask) else {}
+
+
+def _is_plain(mask: Any) -> bool:
+    """Return whether a mask is a plain tensor on the host, not too large, and no transform is at work.
+
+    Under `torch.vmap` and the like what looks plain is not. Summing one that lies on a GPU would wait for
+    everything queued there.
+    """
+    torch: Any = sys.modules.get("torch")
+    return (
+        torch is not None
+        and type(mask) is torch.Tensor
+        and mask.device.type == "cpu"
+        and mask.numel() <= MOST_SUMMED
+        and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001  (no public way)
+    )
+
+
+def _sum(mask: Any) -> float:
+    # By numpy: no operator of torch, which a mode of the user's would see, and faster where it is of bytes.
+    return float(mask.numpy().sum())
 
 
 def _is_ids(value: Any) -> bool:

@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.monitor import Monitor, outcome_of
 from hfmem_widget.session import Session
 from hfmem_widget.training.model_hooks import ModelHooks
@@ -38,15 +36,12 @@ class Forwards:
     def _begins(self, counts: Mapping[str, float]) -> None:
         # Replicas of nn.DataParallel call hooks from threads of their own.
         if threading.get_ident() == self._thread and self._session.running:
-            with interrupts_deferred():
-                harmless(self._open_one, counts)
+            self._open_one(counts)
 
     def _ended(self, error: Exception | None) -> None:
         if threading.get_ident() == self._thread and self._session.running and self._open:
-            with interrupts_deferred():
-                span_id, counts = self._open.pop()
-                outcome = outcome_of(error)
-                harmless(self._monitor.close_span, self._session, span_id, outcome, counts)
+            span_id, counts = self._open.pop()
+            self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
 
     def _open_one(self, counts: Mapping[str, float]) -> None:
         span = self._monitor.open_span(self._session, "forward", "forward")

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, cast
 
+from hfmem_widget.faults import entry
 from hfmem_widget.surrounding import Around, restore, surround
 from hfmem_widget.training.batch import shape_of
 
@@ -47,20 +48,27 @@ class ModelHooks:
     ) -> None:
         self._handles: list[Any] = []
         self._surrounded: list[tuple[type | ModuleType, str]] = []
-        if getattr(module, "_compiled_call_impl", None) is None:
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            return
+        try:
             self._hide_from_copies(module)
-            self._handles = [
-                module.register_forward_pre_hook(_Before(before), with_kwargs=True),
-                module.register_forward_hook(_After(after), always_call=True),
-            ]
+            for register, hook, how in (
+                (module.register_forward_pre_hook, _Before(before), {"with_kwargs": True}),
+                (module.register_forward_hook, _After(after), {"always_call": True}),
+            ):
+                self._handles.append(register(hook, **how))
+        except BaseException:
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Take the hooks off; taking them off again does nothing."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        surrounded, self._surrounded = self._surrounded, []
-        for one in surrounded:
+        # Each is forgotten once it is off: a fault in between leaves the rest to the next time.
+        while self._handles:
+            self._handles[-1].remove()
+            self._handles.pop()
+        while self._surrounded:
+            one = self._surrounded.pop()
             _surrounded[one] -= 1
             if not _surrounded[one]:
                 del _surrounded[one]
@@ -96,7 +104,11 @@ class _Before(_Hook):
 
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._traced():
-            self._before(shape_of(args, kwargs))
+            self._tell(args, kwargs)
+
+    @entry()
+    def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._before(shape_of(args, kwargs))
 
 
 class _After(_Hook):
@@ -106,9 +118,13 @@ class _After(_Hook):
 
     def __call__(self, _module: object, _args: object, result: object) -> None:
         if not self._traced():
-            # Where the pass raised, torch calls from the clause that caught it, without a result.
-            error = sys.exception() if result is None else None
-            self._after(error if isinstance(error, Exception) else None)
+            self._tell(result)
+
+    @entry()
+    def _tell(self, result: object) -> None:
+        # Where the pass raised, torch calls from the clause that caught it, without a result.
+        error = sys.exception() if result is None else None
+        self._after(error if isinstance(error, Exception) else None)
 
 
 @contextmanager

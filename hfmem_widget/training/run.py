@@ -37,7 +37,9 @@ def _harmless(
         try:
             with interrupts_deferred():
                 method(self, *args, **kwargs)
-        except Exception as error:  # a callback that raises would end the training
+        except (
+            Exception
+        ) as error:  # the rest of the training goes unwatched, and the error no further
             if raised_by_handler(error):
                 raise
             # Whoever ended the session on another thread, in the middle of this, ended the run with it.

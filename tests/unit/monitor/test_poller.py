@@ -22,26 +22,27 @@ def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
 
     poller = Poller(tick, Ticker)
     try:
-        poller.claim(0.01)
-        poller.release()
-        poller.claim(0.01)
+        poller.claim("x", 0.01)
+        poller.release("x")
+        poller.claim("x", 0.01)
         poller.poll_now()
         assert len(ticks) >= 2
         assert not poller.join(0.0)
     finally:
-        poller.release()
+        poller.release("x")
         release.set()
     assert poller.join(5.0)
 
 
 def test_the_last_to_release_ends_the_thread() -> None:
-    """Two claims need two releases."""
+    """Each of two claims is given back, one of them twice."""
     poller = Poller(lambda _ticker: None, Ticker)
-    poller.claim(3600.0)
-    poller.claim(3600.0)
-    poller.release()
+    poller.claim("one", 3600.0)
+    poller.claim("another", 3600.0)
+    poller.release("one")
+    poller.release("one")
     assert poller.alive
-    poller.release()
+    poller.release("another")
     assert not poller.alive
 
 
@@ -59,12 +60,12 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
     """Holding the poller for a fork gives up on a driver call, and lets go only of what it held."""
     release = threading.Event()
     poller = Poller(lambda _ticker: release.wait(10.0), Ticker)
-    poller.claim(0.01)
+    poller.claim("x", 0.01)
     try:
         poller.before_fork()
         poller.after_fork_in_parent()
     finally:
-        poller.release()
+        poller.release("x")
         release.set()
     assert poller.join(5.0)
 
@@ -85,12 +86,12 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     poller = Poller(lambda _ticker: None, Refused)
     done: list[int] = []
 
-    assert not poller.claim(0.01)
+    assert not poller.claim("x", 0.01)
     assert not poller.aside(lambda: done.append(1), wait=True)
     assert done == []
-    poller.release()
+    poller.release("x")
     monkeypatch.setattr(Refused, "refusing", False)
-    assert poller.claim(3600.0)
+    assert poller.claim("x", 3600.0)
     assert poller.alive
-    poller.release()
+    poller.release("x")
     assert not poller.alive
