@@ -48,18 +48,17 @@ class _StandIn:
     def leave(self) -> None:
         """Put the usual handler back, and how the system calls it, such as `signal.siginterrupt` had it."""
         _handle(self.number, self.usual)
-        if self.action != _python_action:
-            _write_action(self.number, self.action)
+        _write_action(self.number, self.action)
 
 
 _held: list[_StandIn] = []
 """Who stands in on the thread that defers."""
 
-_python_action = b""
-"""What `sigaction` says of a signal that Python handles, as `signal.signal` leaves it."""
-
 _HANDLER = struct.calcsize("P")
 """Of what `sigaction` says, the bytes that are the handler's address."""
+
+_pythons_own = b""
+"""The address of the handler by which Python hears of signals; the same for all of them."""
 
 
 @functools.cache
@@ -93,9 +92,9 @@ def _write_action(number: int, action: bytes) -> None:
 
 def _stand_in_for(number: int, usual: Any) -> None:
     """Have a signal kept, unless a handler in C has it: Python's table does not know of that one."""
-    global _python_action  # noqa: PLW0603  (a process has one table of handlers)
+    global _pythons_own  # noqa: PLW0603  (a process has one table of handlers)
     action = _read_action(number)
-    if _python_action and action[:_HANDLER] != _python_action[:_HANDLER]:
+    if _pythons_own and action[:_HANDLER] != _pythons_own:
         return
     # One that was left behind by a fault knows whose place it took.
     held = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
@@ -105,9 +104,9 @@ def _stand_in_for(number: int, usual: Any) -> None:
     except ValueError:  # in a subinterpreter, which no signal reaches
         _held.remove(held)
         return
-    if not _python_action:
-        _python_action = _read_action(number)
-        if action[:_HANDLER] != _python_action[:_HANDLER]:
+    if not _pythons_own:
+        _pythons_own = _read_action(number)[:_HANDLER]
+        if action[:_HANDLER] != _pythons_own:
             held.leave()
             _held.remove(held)
 
@@ -125,14 +124,21 @@ def stop_deferring() -> None:
     global _deferring  # noqa: PLW0603  (a process has one table of handlers)
     if not is_deferring():
         return
-    held = list(_held)
     try:
-        for one in held:
-            one.leave()
+        _leave()
+    except BaseException:
+        _leave()
+        raise
     finally:
+        held = list(_held)
         _held.clear()
         _deferring = None
         _deliver(held)
+
+
+def _leave() -> None:
+    for one in _held:
+        one.leave()
 
 
 @contextmanager

@@ -108,11 +108,11 @@ def _number(value: Any) -> float | None:
 
     A tensor that is not on the host is never read: that would wait for all that is queued on its device.
     """
-    if not isinstance(value, (int, float)):
-        device = getattr(getattr(value, "device", None), "type", "cpu")
-        if device != "cpu" or getattr(value, "shape", None) != () or not hasattr(value, "item"):
-            return None
     try:
+        if not isinstance(value, (int, float)):
+            device = getattr(getattr(value, "device", None), "type", "cpu")
+            if device != "cpu" or getattr(value, "shape", None) != () or not hasattr(value, "item"):
+                return None
         number = float(value)
     except Exception:  # noqa: BLE001  (an object of the user's may raise what it likes)
         return None

@@ -26,6 +26,10 @@ from hfmem_widget.view.screen import Bundle, Screen
 class Follower(Protocol):
     """What tells something within a watch apart, such as a model's forward passes."""
 
+    def begin(self) -> None:
+        """Tell it apart from now on; who is to end it knows it by then."""
+        ...
+
     def end(self) -> None:
         """Leave it alone again."""
         ...
@@ -193,6 +197,7 @@ class Watch(Decorates):
         follower = follow(self._monitor, session)
         if follower is not None:
             self._followers.append(follower)
+            follower.begin()
 
     @entry(otherwise=_decorates_nothing)
     def _another(self) -> Watch:

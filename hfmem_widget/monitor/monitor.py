@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import NoReturn
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.faults import harmless
@@ -37,7 +38,9 @@ BROKEN_OFF_NOTE = (
     "code was not affected. Please report this."
 )
 
-NO_THREAD = "the system has no thread for it, or no memory for a thread's stack"
+NO_THREAD = (
+    "the system has no thread for it, or no memory for a thread's stack, or ended it at once"
+)
 
 _FRESH: frozenset[SpanKind | None] = frozenset({"substep", "backward", "optimizer"})
 """What must not begin with a reading of the span before it, whose high it is not."""
@@ -94,6 +97,13 @@ class Monitor:
         self._poller = Poller(tick, make_ticker)
         self._rebase_due = -math.inf
         self._pid = os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "a watch belongs to the process that made it, and is not pickled; another process, such "
+            "as a worker of a DataLoader, makes its own with hfmem_widget.watch()"
+        )
+        raise TypeError(message)
 
     @property
     def polling(self) -> bool:

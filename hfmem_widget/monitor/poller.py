@@ -61,8 +61,8 @@ class Poller:
         Returns
         -------
         bool
-            False where no thread could be started: nothing is polled, and what is claimed is given back all
-            the same.
+            False where no thread could be started, or it ended at once: nothing is polled, and what is
+            claimed is given back all the same.
         """
         with self._lock:
             self._claims.add(by)
@@ -78,8 +78,8 @@ class Poller:
             if not _starts(started):
                 self._ticker = None
                 return False
-        started.tick_now(FIRST_TICK_TIMEOUT)
-        return True
+        # A thread may also end at once, where `threading.settrace` was given a function that raises.
+        return started.tick_now(FIRST_TICK_TIMEOUT) or started.alive
 
     def release(self, by: Hashable) -> None:
         """Give a claim back; the last one ends the thread. Giving it back again does nothing."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.labels import plain
@@ -127,6 +127,13 @@ class Session:
         self._step_listeners: list[Callable[[Span], None]] = []
         self._catch_up: Callable[[], None] = _nothing
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "a session belongs to the process that watched, and is neither pickled nor copied; its "
+            "figures are in session.to_pandas()"
+        )
+        raise TypeError(message)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

@@ -16,7 +16,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 class ProcFile:
     """A file of ``/proc`` kept open: reading it again costs 3 µs, opening it too 25.
 
-    The open file tells of the process that opened it, so a forked child opens its own.
+    The open file tells of the process that opened it, so a forked child opens its own. Its number may come to
+    be another's, as after `os.closerange`: then it is neither read nor closed any more.
     """
 
     def __init__(self, path: Path, most: int = 8192) -> None:
@@ -28,7 +29,7 @@ class ProcFile:
     def read(self) -> bytes:
         """Return the beginning of the file, up to `most` bytes; empty where it cannot be read."""
         try:
-            if self._pid != os.getpid():
+            if self._pid != os.getpid() or not self._is_own():
                 self.close()
                 self._open()
             return os.pread(self._file, self.most, 0) if self._file is not None else b""
@@ -37,16 +38,28 @@ class ProcFile:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
+        if self._file is not None and self._is_own():
             os.close(self._file)
         self._file = None
+
+    def _is_own(self) -> bool:
+        try:
+            return self._file is not None and _identity(self._file) == self._identity
+        except OSError:
+            return False
 
     def _open(self) -> None:
         self._pid = os.getpid()
         try:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._identity = _identity(self._file)
         except OSError:
             self._file = None
+
+
+def _identity(file: int) -> tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino
 
 
 class LinuxMemory:

@@ -94,8 +94,10 @@ def _is_plain(mask: Any) -> bool:
 
 
 def _sum(mask: Any) -> float:
-    # By numpy: no operator of torch, which a mode of the user's would see, and faster where it is of bytes.
-    return float(mask.numpy().sum())
+    # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.
+    torch: Any = sys.modules["torch"]
+    with torch._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
+        return float(mask.numpy().sum())
 
 
 def _is_ids(value: Any) -> bool:

@@ -27,11 +27,18 @@ class Forwards:
         self._session = session
         self._thread = threading.get_ident()
         self._open: list[tuple[int, Mapping[str, float]]] = []
+        self._module: Any = module
+        self._hooks: ModelHooks | None = None
+
+    def begin(self) -> None:
+        """Put the hooks on the module, and keep it alive no longer than they do."""
+        module, self._module = self._module, None
         self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
 
     def end(self) -> None:
         """Take the hooks off the module."""
-        self._hooks.remove()
+        if self._hooks is not None:
+            self._hooks.remove()
 
     def _begins(self, counts: Mapping[str, float]) -> None:
         # Replicas of nn.DataParallel call hooks from threads of their own.

@@ -12,20 +12,43 @@ from typing import Any
 
 import hfmem_widget
 
+Place = tuple[CodeType, int]
+"""A function, and the offset in it at which a line begins."""
+
 OURS = str(Path(hfmem_widget.__file__).parent)
 
 CANNOT_FAIL = {
     *("RESUME", "NOP", "CACHE", "POP_TOP", "PUSH_NULL", "COPY", "SWAP", "EXTENDED_ARG", "PRECALL"),
-    *("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CONST", "LOAD_DEREF", "LOAD_CLOSURE"),
+    *(
+        "LOAD_FAST",
+        "LOAD_FAST_CHECK",
+        "LOAD_FAST_AND_CLEAR",
+        "LOAD_CONST",
+        "LOAD_DEREF",
+        "LOAD_CLOSURE",
+    ),
     *("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "RETURN_CONST"),
     *("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "RETURN_VALUE", "COPY_FREE_VARS", "MAKE_CELL"),
     *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "POP_JUMP_IF_NONE"),
     *("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE"),
-    *("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"),
-    *("IS_OP", "PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "CHECK_EXC_MATCH", "END_FOR", "RETURN_GENERATOR"),
+    *(
+        "POP_JUMP_FORWARD_IF_TRUE",
+        "POP_JUMP_FORWARD_IF_FALSE",
+        "POP_JUMP_IF_TRUE",
+        "POP_JUMP_IF_FALSE",
+    ),
+    *(
+        "IS_OP",
+        "PUSH_EXC_INFO",
+        "POP_EXCEPT",
+        "RERAISE",
+        "CHECK_EXC_MATCH",
+        "END_FOR",
+        "RETURN_GENERATOR",
+    ),
     *("NOT_TAKEN", "TO_BOOL", "END_SEND", "LOAD_GLOBAL"),
 }
-"""Instructions that take no memory and call nothing: where nothing but these is done, nothing can go wrong."""
+"""Instructions that take no memory and call nothing: where these alone are done, nothing can go wrong."""
 
 
 class InjectedError(MemoryError):
@@ -36,8 +59,8 @@ class InjectedError(MemoryError):
 def places_that_can_fail(code: CodeType) -> frozenset[int]:
     """Return where in a function a line begins in which something is made or called, as offsets.
 
-    A line that is come back to is left out: it is the end of a ``with`` block, and a lock that is not given back for
-    a fault that this tracing alone can make would hang whoever comes next.
+    A line that is come back to is left out: it is the end of a ``with`` block, and a lock that is not given
+    back, for a fault that this tracing alone can make, would hang whoever comes next.
     """
     first: dict[int, int] = {}
     can_fail = set()
@@ -62,15 +85,15 @@ class Injection:
 
     Attributes
     ----------
-    reached : dict of tuple to tuple of int
-        By function and offset, as which it was reached first and last.
+    reached : dict of Place to int
+        As which it was reached first.
     where : str
         The place at which it raised.
     """
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
-        self.reached: dict[tuple[CodeType, int], tuple[int, int]] = {}
+        self.reached: dict[Place, int] = {}
         self.where = ""
         self._count = 0
 
@@ -95,8 +118,7 @@ class Injection:
                 self.where = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
                 raise InjectedError(self.where)
             if not self.at:
-                place = frame.f_code, frame.f_lasti
-                self.reached[place] = self.reached.get(place, (self._count, 0))[0], self._count
+                self.reached.setdefault((frame.f_code, frame.f_lasti), self._count)
         return self._line
 
 

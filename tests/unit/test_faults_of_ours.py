@@ -1,0 +1,406 @@
+"""Whatever of ours fails, the user's code does what it does unwatched, and the next watch is healthy."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget import interrupts, monitor
+from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
+from hfmem_widget.surrounding import restore, surround
+from hfmem_widget.when_imported import WhenImported
+from tests.unit.faults_everywhere import Injection, Place
+from tests.unit.monitor.conftest import Bench
+
+PIECE = 1 << 20
+RESULT = "the user's result"
+
+
+class UsersError(Exception):
+    """What the user's own code raises."""
+
+
+def in_spans(bench: Bench) -> str:
+    with hfmem_widget.watch("watched", quiet=True):
+        with hfmem_widget.span("step", tokens=5) as step:
+            with hfmem_widget.span("forward"):
+                block = bench.allocator.alloc(16 * PIECE)
+            bench.allocator.free(block)
+            step.count(samples=2)
+        with hfmem_widget.span("a block"):
+            bench.clock.advance(1.0)
+    return RESULT
+
+
+def raising(bench: Bench) -> str:
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    with hfmem_widget.watch("watched", quiet=True), hfmem_widget.span("step"):
+        raise UsersError(RESULT)
+
+
+def reading_the_counters(bench: Bench) -> str:
+    with hfmem_widget.watch("watched", quiet=True):
+        bench.allocator.free(bench.allocator.alloc(64 * PIECE))
+        bench.allocator.user_reset(0)
+        bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+        bench.allocator.user_stats(0)
+    return RESULT
+
+
+def decorated(bench: Bench) -> str:
+    @hfmem_widget.watch("watched", quiet=True)
+    @hfmem_widget.span("forward")
+    def function() -> str:
+        bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+        return RESULT
+
+    @hfmem_widget.span("awaited")
+    async def coroutine() -> str:
+        return function()
+
+    @hfmem_widget.span("generated")
+    def generator() -> Iterator[str]:
+        yield asyncio.run(coroutine())
+
+    return next(generator())
+
+
+class Library:
+    """Somebody else's, of which a method is surrounded."""
+
+    def generate(self) -> str:
+        return RESULT
+
+
+def surrounded(bench: Bench) -> str:
+    surround(Library, "generate", lambda _library: hfmem_widget.span("generate"))
+    try:
+        with hfmem_widget.watch("watched", quiet=True):
+            bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+            return Library().generate()
+    finally:
+        restore(Library, "generate")
+
+
+def importing(bench: Bench) -> str:
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    sys.modules.pop("this_is_no_module", None)
+    seen: list[ModuleType] = []
+    finder = WhenImported({"antigravity_of_ours": seen.append, "colorsys": seen.append})
+    sys.modules.pop("colorsys", None)
+    finder.begin()
+    try:
+        import colorsys
+    finally:
+        finder.end()
+    assert callable(colorsys.rgb_to_hls)
+    return RESULT
+
+
+def overlapping(bench: Bench) -> str:
+    first = hfmem_widget.watch("first", quiet=True)
+    with first, hfmem_widget.watch("second", quiet=True) as second:
+        second.on_step(lambda _span: None)
+        bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+        with hfmem_widget.span("step"):
+            pass
+        bench.pass_time(0.1)
+    return RESULT
+
+
+def with_optimizer(bench: Bench) -> str:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.int64)}
+    mask = torch.ones(2, 3, dtype=torch.int64)
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    with hfmem_widget.watch(model, optimizer, quiet=True):
+        loss = model(torch.ones(2, 2)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not model._forward_pre_hooks, "a hook of ours was left"
+    assert not model._forward_hooks, "a hook of ours was left"
+    assert len(batch) == 1
+    assert mask.sum() == 6
+    return RESULT
+
+
+class Handler:
+    """Holds a Trainer's callbacks."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+
+def made_trainer(bench: Bench) -> Any:
+    """Return a Trainer that goes through the events of transformers' own, with none of what takes it time."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers.trainer_callback import TrainerControl, TrainerState
+
+    from hfmem_widget import trainer as ours
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.callback_handler = Handler()
+            self.args = SimpleNamespace(gradient_accumulation_steps=2, world_size=1)
+            self.state = TrainerState(max_steps=2, num_train_epochs=1, epoch=0.0)
+            self.control = TrainerControl()
+            self.model = self.model_wrapped = torch.nn.Linear(2, 2)
+            self.optimizer = torch.optim.SGD(self.model.parameters())
+
+        def tell(self, event: str, **more: Any) -> None:
+            for callback in self.callback_handler.callbacks:
+                got = getattr(callback, event)(
+                    self.args,
+                    self.state,
+                    self.control,
+                    model=self.model,
+                    optimizer=self.optimizer,
+                    **more,
+                )
+                self.control = self.control if got is None else got
+
+        def train(self) -> str:
+            self.tell("on_train_begin")
+            self.tell("on_epoch_begin")
+            for self.state.global_step in range(2):
+                self.tell("on_step_begin")
+                self.model(torch.ones(2, 2)).sum().backward()
+                self.tell("on_substep_end")
+                self.model(torch.ones(2, 2)).sum().backward()
+                self.tell("on_pre_optimizer_step")
+                self.optimizer.step()
+                self.tell("on_optimizer_step")
+                self.optimizer.zero_grad()
+                self.tell("on_step_end")
+                self.tell("on_log", logs={"loss": 1.0})
+            self.evaluate()
+            self.tell("on_epoch_end")
+            self.tell("on_train_end")
+            return RESULT
+
+        def evaluate(self) -> None:
+            self.tell("on_log", logs={"eval_loss": 1.0})
+
+    for name in ("train", "evaluate"):
+        surround(Trainer, name, ours._METHODS[name])
+    return Trainer()
+
+
+def training(bench: Bench) -> str:
+    trainer = made_trainer(bench)
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    with hfmem_widget.watch("watched", quiet=True):
+        result: str = trainer.train()
+    assert trainer.control.should_training_stop is False
+    assert not trainer.callback_handler.callbacks, "a callback of ours was left"
+    assert not trainer.model._forward_pre_hooks, "a hook of ours was left"
+    return result
+
+
+def training_with_a_callback(bench: Bench) -> str:
+    trainer = made_trainer(bench)
+    from hfmem_widget import MemoryCallback
+    from hfmem_widget.options import WatchOptions
+
+    trainer.callback_handler.callbacks.append(
+        MemoryCallback(log=True, options=WatchOptions(quiet=True))
+    )
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    result: str = trainer.train()
+    assert len(trainer.callback_handler.callbacks) == 1
+    return result
+
+
+class Weights:
+    """Stands in for a model that transformers loads."""
+
+    @classmethod
+    def from_pretrained(cls, name: str) -> str:
+        cls._load_pretrained_model(cls(), [name])
+        return RESULT
+
+    @classmethod
+    def _load_pretrained_model(cls, model: object, files: list[str]) -> None:
+        assert files == ["a file"]
+
+
+def loading(bench: Bench) -> str:
+    from hfmem_widget import loading as ours
+
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    surround(Weights, "from_pretrained", ours._loading)
+    surround(Weights, "_load_pretrained_model", ours._reading, whole_call=True)
+    with hfmem_widget.watch("watched", quiet=True):
+        result: str = Weights.from_pretrained("a file")
+    assert not ours._loads, "a load of ours was left"
+    return result
+
+
+SCENARIOS: tuple[Callable[[Bench], str], ...] = (
+    in_spans,
+    raising,
+    reading_the_counters,
+    decorated,
+    surrounded,
+    importing,
+    overlapping,
+    with_optimizer,
+    training,
+    training_with_a_callback,
+    loading,
+)
+
+
+_gone_through: set[Place] = set()
+
+
+@pytest.fixture
+def fake_monitor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Bench]:
+    """Return what makes a monitor without hardware the one of this process, as often as it is wanted."""
+
+    def make() -> Bench:
+        bench = Bench()
+        monkeypatch.setattr(monitor, "_shared", bench.monitor)
+        return bench
+
+    return make
+
+
+def result_of(scenario: Callable[[Bench], str], bench: Bench) -> str:
+    """Return what the user's code comes to: what it returns, or the text of its own error."""
+    try:
+        return scenario(bench)
+    except UsersError as error:
+        return str(error)
+
+
+def what_is_wrong(bench: Bench) -> Iterator[str]:
+    """Yield what a fault has left behind, or has spoilt of the watch after it."""
+    if bench.monitor._register.all():
+        yield "a session is left"
+    if bench.tickers and bench.tickers[-1].alive:
+        bench.tickers[-1].step()
+        if bench.tickers[-1].alive:
+            yield "the poller runs"
+    if interrupts.is_deferring():
+        yield "signals are held back"
+    if isinstance(signal.getsignal(signal.SIGINT), interrupts._StandIn):
+        yield "a handler is left"
+    peak = bench.allocator.user_stats(0)["allocated_bytes"]["all"]["peak"]
+    if peak != 16 * PIECE:
+        yield f"the user's own peak reads {peak}"
+    with hfmem_widget.watch("the next one", quiet=True) as session, hfmem_widget.span("step"):
+        bench.allocator.free(bench.allocator.alloc(PIECE))
+    if session.notes or len(session.spans) != 2:
+        yield f"the next watch has {session.notes} and {len(session.spans)} spans"
+    for span in session.spans:
+        known = span.peaks.get("cuda:0/allocated")
+        if known is None or (known.value, known.certainty) != (PIECE, "exact"):
+            yield f"the next watch's {span.kind} has the peak {known}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_a_fault_at_any_line_of_ours_stays_ours(
+    scenario: Callable[[Bench], str],
+    fake_monitor: Callable[[], Bench],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A `MemoryError` at every line below an entry, the first time that it is reached.
+
+    What another scenario has gone through already is tried at every seventh line.
+    """
+    result_of(scenario, fake_monitor())
+    bench, counting = fake_monitor(), Injection()
+    assert counting(lambda: result_of(scenario, bench)) == RESULT
+    wrong: list[str] = []
+
+    known = [place for place in counting.reached if place in _gone_through]
+    places = [place for place in counting.reached if place not in _gone_through] + known[::7]
+    _gone_through.update(counting.reached)
+    for place in places:
+        at = counting.reached[place]
+        bench, injection = fake_monitor(), Injection(at)
+        try:
+            got = injection(partial(result_of, scenario, bench))
+        except BaseException as error:  # noqa: BLE001  (whatever reaches the user is what this is about)
+            got = f"{type(error).__name__}: {error}"
+        found = [f"the user's code came to {got!r}"] if got != RESULT else []
+        found += what_is_wrong(bench)
+        capsys.readouterr()
+        wrong += [f"{injection.where} ({at}): {one}" for one in found]
+
+    assert len(counting.reached) > 50
+    assert not wrong, f"{len(wrong)} of {len(places)} lines:\n" + "\n".join(wrong[:20])
+
+
+def test_what_a_fault_has_kept_from_being_watched_is_said(
+    fake_monitor: Callable[[], Bench],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The session ends where the fault was, says so, and goes by the figures that it has."""
+    bench = fake_monitor()
+    with hfmem_widget.watch("watched", quiet=True) as session:
+        bench.allocator.alloc(PIECE)
+        with hfmem_widget.span("whole"):
+            pass
+        with monkeypatch.context() as broken:
+            broken.setattr(bench.ledger, "open", lambda **_: 1 // 0)
+            with hfmem_widget.span("broken"):
+                pass
+        with hfmem_widget.span("after it"):
+            pass
+
+    assert session.notes == [BROKEN_OFF_NOTE.format("ZeroDivisionError")]
+    assert [span.label for span in session.spans] == ["watched", "whole"]
+    assert all(span.stop is not None for span in session.spans)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_what_a_source_lacks_once_it_may_have_again(
+    error: type[Exception], fake_monitor: Callable[[], Bench]
+) -> None:
+    """Where there was no memory, or no stack, to read a source, the next reading counts."""
+    bench = fake_monitor()
+    bench.host.failure = error("for once")
+    with hfmem_widget.watch("without", quiet=True):
+        pass
+    bench.host.failure = None
+    with hfmem_widget.watch("with", quiet=True) as session:
+        pass
+
+    assert session.latest("cpu/allocated") == 10.0
+    assert session.notes == []
+
+
+def test_where_nothing_can_be_written_a_script_goes_on() -> None:
+    """A full disk under stderr is no reason for the user's script to end."""
+    script = (
+        "import hfmem_widget, sys\n"
+        "with hfmem_widget.watch('train'): pass\n"
+        "from hfmem_widget.faults import warn\n"
+        "warn('x')\n"
+        "open(sys.argv[1], 'w').write('saved')\n"
+    )
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            [sys.executable, "-u", "-c", script, "/dev/null"], stdout=full, stderr=full, check=False
+        )
+
+    assert run.returncode == 0

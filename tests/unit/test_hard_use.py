@@ -1,0 +1,485 @@
+"""What a hard day's use has shown: the user's code goes on as it would unwatched."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import hfmem_widget
+from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.session import Session
+from hfmem_widget.sources.procfs import ProcFile
+from hfmem_widget.spans import NO_NUMBER_NOTE
+
+
+class Raises:
+    """Raises whatever is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+NO_NUMBERS: dict[str, Any] = {
+    "an array": np.array([1, 2]),
+    "text": "x",
+    "a list": [1],
+    "too large for a float": 10**400,
+    "a tensor of one": torch.tensor([5]),
+    "a tensor of two": torch.tensor([5, 6]),
+    "a tensor elsewhere": torch.tensor(5, device="meta"),
+    "nothing": None,
+    "digits": "12",
+    "not a number": float("nan"),
+    "without end": float("inf"),
+    "what raises": Raises(),
+}
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_a_count_that_is_no_number_is_left_out(
+    value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence says so; the span, its other counts and every later watch are as they would be."""
+    with hfmem_widget.watch(quiet=True) as session:
+        for _ in range(3):
+            with hfmem_widget.span("step", tokens=value, samples=2) as step:
+                step.count(longest=value)
+    with hfmem_widget.watch(quiet=True) as healthy:
+        pass
+
+    assert [span.counts for span in session.spans[1:]] == [
+        {"samples": 2.0, "step": float(number)} for number in (1, 2, 3)
+    ]
+    (note,) = [one for one in session.notes if one.startswith(NO_NUMBER_NOTE.partition("{")[0])]
+    assert "tokens" in note
+    assert not healthy.running
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("value", [3, 3.0, True, np.int64(3), np.float32(3), torch.tensor(3)])
+def test_a_number_is_a_number_whoever_made_it(value: Any) -> None:
+    """Numbers of numpy and torch on the host count as Python's do."""
+    with hfmem_widget.watch(quiet=True) as session, hfmem_widget.span("x", tokens=value):
+        pass
+
+    assert session.spans[1].counts == {"tokens": float(value)}
+
+
+class Odd(dict[str, Any]):
+    """A mapping whose `get` raises."""
+
+    def get(self, *_: Any) -> Any:
+        raise RuntimeError("get")
+
+
+class Shapeless:
+    """Has a shape that raises."""
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("shape")
+
+
+class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked here
+    """Notes every operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Takes(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    """Takes what it is given."""
+
+    def forward(self, *_: Any, attention_mask: Any = None, **__: Any) -> Any:
+        return torch.zeros(1) if attention_mask is None else attention_mask + 1
+
+
+def nested() -> Any:
+    layer = torch.nn.Linear(4, 4)
+    return layer, lambda: layer(torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]))
+
+
+def called_with(*args: Any, **kwargs: Any) -> Any:
+    module = Takes()
+    return module, lambda: module(*args, **kwargs)
+
+
+def under_vmap() -> Any:
+    module = Takes()
+    ids, mask = torch.ones(3, 2, 4, dtype=torch.int64), torch.ones(3, 2, 4, dtype=torch.int64)
+    return module, lambda: torch.vmap(lambda i, m: module(input_ids=i, attention_mask=m))(ids, mask)
+
+
+def under_fake_tensors() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    module = Takes()
+
+    def call() -> Any:
+        with FakeTensorMode():
+            return module(
+                input_ids=torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(2, 3)
+            )
+
+    return module, call
+
+
+def under_a_function_mode() -> Any:
+    class Refuses(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if getattr(func, "__name__", "") in {"sum", "__get__"}:
+                raise RuntimeError("only what the model does")
+            return func(*args, **(kwargs or {}))
+
+    module = Takes()
+    ids = torch.ones(2, 3, dtype=torch.int64)
+
+    def call() -> Any:
+        with Refuses():
+            return module(input_ids=ids, attention_mask=ids)
+
+    return module, call
+
+
+FORWARDS: dict[str, Callable[[], Any]] = {
+    "nested tensors": nested,
+    "a shape that raises": lambda: called_with(Shapeless()),
+    "a mapping whose get raises": lambda: called_with(Odd(input_ids=torch.ones(2, 3))),
+    "vmap": under_vmap,
+    "fake tensors": under_fake_tensors,
+    "a function mode": under_a_function_mode,
+    "an object that raises": lambda: called_with(Raises()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("make", FORWARDS.values(), ids=FORWARDS)
+def test_a_forward_pass_that_works_unwatched_works_watched(
+    make: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the batch is, and whatever mode or transform is at work; the pass is a span."""
+    module, call = make()
+    call()
+    with hfmem_widget.watch(module, quiet=True) as session:
+        call()
+
+    assert [span.kind for span in session.spans[1:]] == ["forward"]
+    assert capsys.readouterr().err == ""
+
+
+def test_counting_tokens_is_no_operation_of_the_models() -> None:
+    """A dispatch mode of the user's sees what the model does, and no more."""
+    module = Takes()
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    with hfmem_widget.watch(module, quiet=True) as session, Counting() as counting:
+        module(input_ids=ids, attention_mask=ids)
+
+    assert counting.seen == ["aten.add.Tensor"]
+    assert session.spans[1].counts["content_tokens"] == 6.0
+
+
+def test_a_huge_mask_is_not_summed() -> None:
+    """Its sum would take as long as a layer; the tokens with padding are known from its shape."""
+    module, mask = Takes(), torch.ones(1025, 1024, dtype=torch.int8)
+    with hfmem_widget.watch(module, quiet=True) as session:
+        module(input_ids=mask.to(torch.int64), attention_mask=mask)
+
+    assert session.spans[1].counts == {
+        "samples": 1025.0,
+        "longest": 1024.0,
+        "tokens": 1025.0 * 1024,
+    }
+
+
+def labels(session: Session) -> list[str]:
+    return [span.label for span in session.spans]
+
+
+def test_spans_of_threads_stay_with_the_watch_of_their_thread() -> None:
+    """Each thread's spans are in its own session, whoever began last."""
+    sessions: dict[str, Session] = {}
+    both = threading.Barrier(2)
+
+    def work(name: str) -> None:
+        with hfmem_widget.watch(name, quiet=True) as sessions[name]:
+            both.wait(10)
+            with hfmem_widget.span(f"of {name}"):
+                both.wait(10)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {name: labels(one) for name, one in sessions.items()} == {
+        "a": ["a", "of a"],
+        "b": ["b", "of b"],
+    }
+
+
+def test_spans_of_tasks_stay_with_the_watch_of_their_task() -> None:
+    """The same holds for asynchronous tasks of one thread."""
+    sessions: dict[str, Session] = {}
+
+    async def work(name: str) -> None:
+        with hfmem_widget.watch(name, quiet=True) as sessions[name]:
+            await asyncio.sleep(0)
+            with hfmem_widget.span(f"of {name}"):
+                await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    asyncio.run(both())
+
+    assert {name: labels(one) for name, one in sessions.items()} == {
+        "a": ["a", "of a"],
+        "b": ["b", "of b"],
+    }
+
+
+def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
+    """A pool's or autograd's thread works for the cell, also while another thread watches."""
+    both = threading.Barrier(2)
+
+    def other() -> None:
+        with hfmem_widget.watch("other", quiet=True):
+            both.wait(10)
+            both.wait(10)
+
+    def worker() -> None:
+        with hfmem_widget.span("of the pool"):
+            pass
+
+    with hfmem_widget.watch("main", quiet=True) as session:
+        threads = [threading.Thread(target=other), threading.Thread(target=worker)]
+        threads[0].start()
+        both.wait(10)
+        threads[1].start()
+        threads[1].join()
+        both.wait(10)
+        threads[0].join()
+
+    assert labels(session) == ["main", "of the pool"]
+
+
+def test_a_scope_may_be_entered_within_itself() -> None:
+    """Each entering is a span of its own, and each ends."""
+    scope = hfmem_widget.span("x")
+    with hfmem_widget.watch(quiet=True) as session:
+        with scope, scope:
+            pass
+        with hfmem_widget.span("after"):
+            pass
+
+    assert [(span.label, span.parent) for span in session.spans[1:]] == [
+        ("x", 1),
+        ("x", 2),
+        ("after", 1),
+    ]
+
+
+def test_a_handler_in_c_stays_in_force() -> None:
+    """What a library has set by `sigaction` is neither called by us nor replaced."""
+    libc = ctypes.CDLL(None)
+    calls: list[int] = []
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(calls.append)
+    before = ctypes.create_string_buffer(512)
+    libc.sigaction(signal.SIGINT, None, before)
+    with interrupts_deferred():
+        pass
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(signal.SIGINT, handler)
+    try:
+        for _ in range(2):
+            with interrupts_deferred():
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        libc.sigaction(signal.SIGINT, before, None)
+
+    assert calls == [signal.SIGINT, signal.SIGINT]
+
+
+def test_how_the_system_calls_a_handler_stays() -> None:
+    """`signal.siginterrupt` is kept."""
+
+    def flags() -> bytes:
+        found = ctypes.create_string_buffer(512)
+        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, found)
+        return found.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
+
+    usual = signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.siginterrupt(signal.SIGUSR1, False)
+    try:
+        before = flags()
+        with interrupts_deferred():
+            pass
+        assert flags() == before
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+
+
+def test_a_file_that_took_our_descriptor_is_left_alone(tmp_path: Path) -> None:
+    """After `os.closerange` a number of ours may be the user's file: it is neither read nor closed."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("no /proc")
+    ours = ProcFile(statm)
+    number = ours._file
+    assert number is not None
+    theirs = os.open(tmp_path / "users.txt", os.O_RDWR | os.O_CREAT)
+    os.write(theirs, b"12345 12345")
+    os.dup2(theirs, number)
+    assert not ours.read().startswith(b"12345 12345")
+    ours.close()
+
+    assert os.write(number, b"more") == 4
+    os.close(number)
+    os.close(theirs)
+
+
+def test_a_listener_of_steps_that_raises_is_left_out() -> None:
+    """The block goes on, the session ends, and a note says so."""
+
+    def listener(_span: object) -> None:
+        raise ValueError("not mine")
+
+    with hfmem_widget.watch(quiet=True) as session:
+        session.on_step(listener)
+        for _ in range(2):
+            with hfmem_widget.span("step"):
+                pass
+
+    assert not session.running
+    assert session.steps.count == 2
+    assert ["not mine" in note for note in session.notes] == [True]
+
+
+class Collected:
+    """Uses a span as it is finalized, in a cycle of its own."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        with hfmem_widget.span("finalized"):
+            pass
+
+
+def test_a_finalizer_on_the_pollers_thread_opens_nothing() -> None:
+    """The collector may run there at any allocation of ours, with locks of ours held."""
+
+    def collect(session: Session) -> None:
+        Collected()
+        gc.collect()
+        collected.set()
+
+    collected = threading.Event()
+    with hfmem_widget.watch(quiet=True, interval=0.01) as session:
+        session.subscribe(collect)
+        assert collected.wait(10)
+        session.unsubscribe(collect)
+
+    assert "finalized" not in labels(session)
+
+
+class AnyError(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    """A module that raises for what it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            return super().__getattr__(name)
+        raise RuntimeError(name)
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+def test_a_module_is_watched_whatever_its_getattr_raises() -> None:
+    """It is known by its type, before anything is asked of it."""
+    module = AnyError()
+    with hfmem_widget.watch(module, quiet=True) as session:
+        module(1)
+
+    assert [span.kind for span in session.spans[1:]] == ["forward"]
+
+
+class Evil(Exception):
+    """An error that cannot say what it is."""
+
+    @property  # type: ignore[misc]  # as such errors do
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+def test_the_users_error_is_the_users_whatever_it_is() -> None:
+    """Its type alone is looked at."""
+    error = Evil("the user's")
+    caught: BaseException | None = None
+
+    def work() -> None:
+        with hfmem_widget.watch(quiet=True), hfmem_widget.span("x"):
+            raise error
+
+    try:
+        work()
+    except BaseException as raised:  # noqa: BLE001  (`pytest.raises` asks what class it is)
+        caught = raised
+
+    assert caught is error
+
+
+def test_what_belongs_to_a_process_says_so_where_it_is_pickled() -> None:
+    """The error tells what it is about, and what to do instead."""
+    with hfmem_widget.watch(quiet=True) as session:
+        pass
+
+    for refused in (session, hfmem_widget.watch("w")):
+        with pytest.raises(TypeError, match="belongs to the process"):
+            pickle.dumps(refused)
+    with pytest.raises(TypeError, match="to_pandas"):
+        copy.deepcopy(session)
+
+
+@pytest.fixture
+def tracing_that_raises() -> Iterator[None]:
+    def refuse(*_: Any) -> Any:
+        raise ValueError("tracing")
+
+    threading.settrace(refuse)
+    yield
+    threading.settrace(None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_poller_that_dies_at_once_is_told(tracing_that_raises: None) -> None:
+    """Where `threading.settrace` ends the thread before its first line, it is said."""
+    with hfmem_widget.watch(quiet=True) as session:
+        pass
+
+    assert session.polling.stopped
+    assert not session.running
