@@ -72,7 +72,6 @@ def entry(
             except Exception:  # noqa: BLE001  (nothing can be made where there is no memory)
                 return None  # type: ignore[return-value]
 
-        guarded.is_entry = True  # type: ignore[attr-defined]
         return guarded
 
     return guarded_by
@@ -85,6 +84,15 @@ def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> 
     except Exception as error:
         if _passes(error):
             raise
+
+
+def each(*actions: Callable[[], object]) -> None:
+    """Do all of it, in this order; a fault in one keeps no other from being done, and is raised then."""
+    if actions:
+        try:
+            actions[0]()
+        finally:
+            each(*actions[1:])
 
 
 def warn(sentence: str) -> None:

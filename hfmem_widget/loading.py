@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
-from hfmem_widget.faults import harmless, warn
+from hfmem_widget.faults import warn
 from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import Monitor, outcome_of, running_monitor
@@ -52,13 +52,7 @@ class Load:
         self._bytes = 0.0
 
     def __enter__(self) -> Self:
-        try:
-            with interrupts_deferred():
-                harmless(self._open)
-        except BaseException as error:
-            # An interrupt held back until now: what is loaded is not entered, so nobody else would end it.
-            self.__exit__(type(error), error, None)
-            raise
+        self._open()
         return self
 
     def __exit__(
@@ -67,10 +61,9 @@ class Load:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        with interrupts_deferred():
-            if self in _loads:
-                _loads.remove(self)
-            self._safely(self._close, self._span, outcome_of(error))
+        if self in _loads:
+            _loads.remove(self)
+        self._safely(self._close, self._span, outcome_of(error))
 
     @contextmanager
     def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:

@@ -92,7 +92,7 @@ class Watch(Decorates):
             return
         span = self._span or Span(0, self._kind, self._label, 0.0, Sample(0.0, ()))
         is_fault = isinstance(error, Exception) and not raised_by_handler(error)
-        self._end_all(session, span, None if is_fault else error)
+        harmless(self._end_all, session, span, None if is_fault else error)
         if not is_fault:
             harmless(self._monitor.end, session, outcome_of(error))
         self._monitor.break_off(session, error or RuntimeError())
@@ -162,9 +162,9 @@ class Watch(Decorates):
         self._session = self._view = None
 
     def _end_all(self, session: Session, span: Span, error: BaseException | None) -> None:
-        """End what was begun, each by itself; what a fault keeps from that is ended the next time."""
+        """End what was begun; each is forgotten once it has ended, so what a fault kept from it may still."""
         while self._followers:
-            harmless(self._followers[-1].end)
+            self._followers[-1].end()
             self._followers.pop()
         while self._companions:
             harmless(self._end_one, self._companions[0], session, span, error)

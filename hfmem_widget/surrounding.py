@@ -105,27 +105,30 @@ class _Around:
     def _leave(
         self, _kind: object = None, error: BaseException | None = None, _traceback: object = None
     ) -> None:
-        context, self._context = self._context, None
-        if context is None:
-            return
-        try:
-            if error is None:
-                context.__exit__(None, None, None)
-            else:
-                context.__exit__(type(error), error, error.__traceback__)
-        except BaseException as raised:
-            if raised is not error:
-                raise
+        # Forgotten once it is left, for what a fault interrupts is left again.
+        if self._context is not None:
+            try:
+                if error is None:
+                    self._context.__exit__(None, None, None)
+                else:
+                    self._context.__exit__(type(error), error, error.__traceback__)
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+        self._context = None
 
-    @entry(undo=_leave)
+    def _was_not_entered(self) -> None:
+        # An error keeps what was made of a generator, and not begun, from being begun by leaving it.
+        self._leave(None, sys.exception())
+
+    @entry(undo=_was_not_entered)
     def __enter__(self) -> None:
         args, kwargs, around = self._args, self._kwargs, self._one.around
         # What the call was given is not kept for as long as it runs.
         self._args, self._kwargs = (), None
         if around is not None:
-            context = around(*args[:1]) if kwargs is None else around(*args, **kwargs)
-            context.__enter__()
-            self._context = context
+            self._context = around(*args[:1]) if kwargs is None else around(*args, **kwargs)
+            self._context.__enter__()
 
     @entry(undo=_leave)
     def __exit__(

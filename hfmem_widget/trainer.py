@@ -8,19 +8,20 @@ says that an evaluation begins. So the public methods ``train``, ``evaluate``, `
 from __future__ import annotations
 
 import contextlib
-import functools
 import multiprocessing
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.companions import ending
-from hfmem_widget.faults import entry, harmless
+from hfmem_widget.faults import each, entry
 from hfmem_widget.monitor import outcome_of, running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session, SpanKind
@@ -89,7 +90,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # A copy of a Trainer has the callback, and no part in this training.
-        return functools.partial(MemoryCallback, log=self.log, options=self.options), ()
+        return partial(MemoryCallback, log=self.log, options=self.options), ()
 
     @entry()
     def on_init_end(self, *_: Any, **__: Any) -> None:
@@ -104,20 +105,28 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def ends(self, error: BaseException | None) -> None:
         """End it all, however the training ended; ending it again ends what a fault has left."""
-        harmless(self._forget_run)
-        harmless(self._take_hooks_off)
-        if self._run is not None:
-            harmless(self._run.ended, outcome_of(error))
-            self._run = None
-        if self._watch is not None:
-            harmless(self._watch.stop, error)
-            self._watch = None
+        each(
+            self._forget_run,
+            self._take_hooks_off,
+            partial(self._end_run, outcome_of(error)),
+            partial(self._end_watch, error),
+        )
 
     def _forget_run(self) -> None:
         if self._trainer is not None:
             with _beginning:
                 _runs.pop(self._trainer, None)
-            self._trainer = None
+        self._trainer = None
+
+    def _end_run(self, outcome: str) -> None:
+        if self._run is not None:
+            self._run.ended(outcome)
+        self._run = None
+
+    def _end_watch(self, error: BaseException | None) -> None:
+        if self._watch is not None:
+            self._watch.stop(error)
+        self._watch = None
 
     @contextlib.contextmanager
     def apart(self, run: TrainingRun, kind: SpanKind) -> Iterator[None]:
@@ -257,9 +266,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             state.log_history[-1].update(added)
 
     def _take_hooks_off(self) -> None:
-        hooks, self._hooks = self._hooks, None
-        if hooks is not None:
-            hooks.remove()
+        if self._hooks is not None:
+            self._hooks.remove()
+        self._hooks = None
 
 
 def _end_if_asked(args: Any, state: Any, control: Any) -> None:
@@ -298,27 +307,38 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     own = callback_of(trainer)
     if own is None and running_monitor() is None:
         return contextlib.nullcontext()
-    return _following(trainer, trainer.callback_handler.callbacks, own)
+    return _Following(trainer, trainer.callback_handler.callbacks, own)
 
 
-@contextlib.contextmanager
-def _following(trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -> Iterator[None]:
-    callback = MemoryCallback() if own is None else own
-    place = len(callbacks) if own is None else callbacks.index(own)
-    # First, so that whatever writes logs sees what it adds.
-    callbacks[:] = [callback, *(one for one in callbacks if one is not callback)]
-    try:
-        harmless(callback.begins, trainer, trainer.args, may_watch=own is not None)
-        yield
-    except BaseException as error:
-        callback.ends(error)
-        raise
-    else:
-        callback.ends(None)
-    finally:
-        if callback in callbacks:
-            callbacks.remove(callback)
-            callbacks[place:place] = [] if own is None else [own]
+class _Following:
+    """One call of ``trainer.train()``; leaving it again does what a fault has kept from it."""
+
+    def __init__(self, trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -> None:
+        self._trainer = trainer
+        self._callbacks = callbacks
+        self._own = own
+        self._callback = MemoryCallback() if own is None else own
+        self._place = len(callbacks) if own is None else callbacks.index(own)
+
+    def __enter__(self) -> None:
+        ours = self._callback
+        # First, so that whatever writes logs sees what it adds.
+        self._callbacks[:] = [ours, *(one for one in self._callbacks if one is not ours)]
+        ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        each(partial(self._callback.ends, error), self._put_back)
+
+    def _put_back(self) -> None:
+        others = [one for one in self._callbacks if one is not self._callback]
+        if len(others) < len(self._callbacks):
+            others[self._place : self._place] = [] if self._own is None else [self._own]
+            self._callbacks[:] = others
 
 
 def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hfmem_widget
-from hfmem_widget import interrupts, monitor
+from hfmem_widget import faults, interrupts, monitor
 from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.surrounding import restore, surround
 from hfmem_widget.when_imported import WhenImported
@@ -346,6 +346,34 @@ def test_a_fault_at_any_line_of_ours_stays_ours(
 
     assert len(counting.reached) > 50
     assert not wrong, f"{len(wrong)} of {len(places)} lines:\n" + "\n".join(wrong[:20])
+
+
+def entries() -> Iterator[object]:
+    """Yield what transformers and torch call of ours, and what the user's code does."""
+    from hfmem_widget import MemoryCallback, optimizers, spans, stretch, watching
+    from hfmem_widget.monitor import PeakLedger
+    from hfmem_widget.surrounding import _Around
+    from hfmem_widget.training import model_hooks
+
+    yield from (one for name, one in vars(MemoryCallback).items() if name.startswith("on_"))
+    yield from (spans.span, watching.watch, stretch.Watch._start, stretch.Watch.stop)
+    scope = spans.SpanScope
+    yield from (
+        scope.__enter__,
+        scope.__exit__,
+        scope.count,
+        scope._another,
+        stretch.Watch._another,
+    )
+    yield from (_Around.__enter__, _Around.__exit__, optimizers._tell, WhenImported.find_spec)
+    yield from (model_hooks._Before._tell, model_hooks._After._tell)
+    yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
+
+
+@pytest.mark.parametrize("one", list(entries()), ids=lambda one: one.__qualname__)
+def test_every_way_in_goes_through_the_guard(one: Any) -> None:
+    """What holds signals back and keeps faults in is one function, around each of them."""
+    assert one.__code__ is faults.entry()(print).__code__
 
 
 def test_what_a_fault_has_kept_from_being_watched_is_said(
