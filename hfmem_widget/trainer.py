@@ -27,7 +27,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.stretch import Watch, running_shell
 from hfmem_widget.surrounding import Around, restore, surround
-from hfmem_widget.training import ModelHooks, TrainingRun, logged
+from hfmem_widget.training import ModelHooks, TrainingRun, logged, prefix_of
 from hfmem_widget.view.screen import Screen
 
 TRACKER_NOTE = (
@@ -59,7 +59,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         Add ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib``, ``hfmem/allocated_gib`` (GiB, of the
         device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
         the peaks and the tokens of the steps since the last log. In an evaluation's log the peaks are its
-        own, and all names begin with ``hfmem/eval_``.
+        own, and all names begin as its metrics do: ``eval_hfmem/peak_allocated_gib``.
     label : str, optional
         What to call the training where nothing else is being watched.
     options : WatchOptions, optional
@@ -259,7 +259,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def _add_figures(self, run: TrainingRun, state: Any, logs: dict[str, Any]) -> None:
         evaluating = run.evaluating
         figures = run.take_figures("evaluate" if evaluating else "step")
-        added = logged(figures, evaluating=evaluating)
+        added = logged(figures, prefix=prefix_of(logs) if evaluating else "")
         logs.update(added)
         # The Trainer has written its history by now, with a copy of the logs.
         if state.log_history:

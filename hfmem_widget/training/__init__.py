@@ -2,8 +2,16 @@
 
 from hfmem_widget.training.batch import shape_of
 from hfmem_widget.training.forwards import Forwards, forwards_of
-from hfmem_widget.training.logged import logged
+from hfmem_widget.training.logged import logged, prefix_of
 from hfmem_widget.training.model_hooks import ModelHooks
 from hfmem_widget.training.run import TrainingRun
 
-__all__ = ["Forwards", "ModelHooks", "TrainingRun", "forwards_of", "logged", "shape_of"]
+__all__ = [
+    "Forwards",
+    "ModelHooks",
+    "TrainingRun",
+    "forwards_of",
+    "logged",
+    "prefix_of",
+    "shape_of",
+]

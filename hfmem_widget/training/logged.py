@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from hfmem_widget.units import GIB
 
 IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 
+_TIMED: Final = "_runtime"
+"""How the name ends that every evaluation of a Trainer logs."""
 
-def logged(figures: Mapping[str, float], *, evaluating: bool) -> dict[str, float]:
+
+def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float]:
     """Return entries for a log from `TrainingRun.take_figures`; what is not known is left out.
+
+    Parameters
+    ----------
+    prefix : str
+        What an evaluation's metrics begin with; see `prefix_of`. Trackers group by it: transformers' callbacks
+        for TensorBoard, W&B and others write ``eval_…`` as ``eval/…``, and all else as ``train/…``.
 
     Returns
     -------
     dict of str to float
         ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and
-        ``hfmem/tokens``; of an evaluation ``hfmem/eval_peak_allocated_gib`` and so on.
+        ``hfmem/tokens``; with a prefix ``eval_hfmem/peak_allocated_gib`` and so on.
     """
-    prefix = "hfmem/eval_" if evaluating else "hfmem/"
-    entries = {f"{prefix}{name}_gib": figures[name] / GIB for name in IN_BYTES if name in figures}
+    group = f"{prefix}_hfmem/" if prefix else "hfmem/"
+    entries = {f"{group}{name}_gib": figures[name] / GIB for name in IN_BYTES if name in figures}
     if "tokens" in figures:
-        entries[f"{prefix}tokens"] = figures["tokens"]
+        entries[f"{group}tokens"] = figures["tokens"]
     return {name: value for name, value in entries.items() if math.isfinite(value)}
+
+
+def prefix_of(names: Iterable[str]) -> str:
+    """Return what an evaluation's metrics begin with: ``eval``, ``eval_`` and a data set's name, ``test``."""
+    # Metrics of the user's own may end alike; they begin with the prefix as well, so theirs are longer.
+    prefixes = [name.removesuffix(_TIMED) for name in names if name.endswith(_TIMED)]
+    return min(prefixes, key=len, default="eval")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from transformers import TrainerCallback
+from transformers.integrations import rewrite_logs
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget.training import logged
+from hfmem_widget.training import logged, prefix_of
 from hfmem_widget.units import GIB
 from tests.trainer.tiny import make_trainer, of_kind, rows
 
@@ -21,16 +22,20 @@ STEP_KEYS = {
     "hfmem/allocated_gib",
     "hfmem/tokens",
 }
-EVALUATION_KEYS = {
-    "hfmem/eval_peak_allocated_gib",
-    "hfmem/eval_peak_reserved_gib",
-    "hfmem/eval_allocated_gib",
+OF_AN_EVALUATION = {
+    "hfmem/peak_allocated_gib",
+    "hfmem/peak_reserved_gib",
+    "hfmem/allocated_gib",
 }
 EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
 
 
 def ours(entry: dict[str, Any]) -> set[str]:
-    return {key for key in entry if key.startswith("hfmem/")}
+    return {key for key in entry if "hfmem/" in key}
+
+
+def of_evaluation(prefix: str) -> set[str]:
+    return {f"{prefix}_{key}" for key in OF_AN_EVALUATION}
 
 
 class Reads(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -104,7 +109,7 @@ def test_the_figures_are_in_gib(tmp_path: Path) -> None:
 
 
 def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
-    """Under names of its own, also where the metrics have another prefix or several data sets."""
+    """Under names that begin as its metrics do, with several data sets too."""
     trainer = make_trainer(
         tmp_path, callbacks=[MemoryCallback(log=True)], eval_strategy="steps", eval_steps=1
     )
@@ -113,24 +118,26 @@ def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
         trainer.train()
 
     logs = [entry for entry in trainer.state.log_history if any("eval_" in key for key in entry)]
-    assert [ours(entry) for entry in logs] == [EVALUATION_KEYS] * 4
+    names = ["eval_short", "eval_long"] * 2
+    assert [ours(entry) for entry in logs] == [of_evaluation(name) for name in names]
     inner = [
         span
         for span in of_kind(session, "evaluate")
         if session.span(span.parent or 0).kind == "evaluate"
     ]
-    assert [entry["hfmem/eval_peak_allocated_gib"] * GIB for entry in logs] == [
-        pytest.approx(span.peaks["cpu/allocated"].value, rel=0.05) for span in inner
-    ]
+    assert [
+        entry[f"{name}_hfmem/peak_allocated_gib"] * GIB
+        for name, entry in zip(names, logs, strict=True)
+    ] == [pytest.approx(span.peaks["cpu/allocated"].value, rel=0.05) for span in inner]
 
 
 def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
-    """Whatever its metrics are called."""
+    """It follows the prefix that its metrics are given."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)])
     with hfmem_widget.watch(quiet=True):
         trainer.evaluate(metric_key_prefix="test")
 
-    assert ours(trainer.state.log_history[-1]) == EVALUATION_KEYS
+    assert ours(trainer.state.log_history[-1]) == of_evaluation("test")
 
 
 @pytest.mark.parametrize("callbacks", [[], [MemoryCallback]])
@@ -151,8 +158,65 @@ def test_what_is_not_known_is_left_out() -> None:
     """A log has no NaN, which some of its readers refuse."""
     figures = {"peak_allocated": 1.5 * GIB, "peak_reserved": math.nan}
 
-    assert logged(figures, evaluating=False) == {"hfmem/peak_allocated_gib": 1.5}
-    assert logged(figures, evaluating=True) == {"hfmem/eval_peak_allocated_gib": 1.5}
+    assert logged(figures) == {"hfmem/peak_allocated_gib": 1.5}
+    assert logged(figures, prefix="eval") == {"eval_hfmem/peak_allocated_gib": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        (["eval_loss", "eval_runtime", "epoch"], "eval"),
+        (["eval_short_loss", "eval_short_runtime"], "eval_short"),
+        (["test_loss", "test_runtime"], "test"),
+        (["eval_longest_runtime", "eval_runtime", "eval_loss"], "eval"),
+        (["my_own_metric"], "eval"),
+    ],
+)
+def test_the_prefix_is_the_one_in_use(names: list[str], prefix: str) -> None:
+    """An evaluation always logs how long it took; metrics of the user's own may be called alike."""
+    assert prefix_of(names) == prefix
+
+
+def test_trackers_group_an_evaluation_apart(tmp_path: Path) -> None:
+    """What transformers gives TensorBoard, W&B and trackio has ours beside the loss of the same group."""
+    reads = Reads()
+    trainer = make_trainer(
+        tmp_path,
+        callbacks=[MemoryCallback(log=True), reads],
+        eval_strategy="epoch",
+        **EVERY_STEP,
+    )
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+        trainer.evaluate(metric_key_prefix="test")
+
+    written = {key for entry in reads.entries for key in rewrite_logs(entry)}
+    for group in ("train", "eval", "test"):
+        assert {f"{group}/loss", f"{group}/hfmem/peak_allocated_gib"} <= written
+    assert not any(key.startswith("train/") and "eval" in key for key in written)
+
+
+def test_tensorboard_reads_them(tmp_path: Path) -> None:
+    """Its own reader finds our figures in the file, in the groups of the training and of the evaluation."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainer = make_trainer(
+        tmp_path,
+        callbacks=[MemoryCallback(log=True)],
+        eval_strategy="epoch",
+        report_to="tensorboard",
+        **EVERY_STEP,
+    )
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    (file,) = tmp_path.rglob("events.out.tfevents.*")
+    events = reader.EventAccumulator(str(file))
+    events.Reload()
+    history = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert [one.value for one in events.Scalars("eval/hfmem/peak_allocated_gib")] == [
+        pytest.approx(entry["eval_hfmem/peak_allocated_gib"]) for entry in history
+    ]
+    assert len(events.Scalars("train/hfmem/peak_allocated_gib")) == 2
 
 
 def test_a_callback_with_logs_watches_by_itself(
