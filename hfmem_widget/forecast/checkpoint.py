@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.forecast.foreign import foreign
 from hfmem_widget.labels import plain
 from hfmem_widget.units import format_bytes
+
+_NOT_HERE: Final = (
+    "{0!r} is neither a folder here nor in the local cache of Hugging Face, and nothing is downloaded here; "
+    "!hf download {0} config.json in a cell fetches its configuration"
+)
 
 MOST_HEADER: Final = 100 * 2**20
 """Bytes; safetensors itself allows no longer header."""
@@ -75,33 +82,55 @@ def read_config(name: str) -> tuple[Any, Path | None]:
     OptionError
         If there is none, or transformers does not know it; the message has transformers' reason.
     """
-    try:
-        from transformers import AutoConfig
-    except ImportError:
+    if find_spec("transformers") is None:
         message = "a forecast needs transformers: pip install transformers"
-        raise OptionError(message) from None
+        raise OptionError(message)
+    with foreign(f"{plain(name)!r} cannot be read"):
+        path = _path_of(name)
+    if path is None and not _is_cached(name):
+        raise OptionError(_NOT_HERE.format(plain(name)))
+    return _config_of(name, path), path if path is not None and path.is_dir() else None
+
+
+def _path_of(name: str) -> Path | None:
+    """Return the file or folder that a name stands for; None for a name in the cache."""
     path = Path(name).expanduser()
     if path.is_dir() and not (path / "config.json").is_file():
         message = f"the folder {plain(name)!r} has no config.json"
         raise OptionError(message)
-    if not path.exists() and (name.endswith(".json") or name.startswith((".", "/", "~"))):
+    if path.exists():
+        return path
+    if name.endswith(".json") or name.startswith((".", "/", "~")):
         message = f"there is no file or folder {plain(name)!r}"
         raise OptionError(message)
-    is_local = path.exists()
+    return None
+
+
+def _is_cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
     try:
-        config = AutoConfig.from_pretrained(str(path) if is_local else name, local_files_only=True)
-    except Exception as error:
-        reason = plain(error, 300)
-        if is_local:
-            message = f"transformers does not know the configuration in {plain(name)!r}: {reason}"
-        else:
-            message = (
-                f"{plain(name)!r} is no folder here and not in the local cache of Hugging Face; nothing is "
-                "fetched. huggingface_hub.hf_hub_download(name, 'config.json') fetches its configuration."
-            )
-        raise OptionError(message) from error
-    folder = path if path.is_dir() else None
-    return config, folder
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except (OSError, ValueError):  # a name that no model can have
+        return False
+
+
+def _config_of(name: str, path: Path | None) -> Any:
+    """Return the configuration; code that comes with it is not run."""
+    from transformers import AutoConfig
+
+    where = name if path is None else str(path)
+    with foreign(f"transformers does not know the configuration in {plain(name)!r}"):
+        try:
+            return AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+        except ValueError as error:
+            if "trust_remote_code" not in str(error):
+                raise
+    message = (
+        f"{plain(name)!r} comes with Python code of its own, which is not run here; load the model yourself "
+        "and give it instead of its name"
+    )
+    raise OptionError(message)
 
 
 def read_stored(folder: Path) -> Stored:
@@ -116,25 +145,23 @@ def read_stored(folder: Path) -> Stored:
     tensors = files = 0
     for path in sorted(folder.glob("*.safetensors")):
         files += 1
-        for entry in _entries(path):
-            name = TYPES.get(entry["dtype"], entry["dtype"])
-            types[name] = types.get(name, 0) + entry["bytes"]
-            tensors += 1
+        with foreign(f"{plain(path.name)} is no safetensors file, or not a whole one"):
+            for dtype, size in _entries(path):
+                name = TYPES.get(dtype, dtype)
+                types[name] = types.get(name, 0) + size
+                tensors += 1
     return Stored(types, tensors, files)
 
 
-def _entries(path: Path) -> list[Mapping[str, Any]]:
-    """Return what a file's header says of each tensor: eight bytes of length, then JSON."""
-    entries: list[Mapping[str, Any]] = []
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if 2 <= length <= MOST_HEADER else {"": {}}
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = (int(edge) for edge in entry["data_offsets"])
-                entries.append({"dtype": str(entry["dtype"]), "bytes": max(0, end - begin)})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"{plain(path.name)} is no safetensors file, or not a whole one"
-        raise OptionError(message) from error
-    return entries
+def _entries(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the type and the bytes of each tensor by a file's header: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= MOST_HEADER:
+            message = f"a header of {length} bytes"
+            raise ValueError(message)
+        header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = (int(edge) for edge in entry["data_offsets"])
+            yield str(entry["dtype"]), max(0, end - begin)

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.forecast.dry_run import undisturbed
+from hfmem_widget.forecast.foreign import foreign
 from hfmem_widget.labels import plain
 
 LORA_RANK_MOST = 4096
@@ -38,18 +39,13 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
     OptionError
         If transformers cannot make one; the message has its reason.
     """
+    kind = _class_of(config, for_training=for_training)
     config = copy.deepcopy(config)
     if getattr(config, "_attn_implementation", None) not in {None, "eager", "sdpa"}:
         config._attn_implementation = "sdpa"  # noqa: SLF001  (as transformers keeps it); its kernels need no package
-    kind = _class_of(config, for_training=for_training)
-    try:
-        with undisturbed(), torch.device("meta"):
-            return kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
-    except Exception as error:
-        message = (
-            f"transformers cannot build {kind.__name__} from this configuration: {plain(error)}"
-        )
-        raise OptionError(message) from error
+    sentence = f"transformers cannot build {kind.__name__} from this configuration"
+    with foreign(sentence), undisturbed(), torch.device("meta"):
+        return kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
 
 
 def copy_of(model: Any) -> Any:
@@ -67,14 +63,9 @@ def copy_of(model: Any) -> Any:
         for name, value in vars(module).items():
             if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
                 memo[id(value)] = OrderedDict()
-    try:
-        with undisturbed(), _Ghosts():
-            made = copy.deepcopy(model, memo)
-    except Exception as error:
-        message = (
-            f"{type(model).__name__} cannot be copied to PyTorch's meta device: {plain(error)}"
-        )
-        raise OptionError(message) from error
+    sentence = f"{type(model).__name__} cannot be copied to PyTorch's meta device"
+    with foreign(sentence), undisturbed(), _Ghosts():
+        made = copy.deepcopy(model, memo)
     for module in made.modules():
         # accelerate puts its own in front of the class': hooks that move tensors, and autocast.
         vars(module).pop("forward", None)
@@ -102,12 +93,9 @@ def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
     except ImportError:
         message = "LoRA's forecast needs peft: pip install peft"
         raise OptionError(message) from None
-    try:
-        with undisturbed(), torch.device("meta"):
-            return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
-    except Exception as error:
-        message = f"peft cannot put LoRA into {type(model).__name__}: {plain(error)}"
-        raise OptionError(message) from error
+    sentence = f"peft cannot put LoRA into {type(model).__name__}"
+    with foreign(sentence), undisturbed(), torch.device("meta"):
+        return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -123,9 +111,10 @@ def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 def _class_of(config: Any, *, for_training: bool) -> Any:
     import transformers
 
-    for name in getattr(config, "architectures", None) or ():
+    named = getattr(config, "architectures", None)
+    for name in named if isinstance(named, list | tuple) else ():
         kind = getattr(transformers, str(name), None)
-        if kind is not None:
+        if isinstance(kind, type) and hasattr(kind, "_from_config"):
             return kind
     mappings = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING]
     if for_training:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.labels import plain
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Stacks:
         Raises
         ------
         OptionError
-            If a file is there already, or its folder is not.
+            If a file is there already, its folder is not, or no file can have that name or be written there.
         WatchStateError
             If no snapshot was kept; the message says why.
         """
@@ -256,8 +257,8 @@ class Stacks:
             message = "no snapshot was kept of this recording, so there is nothing to save"
             raise WatchStateError(message)
         content = zlib.decompress(self._pickled)
-        target = Path(path).expanduser()
         try:
+            target = Path(path).expanduser()
             handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
         except FileExistsError:
             message = f"{target} is there already and was left alone; give another name"
@@ -265,6 +266,9 @@ class Stacks:
         except (FileNotFoundError, NotADirectoryError):
             message = f"there is no folder {target.parent}; make it first"
             raise OptionError(message) from None
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            message = f"nothing can be written to {plain(path)!r}: {plain(error)}"
+            raise OptionError(message) from error
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)

@@ -20,8 +20,8 @@ def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float
     Parameters
     ----------
     prefix : str
-        What an evaluation's metrics begin with; see `prefix_of`. Trackers group by it: transformers' callbacks
-        for TensorBoard, W&B and others write ``eval_…`` as ``eval/…``, and all else as ``train/…``.
+        What an evaluation's metrics begin with; see `prefix_of`. Trackers group by it: transformers'
+        callbacks for TensorBoard, W&B and others write ``eval_…`` as ``eval/…``, and all else as ``train/…``.
 
     Returns
     -------

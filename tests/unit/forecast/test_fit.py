@@ -67,7 +67,11 @@ def test_what_transformers_does_not_know_is_said_with_its_reason(tmp_path: Path)
     ("name", "message"),
     [
         ("/no/such/folder", "there is no file or folder"),
-        ("nobody/nothing", "not in the local cache of Hugging Face; nothing is fetched"),
+        ("nobody/nothing", "!hf download nobody/nothing config.json in a cell"),
+        ("a/b/c/d", "neither a folder here nor in the local cache"),
+        ("x" * 5000, "'x+…' "),
+        ("a\0b", r"neither a folder here nor in the local cache|cannot be read"),
+        ("~nobody-of-this-name/x", "cannot be read: RuntimeError"),
     ],
 )
 def test_a_model_that_is_not_here_is_told(
@@ -78,6 +82,49 @@ def test_a_model_that_is_not_here_is_told(
         fit(name)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        "[1, 2]",
+        '{"model_type": "bert", "architectures": 5, "hidden_size": "wide"}',
+        '{"model_type": "bert", "architectures": ["__version__"], "hidden_size": -1}',
+        '{"model_type": ["bert"]}',
+    ],
+)
+def test_a_broken_configuration_is_told(tmp_path: Path, content: str) -> None:
+    """Whatever is wrong with a configuration, and whatever reading it raises, is one sentence."""
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(OptionError) as told:
+        fit(tmp_path)
+
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 600
+
+
+def test_code_that_comes_with_a_model_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is anybody asked whether to run it: the error says what to give instead."""
+    ran = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}})
+    )
+    asked: list[str] = []
+
+    def agree(prompt: str = "") -> str:
+        asked.append(prompt)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", agree)
+    with pytest.raises(OptionError, match="comes with Python code of its own, which is not run"):
+        fit(tmp_path)
+
+    assert asked == []
+    assert not ran.exists()
+
+
 def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
     """Weights alone are no model."""
     with pytest.raises(OptionError, match=r"has no config\.json"):
@@ -86,7 +133,14 @@ def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff" * 64, (8).to_bytes(8, "little") + b"not json", b"\x02" + bytes(7) + b"[]"],
+    [
+        b"",
+        b"\xff" * 64,
+        (8).to_bytes(8, "little") + b"not json",
+        b"\x02" + bytes(7) + b"[]",
+        (100_000).to_bytes(8, "little") + b"[" * 100_000,
+        (15).to_bytes(8, "little") + b'{"weight": {}} ',
+    ],
 )
 def test_a_broken_file_is_told(folder: Path, content: bytes) -> None:
     """A file that is no safetensors file, or not a whole one, is an error with its name."""

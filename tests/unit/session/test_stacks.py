@@ -8,6 +8,7 @@ import pickle
 import stat
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,13 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     """Saving into a folder that does not exist is an error."""
     with pytest.raises(OptionError, match="no folder"):
         stacks().save(tmp_path / "none" / "peak.pickle")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "~nobody-of-this-name/x", "x" * 5000, 7])
+def test_a_path_that_cannot_be_is_told(path: Any) -> None:
+    """A name that the system refuses, nobody's home, no path at all: one sentence."""
+    with pytest.raises(OptionError, match="nothing can be written to "):
+        stacks().save(path)
 
 
 def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

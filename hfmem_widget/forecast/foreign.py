@@ -1,0 +1,31 @@
+"""Files and code of others: whatever goes wrong in them becomes one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.labels import plain
+
+_LONGEST = 300
+"""Characters of the reason that are told."""
+
+
+@contextmanager
+def foreign(sentence: str) -> Iterator[None]:
+    """Turn any exception of the block into an OptionError: the sentence, and the exception's own reason.
+
+    Parameters
+    ----------
+    sentence : str
+        Without a full stop; text from outside in it is `plain` already.
+    """
+    try:
+        yield
+    except OptionError:
+        raise
+    except Exception as error:
+        reason = plain(f"{type(error).__name__}: {error}", _LONGEST)
+        message = f"{sentence}: {reason}"
+        raise OptionError(message) from error
