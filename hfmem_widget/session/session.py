@@ -34,7 +34,7 @@ from hfmem_widget.session.model import (
     SpanKind,
 )
 from hfmem_widget.session.phases import Phases
-from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps, Table
+from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps, Table, with_old_names
 from hfmem_widget.session.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -410,13 +410,18 @@ class Session:
         self._lock = threading.RLock()
         self.timeline.replace_lock()
 
-    def to_pandas(self, fold: str = "high") -> pd.DataFrame:
+    def to_pandas(self, fold: str = "high", *, old_names: bool = False) -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
+
+        Columns have the keys of their series, but for ``peak``: that is ``cpu/resident_peak`` of the host and
+        ``cuda:0/allocator_peak`` of a GPU, its counter's, which is not the peak of anything watched.
 
         Parameters
         ----------
         fold : {"high", "low"}
             Which extreme of a row to take, once rows stand for more than one sample.
+        old_names : bool, optional
+            Name these ``peak`` as well, as before 0.1.
         """
         if fold not in {"high", "low"}:
             message = f"fold is 'high' or 'low', not {fold!r}"
@@ -429,8 +434,9 @@ class Session:
         with self._lock:
             values = (self.timeline.high if fold == "high" else self.timeline.low).copy()
             time = self.timeline.time.copy()
-        columns = [series.key for series in self.series]
-        return pd.DataFrame(values, index=pd.Index(time, name="time"), columns=columns)
+        columns = [series.key if old_names else _column_of(series) for series in self.series]
+        frame = pd.DataFrame(values, index=pd.Index(time, name="time"), columns=columns)
+        return with_old_names(frame) if old_names else frame
 
     def figure(self) -> go.Figure:
         """Return the session as a `plotly.graph_objects.Figure`."""
@@ -541,6 +547,13 @@ class Session:
         # An eighth at once: looking for them takes as long as there are spans.
         for span_id in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._spans[span_id]
+
+
+def _column_of(series: Series) -> str:
+    """Return a series' name in a data frame: its key, but where that would be another figure's name too."""
+    if series.metric != "peak":
+        return series.key
+    return f"{series.device}/{'resident' if series.device == 'cpu' else 'allocator'}_peak"
 
 
 def _no_series(key: str, what: str, there: Sequence[str], known: Iterable[str]) -> str:

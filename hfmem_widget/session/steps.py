@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +38,11 @@ FIGURES = (
     "content_tokens",
 )
 PER_DEVICE = ("peak", "certainty", "lowest", "worst", "worst_tokens", "after", *PHASES)
+
+IN_A_FRAME: Mapping[str, str] = MappingProxyType(
+    {"peak": "peak_allocated", **{phase: f"{phase}_phase_peak" for phase in PHASES}}
+)
+"""What columns of a data frame are called, where that is not as in `PER_DEVICE`: series have those names."""
 
 _PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
 _PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
@@ -183,8 +190,15 @@ class Steps:
             table = shorter
         return table
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the table as a data frame, one row a group, one column for each of `columns`."""
+    def to_pandas(self, *, old_names: bool = False) -> pd.DataFrame:
+        """Return the table as a data frame, one row a group, one column for each of `columns`.
+
+        Parameters
+        ----------
+        old_names : bool, optional
+            Name columns as before 0.1: ``cuda:0/peak`` for ``cuda:0/peak_allocated``, and ``cuda:0/forward``
+            for ``cuda:0/forward_phase_peak``. Series have these names too, for other figures.
+        """
         import pandas as pd
 
         frame = pd.DataFrame(self.table.copy(), columns=list(self.columns))
@@ -193,7 +207,12 @@ class Steps:
         for device in self.devices:
             known = frame[f"{device}/certainty"].map(dict(enumerate(CERTAINTIES)))
             frame[f"{device}/certainty"] = known
-        return frame
+        new = {
+            f"{device}/{old}": f"{device}/{name}"
+            for device in self.devices
+            for old, name in IN_A_FRAME.items()
+        }
+        return with_old_names(frame) if old_names else frame.rename(columns=new)
 
     def _make_room(self) -> None:
         folded = self._fold(self.table)
@@ -271,6 +290,15 @@ class Steps:
             content_tokens=content_tokens,
             devices=devices,
         )
+
+
+def with_old_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a data frame whose columns have the names that go with the next release, and say so."""
+    message = (
+        "old_names=True goes with the next release; docs/README.md has the names of all columns"
+    )
+    warnings.warn(message, FutureWarning, stacklevel=3)
+    return frame
 
 
 def _figures(known: DeviceSteps) -> list[float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import DeviceSteps, StepGroup, Steps
+from hfmem_widget.session import Device, DeviceSteps, Sample, Series, Session, StepGroup, Steps
+from hfmem_widget.session.model import HELD, ROLES
 
 GPU = "cuda:0"
 
@@ -132,7 +134,40 @@ def test_the_table_can_be_had_as_a_data_frame() -> None:
     """One row a group, one column a figure."""
     frame = many([2.0, 5.0]).to_pandas()
 
-    assert list(frame["cuda:0/peak"]) == [2.0, 5.0]
+    assert list(frame["cuda:0/peak_allocated"]) == [2.0, 5.0]
     assert list(frame["first"]) == [1, 2]
     assert list(frame["cuda:0/certainty"]) == ["exact", "exact"]
     assert np.isnan(frame["content_tokens"]).all()
+
+
+def read_once(*devices: str) -> Session:
+    session = Session()
+    metrics = (*ROLES, *HELD, "activations")
+    series = [Series(device, metric) for device in devices for metric in metrics]
+    session.adopt([Device(device, device) for device in devices], series)
+    session.append(Sample(0.0, (1.0,) * len(series)))
+    return session
+
+
+def test_a_data_frames_names_are_no_series() -> None:
+    """What a column is called in the frame of the steps means nothing else in that of the session."""
+    session = read_once(GPU, "cpu")
+    of_session, of_steps = session.to_pandas(), many([2.0]).to_pandas()
+
+    assert not set(of_session.columns) & set(of_steps.columns)
+    assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(of_session.columns)
+    assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(of_steps.columns)
+    assert session.peak("cuda:0/peak") == 1.0
+
+
+def test_old_names_are_kept_a_release_long() -> None:
+    """Whoever asks for them gets them, with a warning."""
+    session = read_once("cpu")
+    with pytest.warns(FutureWarning, match="goes with the next release") as warned:
+        of_session = session.to_pandas(old_names=True)
+    with pytest.warns(FutureWarning, match="goes with the next release"):
+        of_steps = many([2.0, 5.0]).to_pandas(old_names=True)
+
+    assert of_session["cpu/peak"].max() == 1.0
+    assert list(of_steps["cuda:0/peak"]) == [2.0, 5.0]
+    assert {one.filename for one in warned} == {__file__}
