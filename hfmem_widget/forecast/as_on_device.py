@@ -13,6 +13,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from hfmem_widget.forecast.experts import GROUPED, grouped_product
+
 _HALF: Final = {torch.bfloat16, torch.float16}
 
 _LOWER: Final = {
@@ -95,6 +97,8 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
     ----------
     casts : dict
         The parameters that were cast, kept until `leave_autocast`; autocast keeps them as long.
+    routes : bool
+        Whether experts were among the operations.
     """
 
     def __init__(self, device: str, autocast: torch.dtype | None = None) -> None:
@@ -103,6 +107,7 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         self._autocast = autocast
         self._keeps_casts = autocast is not None
         self.casts: dict[int, torch.Tensor] = {}
+        self.routes = False
 
     def leave_autocast(self) -> None:
         """Forget what was cast; what is computed again in the backward pass casts its own."""
@@ -123,6 +128,9 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
                 args, kwargs = tree_map(_to_full, (args, kwargs))
         if name == "scaled_dot_product_attention":
             return _attention(self._device, func, *args, **kwargs)
+        if name in GROUPED:
+            self.routes = True
+            return grouped_product(self._device, *args, **kwargs)
         if name == "dropout" and self._device == "cuda":
             return _dropout(func, *args, **kwargs)
         return func(*args, **kwargs)

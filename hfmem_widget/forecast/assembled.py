@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hfmem_widget.forecast.dry_run import Inference, Step
@@ -13,6 +13,11 @@ from hfmem_widget.units import format_bytes
 FROM_SHAPES: Final = "shapes and types"
 FROM_A_RULE: Final = "rule on the shapes"
 FROM_A_DRY_RUN: Final = "dry run on meta"
+
+ROUTED: Final = (
+    "Each token is counted once for each expert that it goes to, and all experts are multiplied at once, as "
+    "transformers does by default (grouped_mm)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Known:
         Bytes of the largest quantised weight when it is unpacked; 0 without such.
     parameters, trainable : int
         Elements.
+    gradients : int
+        Bytes of the gradients of all that is trained.
     """
 
     name: str
@@ -38,6 +45,7 @@ class Known:
     unpacked: int
     parameters: int
     trainable: int
+    gradients: int = 0
 
     @property
     def held(self) -> tuple[ForecastPart, ...]:
@@ -48,10 +56,10 @@ class Known:
             _part("buffers", self.buffers, FROM_SHAPES),
         )
 
-    @property
-    def bound(self) -> Bound:
-        """How a dry run of it is meant: kernels of a GPU may take more than they keep."""
-        return "estimate" if self.setting.device == "cuda" or self.unpacked else "exact"
+    def bound(self, *, routes: bool) -> Bound:
+        """Return how a dry run of it is meant: kernels of a GPU, and of experts, take more."""
+        is_sure = self.setting.device == "cpu" and not self.unpacked and not routes
+        return "exact" if is_sure else "estimate"
 
 
 def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
@@ -76,10 +84,12 @@ def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
             most - gradients,
             max(total - complete for total, complete in above.values()),
             FROM_A_RULE if by_rule else FROM_A_DRY_RUN,
-            "upper" if by_rule else known.bound,
+            "upper" if by_rule else known.bound(routes=step.routes),
         ),
     )
     notes = [f"{format_bytes(step.kept)} are kept from the forward pass for the backward pass."]
+    if step.routes:
+        notes.append(ROUTED)
     if needed.paged:
         notes.append(
             f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
@@ -96,9 +106,26 @@ def of_inference(known: Known, run: Inference) -> Forecast:
     parts = (
         *known.held,
         _part("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
-        _part("activations", rest, FROM_A_DRY_RUN, known.bound),
+        _part("activations", rest, FROM_A_DRY_RUN, known.bound(routes=run.routes)),
     )
-    return _forecast(known, parts, "forward", {"forward": sum(part.bytes for part in parts)})
+    notes = (ROUTED,) if run.routes else ()
+    return _forecast(known, parts, "forward", {"forward": sum(part.bytes for part in parts)}, notes)
+
+
+def of_what_is_held(known: Known, needed: Needs | None, why: str) -> Forecast:
+    """Return what is there whatever runs: the forecast of a model whose activations are not known.
+
+    Parameters
+    ----------
+    needed : Needs, optional
+        Of the optimizer; none where it is not trained.
+    why : str
+        A sentence.
+    """
+    states = () if needed is None else (_part("optimizer", needed.states, FROM_A_RULE),)
+    parts = (*known.held, *states, _part("gradients", known.gradients, FROM_SHAPES))
+    peaks = {"": sum(part.bytes for part in parts)}
+    return replace(_forecast(known, parts, "", peaks, (why,)), left_out=("activations",))
 
 
 def _part(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:

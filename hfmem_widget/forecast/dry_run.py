@@ -59,12 +59,15 @@ class Step:
         Bytes alive between the two: what was saved for the backward pass, and the batch.
     gradients : int
         Bytes of all of them, when they are complete.
+    routes : bool
+        Whether tokens went to experts.
     """
 
     forward: Pass
     backward: Pass
     kept: int
     gradients: int
+    routes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,13 @@ class Inference:
         Bytes alive at its highest, the cache included.
     kv_cache : int
         Bytes of keys and values that are kept for the tokens to come.
+    routes : bool
+        Whether tokens went to experts.
     """
 
     peak: int
     kv_cache: int
+    routes: bool = False
 
 
 def training_step(
@@ -142,7 +148,7 @@ def training_step(
         live.restart()
         run_backward(roots, accumulated)
         backward = Pass(live.peak, live.marked_at_peak)
-    return Step(forward, backward, kept, live.marked)
+    return Step(forward, backward, kept, live.marked, mode.routes)
 
 
 def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
@@ -162,14 +168,15 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
         extra["use_cache"] = True
     if "logits_to_keep" in takes:
         extra["logits_to_keep"] = 1
-    with undisturbed(), torch.no_grad(), live, AsOnDevice(device):
+    mode = AsOnDevice(device)
+    with undisturbed(), torch.no_grad(), live, mode:
         batch = dict(inputs())
         outputs = model(**batch, **extra)
         cache = sum(
             live.rounded(size)
             for size in _storages(getattr(outputs, "past_key_values", None)).values()
         )
-        return Inference(live.peak, cache)
+        return Inference(live.peak, cache, mode.routes)
 
 
 @contextmanager

@@ -87,6 +87,7 @@ def fit(
         "quantized": quantized,
         "lora": lora,
         "device": "cuda" if gpus or quantized else "cpu",
+        "partial": True,
     }
     forecast = predict(subject, batch=batch, **choices)
     one = forecast if batch == 1 else predict(subject, batch=1, **choices)
@@ -125,6 +126,8 @@ def _verdict(
     if math.isnan(room.available):
         return Verdict(room, held, None, None)
     share = room.available * (1 - headroom) + held
+    if forecast.bound == "lower":
+        return Verdict(room, held, None if forecast.total <= share else False, None)
     return Verdict(room, held, forecast.total <= share, largest_batch(one, more, share))
 
 

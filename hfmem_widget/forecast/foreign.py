@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from hfmem_widget.errors import OptionError
 from hfmem_widget.labels import plain
 
-_LONGEST = 300
+_LONGEST = 200
 """Characters of the reason that are told."""
 
 

@@ -39,7 +39,7 @@ def batch_for(model: Any, batch: int, length: int, *, with_labels: bool) -> Make
         )
         raise OptionError(message)
     config = model.config
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(getattr(config, "text_config", config), "max_position_embeddings", None)
     if name == "input_ids" and isinstance(positions, int) and 0 < positions < length:
         message = (
             f"{type(model).__name__} has {positions} positions, so a length of {length} is too long"
@@ -48,13 +48,40 @@ def batch_for(model: Any, batch: int, length: int, *, with_labels: bool) -> Make
     return partial(_make, model, config, name, batch, length, with_labels=with_labels)
 
 
+def idle(model: Any) -> dict[str, str]:
+    """Return the sub-models that have not run yet: their class by their place; each is gone once it runs.
+
+    Of a model that reads images as well as text, the part for images gets nothing from `batch_for`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        It is hooked.
+    """
+    waiting: dict[str, str] = {}
+    for name, module in model.named_modules():
+        is_model = hasattr(module, "main_input_name") and hasattr(module, "config")
+        if name and is_model and next(module.parameters(), None) is not None:
+            waiting[name] = type(module).__name__
+            module.register_forward_pre_hook(partial(_ran, waiting, name))
+    return waiting
+
+
+def _ran(waiting: dict[str, str], name: str, *_: Any) -> None:
+    # With a part runs what it is a part of, also where that was not called: peft goes past its `__call__`.
+    for other in [other for other in waiting if f"{name}.".startswith(f"{other}.")]:
+        del waiting[other]
+
+
 def _make(
     model: Any, config: Any, name: str, batch: int, length: int, *, with_labels: bool
-) -> Mapping[str, torch.Tensor]:
+) -> Mapping[str, Any]:
     takes = inspect.signature(model.forward).parameters
-    made = {name: _main(config, name, batch, length, model)}
+    made: dict[str, Any] = {name: _main(config, name, batch, length, model)}
     if name == "input_ids" and _takes(takes, "attention_mask"):
         made["attention_mask"] = _ids(batch, length)
+    if name == "input_ids" and _is_pair_of_towers(takes, config):
+        made["pixel_values"] = _main(config, "pixel_values", batch, length, model)
     if with_labels:
         made |= _labels(takes, config, type(model).__name__, batch, length)
     elif getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
@@ -68,14 +95,22 @@ def _takes(parameters: Mapping[str, Any], name: str) -> bool:
     )
 
 
+def _is_pair_of_towers(takes: Mapping[str, Any], config: Any) -> bool:
+    """Return whether images go beside the text, as in CLIP, and not into it, where tokens stand for them."""
+    return "return_loss" in takes and "pixel_values" in takes and hasattr(config, "vision_config")
+
+
 def _main(config: Any, name: str, batch: int, length: int, model: Any) -> torch.Tensor:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     if name == "input_ids":
         return _ids(batch, length)
     if name == "pixel_values":
-        size = getattr(config, "image_size", 224)
+        # An image's encoder has a configuration of its own where it is not all there is.
+        parts = (config, *(getattr(config, part, None) for part in ("vision_config", "encoder")))
+        seen = next((part for part in parts if hasattr(part, "image_size")), config)
+        size = getattr(seen, "image_size", 224)
         height, width = size if isinstance(size, list | tuple) else (size, size)
-        shape: tuple[int, ...] = (batch, getattr(config, "num_channels", 3), height, width)
+        shape: tuple[int, ...] = (batch, getattr(seen, "num_channels", 3), height, width)
     elif name == "input_features":
         shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)
     else:
@@ -85,7 +120,9 @@ def _main(config: Any, name: str, batch: int, length: int, model: Any) -> torch.
 
 def _labels(
     takes: Mapping[str, Any], config: Any, name: str, batch: int, length: int
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Any]:
+    if "return_loss" in takes:
+        return {"return_loss": True}
     if "start_positions" in takes:
         return {"start_positions": _ids(batch), "end_positions": _ids(batch)}
     if "labels" not in takes:

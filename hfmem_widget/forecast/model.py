@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Bound = Literal["exact", "upper", "estimate"]
-"""How a figure is meant: it is this; it is at most this; it is about this."""
+Bound = Literal["exact", "upper", "estimate", "lower"]
+"""How a figure is meant: it is this; it is at most this; it is about this; it is at least this."""
 
 LABELS: Mapping[str, str] = MappingProxyType(
     {
@@ -38,7 +38,7 @@ class ForecastPart:
         At its own highest, which may be at another moment: all gradients together, say.
     source : str
         Where the figure is from, in a few words.
-    bound : {"exact", "upper", "estimate"}
+    bound : {"exact", "upper", "estimate", "lower"}
     """
 
     name: str
@@ -105,13 +105,15 @@ class Forecast:
         Bytes allocated at the peak: of the second step and all later ones, since the optimizer's states
         come with the end of the first; or of a forward pass.
     moment : str
-        When that is: "forward", "backward", "optimizer".
+        When that is: "forward", "backward", "optimizer"; empty where activations are not known.
     peaks : mapping of str to int
         The highest bytes of each of them.
     parameters, trainable : int
         Elements, each storage once.
     notes : tuple of str
         Plain sentences.
+    left_out : tuple of str
+        What a real run needs memory for and is in no figure: sub-models that get no input here, activations.
     """
 
     model: str
@@ -123,6 +125,7 @@ class Forecast:
     parameters: int = 0
     trainable: int = 0
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def bytes(self, name: str) -> int:
         """Return the bytes of a part at the peak; 0 if there is none of it."""
@@ -135,6 +138,8 @@ class Forecast:
     @property
     def bound(self) -> Bound:
         """How the total is meant: no better than the worst of its parts."""
+        if self.left_out:
+            return "lower"
         bounds = {part.bound for part in self.parts if part.bytes}
         if "estimate" in bounds:
             return "estimate"
@@ -182,7 +187,7 @@ class Verdict:
     held : int
         Bytes of the model that are there already.
     fits : bool or None
-        None where the device's room is not known.
+        None where the device's room is not known, or where more than the forecast will be needed.
     largest_batch : int or None
         The most rows that fit; 0 if not one does, None where it is not known.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any, Final
 
@@ -11,10 +12,11 @@ import torch
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.forecast import optimizers
-from hfmem_widget.forecast.assembled import Known, of_inference, of_training
+from hfmem_widget.forecast.assembled import Known, of_inference, of_training, of_what_is_held
 from hfmem_widget.forecast.checkpointing import is_checkpointed
-from hfmem_widget.forecast.dry_run import GRANULARITY, inference, training_step
-from hfmem_widget.forecast.inputs import batch_for
+from hfmem_widget.forecast.dry_run import GRANULARITY, MakeInputs, inference, training_step
+from hfmem_widget.forecast.foreign import foreign
+from hfmem_widget.forecast.inputs import batch_for, idle
 from hfmem_widget.forecast.model import Forecast, Setting
 from hfmem_widget.forecast.on_meta import copy_of, from_config, storages, with_lora
 from hfmem_widget.forecast.optimizers import Trained
@@ -23,6 +25,13 @@ from hfmem_widget.labels import plain
 
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
+
+CANNOT_RUN: Final = "cannot be run on PyTorch's meta device, so its activations cannot be told"
+UNKNOWN_INPUTS: Final = "What {} takes is not known, so its activations cannot be told."
+NO_INPUT: Final = (
+    "gets no input in this forecast: its weights are counted, its activations are not.",
+    "get no input in this forecast: their weights are counted, their activations are not.",
+)
 
 Lora = int | tuple[int, Iterable[str]]
 """The rank of the adapters, and where they go; without that, where peft puts them."""
@@ -42,6 +51,7 @@ def predict(
     quantized: str = "",
     lora: Lora | None = None,
     device: str = "cuda",
+    partial: bool = False,
 ) -> Forecast:
     """Return what one device will need for a model. Nothing is loaded, and no device is touched.
 
@@ -71,11 +81,15 @@ def predict(
         The rank of adapters, and where they go.
     device : {"cuda", "cpu"}
         What it is to run on.
+    partial : bool
+        Forecast weights, gradients and optimizer states of a model that cannot be run without being there,
+        and of any module, whose inputs are not known.
 
     Raises
     ------
     OptionError
-        If there is no such choice, or the model cannot be run without being there; the message says why.
+        If there is no such choice, or the model cannot be run without being there and `partial` is not
+        wanted; the message says why.
     """
     _check(batch, length, precision, accumulation, device)
     is_config = not isinstance(model_or_config, torch.nn.Module)
@@ -86,7 +100,7 @@ def predict(
             raise OptionError(message)
     dtype = _weights_type(precision, training=training, quantized=bool(quantized))
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
-    if not hasattr(config, "model_type"):
+    if not hasattr(config, "model_type") and (is_config or not partial):
         message = (
             "a forecast is made for a model, or a configuration of transformers, not for "
             f"{plain(type(model_or_config).__name__)}"
@@ -116,6 +130,7 @@ def predict(
         known,
         trainable=trainable,
         lora=lora,
+        partial=partial,
     )
 
 
@@ -182,24 +197,16 @@ def _forecast(
     *,
     trainable: Iterable[str] | None = None,
     lora: Lora | None = None,
+    partial: bool = False,
 ) -> Forecast:
     name = type(model).__name__
+    has_inputs = hasattr(getattr(model, "config", None), "model_type")
     rounded = _rounder(setting.device)
-    sizes: dict[int, int] = {}
-    unpacked = 0
-    if setting.quantized:
-        sizes, largest = quantized_bytes(model, setting.quantized, rounded)
-        unpacked = rounded(largest * 2)
-    inputs = batch_for(model, setting.batch, setting.length, with_labels=setting.training)
-    if lora is not None:
-        rank, targets = (lora, ()) if isinstance(lora, int) else lora
-        if setting.quantized:
-            model.requires_grad_(requires_grad=False)
-        model = with_lora(model, rank, targets)
-    if trainable is not None:
-        patterns = list(trainable)
-        for parameter_name, parameter in model.named_parameters():
-            parameter.requires_grad_(any(fnmatch(parameter_name, one) for one in patterns))
+    sizes, unpacked = _quantized(model, setting, rounded)
+    inputs: MakeInputs = dict
+    if has_inputs:
+        inputs = batch_for(model, setting.batch, setting.length, with_labels=setting.training)
+    model = _as_trained(model, setting, trainable, lora)
     parameters = list(storages(model.parameters()))
     trained = [one for one in parameters if one.requires_grad]
     known = Known(
@@ -210,10 +217,53 @@ def _forecast(
         unpacked=unpacked,
         parameters=sum(one.numel() for one in parameters),
         trainable=sum(one.numel() for one in trained),
+        gradients=sum(rounded(_bytes(one)) for one in trained) if setting.training else 0,
     )
+    needed = None
+    if optimizer is not None:
+        needed = optimizers.needs(optimizer, _trained(model, trained), rounded)
+    if not has_inputs:
+        return of_what_is_held(known, needed, UNKNOWN_INPUTS.format(plain(name)))
     try:
-        if optimizer is None:
-            return of_inference(known, inference(model, inputs, device=setting.device))
+        with foreign(f"{plain(name)} {CANNOT_RUN}"):
+            return _dry(model, inputs, known, needed)
+    except OptionError as error:
+        # Of a choice that there is not, nothing can be told.
+        if not partial or error.__cause__ is None:
+            raise
+        return of_what_is_held(known, needed, f"{error}.")
+
+
+def _quantized(model: Any, setting: Setting, rounded: Any) -> tuple[dict[int, int], int]:
+    """Return the bytes of quantised weights, and of the largest while it is unpacked."""
+    if not setting.quantized:
+        return {}, 0
+    sizes, largest = quantized_bytes(model, setting.quantized, rounded)
+    return sizes, rounded(largest * 2)
+
+
+def _as_trained(
+    model: Any, setting: Setting, trainable: Iterable[str] | None, lora: Lora | None
+) -> Any:
+    """Return the model with its adapters, and with all else frozen that is not trained."""
+    if lora is not None:
+        rank, targets = (lora, ()) if isinstance(lora, int) else lora
+        if setting.quantized:
+            model.requires_grad_(requires_grad=False)
+        model = with_lora(model, rank, targets)
+    if trainable is not None:
+        patterns = list(trainable)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(any(fnmatch(name, one) for one in patterns))
+    return model
+
+
+def _dry(model: Any, inputs: MakeInputs, known: Known, needed: optimizers.Needs | None) -> Forecast:
+    setting = known.setting
+    waiting = idle(model)
+    if needed is None:
+        told = of_inference(known, inference(model, inputs, device=setting.device))
+    else:
         step = training_step(
             model,
             inputs,
@@ -222,15 +272,26 @@ def _forecast(
             checkpointing=setting.checkpointing,
             accumulating=setting.accumulation > 1,
         )
-    except OptionError:
-        raise
-    except Exception as error:
-        message = (
-            f"{name} cannot be run on PyTorch's meta device, so its activations cannot be told: "
-            f"{plain(type(error).__name__)}: {plain(error)}"
-        )
-        raise OptionError(message) from error
-    return of_training(known, step, optimizers.needs(optimizer, _trained(model, trained), rounded))
+        told = of_training(known, step, needed)
+    return _without(told, waiting)
+
+
+def _without(told: Forecast, waiting: Mapping[str, str]) -> Forecast:
+    """Return a forecast that says which parts of the model got no input."""
+    if not waiting:
+        return told
+    outer = {
+        name: kind
+        for name, kind in waiting.items()
+        if not any(name.startswith(f"{other}.") for other in waiting)
+    }
+    names = ", ".join(f"{plain(name)} ({plain(kind)})" for name, kind in outer.items())
+    note = f"{names} {NO_INPUT[len(outer) > 1]}"
+    parts = tuple(
+        replace(part, bound="lower") if part.name in {"gradients", "activations"} else part
+        for part in told.parts
+    )
+    return replace(told, parts=parts, notes=(*told.notes, note), left_out=tuple(outer))
 
 
 def _trained(model: Any, parameters: Iterable[torch.nn.Parameter]) -> Iterator[Trained]:

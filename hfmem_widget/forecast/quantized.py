@@ -80,7 +80,7 @@ def checked(how: str) -> str:
 def _quantised(model: Any) -> Iterator[Any]:
     """Yield the matrices of linear layers but the head's and the last one's, as transformers chooses them."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    *_, last = model.parameters()
+    last = next(reversed(list(model.parameters())), None)
     for module in model.modules():
         is_last = any(one is last for one in module.parameters(recurse=False))
         if type(module).__name__ in {"Linear", "Conv1D"} and module is not head and not is_last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from hfmem_widget.forecast.model import Fit, Forecast, ForecastPart, Setting, Verdict
@@ -19,8 +20,9 @@ MOMENTS = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "optimizer": "in the optimizer's step",
+    "": "without activations",
 }
-BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about"}
+BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about", "lower": "at least"}
 KV_CACHE = "#9C8A00"
 
 _QUIET = "opacity:.72"
@@ -92,7 +94,8 @@ def _facts(forecast: Forecast) -> list[str]:
     if setting.training and forecast.trainable != forecast.parameters:
         told.append(f"{_millions(forecast.trainable)} trained")
     told.append("training" if setting.training else "inference")
-    told.append(_shape(setting))
+    if forecast.moment:  # else nothing in it depends on the batch
+        told.append(_shape(setting))
     if setting.accumulation > 1:
         told.append(f"{setting.accumulation} batches a step")
     told.append(plain(setting.precision))
@@ -129,7 +132,7 @@ def _peak_text(forecast: Forecast) -> str:
         for name, value in forecast.peaks.items()
         if name != forecast.moment
     ]
-    told = f"the peak, {MOMENTS[forecast.moment]}"
+    told = f"{'at least: ' if forecast.left_out else ''}the peak, {MOMENTS[forecast.moment]}"
     return f"{told} ({', '.join(others)})" if others else told
 
 
@@ -221,7 +224,7 @@ def _verdict_html(verdict: Verdict, fit: Fit) -> str:
 def _verdict_text(verdict: Verdict, fit: Fit) -> str:
     room = verdict.room
     where = plain(f"{room.device} {room.name}")
-    if verdict.fits is None:
+    if verdict.fits is None and math.isnan(room.available):
         return f"{where}: how much is free is not known"
     limit = room.available * (1 - fit.headroom)
     need = fit.forecast.total - verdict.held
@@ -229,6 +232,8 @@ def _verdict_text(verdict: Verdict, fit: Fit) -> str:
     told = f"{format_bytes(max(need, 0))} of the {format_bytes(limit)} that are free{left_alone}"
     if verdict.held:
         told += f"; {format_bytes(verdict.held)} more are there already"
+    if verdict.fits is None:
+        return f"{where}: needs more than {told}; whether all fits is not known"
     if verdict.fits:
         told = f"fits, {told}"
     else:

@@ -69,7 +69,10 @@ MAY_IMPORT = {
 
 ON_META = {
     f"forecast/{name}.py"
-    for name in ("as_on_device", "backward", "checkpointing", "dry_run", "inputs", "live_bytes")
+    for name in (
+        *("as_on_device", "backward", "checkpointing", "dry_run", "experts", "inputs"),
+        "live_bytes",
+    )
 } | {"forecast/on_meta.py", "forecast/predict.py"}
 """What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""
 

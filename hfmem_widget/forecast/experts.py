@@ -1,0 +1,68 @@
+"""Mixtures of experts on the meta device: transformers multiplies all experts at once, by `grouped_mm`.
+
+PyTorch's own rule for it on the meta device takes bfloat16 alone. Which expert a token goes to depends on
+values; how much is computed does not: each token is a row for each of the experts that it goes to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+GROUPED: Final = {"_grouped_mm", "grouped_mm"}
+"""What PyTorch calls it, up to 2.9 and since."""
+
+_ALIGNED: Final = 16
+"""Bytes that the rows of the result are rounded up to on a GPU."""
+
+
+def grouped_product(
+    device: str, rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, **_: Any
+) -> torch.Tensor:
+    """Return what `torch.nn.functional.grouped_mm` gives for rows that are sorted by expert.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+        Whose kernel it stands for.
+    rows : torch.Tensor
+        Of shape (rows, width).
+    weights : torch.Tensor
+        Of shape (experts, width, other width).
+    offs : torch.Tensor
+        Where each expert's rows end.
+    """
+    product: torch.Tensor = _GroupedProduct.apply(rows, weights, offs, device)
+    return product
+
+
+class _GroupedProduct(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Keeps for the backward pass what PyTorch's own keeps, and makes what that makes."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, weights: Any, offs: Any, device: str) -> Any:
+        ctx.device, ctx.shapes = device, (rows.shape, weights.shape)
+        of_rows, of_weights, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(rows if of_weights else None, weights if of_rows else None, offs)
+        return _made(device, rows, (rows.shape[0], weights.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        of_rows, of_weights, *_ = ctx.needs_input_grad
+        rows, (experts, width, other) = ctx.shapes
+        # Weights lie in memory as a linear layer's, transposed; so do their gradients.
+        return (
+            _made(ctx.device, grad, rows) if of_rows else None,
+            _made(ctx.device, grad, (experts, other, width)).mT if of_weights else None,
+            None,
+            None,
+        )
+
+
+def _made(device: str, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    aligned = _ALIGNED // like.element_size() if device == "cuda" else 1
+    strides = [1, -(-shape[-1] // aligned) * aligned]
+    for size in shape[-2:0:-1]:
+        strides.append(size * strides[-1])
+    return like.new_empty_strided(shape, strides[len(shape) - 1 :: -1])
