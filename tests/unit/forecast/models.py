@@ -79,13 +79,16 @@ def batch(config: Any, rows: int = BATCH, length: int = LENGTH) -> dict[str, tor
 class Step:
     """A real step on the CPU, through autograd's own engine, its tensors counted as they come and go."""
 
-    def __init__(self, model: Any, config: Any, *, bf16: bool = False) -> None:
-        given = batch(config)
+    def __init__(self, model: Any, config: Any, *, bf16: bool = False, given: Any = None) -> None:
+        given = batch(config) if given is None else given
         live = LiveBytes(device="cpu")
         live.leave_out([*model.parameters(), *model.buffers()])
         model.train()
         with live:
-            copy = {name: one.clone() for name, one in given.items()}
+            copy = {
+                name: one.clone() if isinstance(one, torch.Tensor) else one
+                for name, one in given.items()
+            }
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 outputs = model(**copy)
             del copy

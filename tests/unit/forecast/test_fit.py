@@ -229,9 +229,9 @@ def test_the_public_name_is_this() -> None:
     assert callable(hfmem_widget.max_memory)
 
 
-def test_a_forecast_of_any_other_module_says_what_it_is_made_for() -> None:
-    """A module that is no model of transformers has no inputs that we know: the error says so."""
+def test_what_is_no_model_is_told() -> None:
+    """An object that has neither weights nor a configuration of transformers is named."""
     with pytest.raises(
-        OptionError, match="a model, or a configuration of transformers, not for Linear"
+        OptionError, match="a model, or a configuration of transformers, not for dict"
     ):
-        fit(torch.nn.Linear(2, 2))
+        fit({})
