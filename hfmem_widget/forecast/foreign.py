@@ -14,7 +14,7 @@ _LONGEST = 200
 
 @contextmanager
 def foreign(sentence: str) -> Iterator[None]:
-    """Turn any exception of the block into an OptionError: the sentence, and the exception's own reason.
+    """Turn an exception of the block into an OptionError: the sentence, and the first of the exception's own.
 
     Parameters
     ----------
@@ -26,6 +26,6 @@ def foreign(sentence: str) -> Iterator[None]:
     except OptionError:
         raise
     except Exception as error:
-        reason = plain(f"{type(error).__name__}: {error}", _LONGEST)
-        message = f"{sentence}: {reason}"
+        first, _, _ = plain(error, _LONGEST).partition(". ")  # what follows is advice for others
+        message = f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}"
         raise OptionError(message) from error
