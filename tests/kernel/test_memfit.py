@@ -39,7 +39,7 @@ def test_what_does_not_work_is_one_line(kernel: Kernel) -> None:
     """Errors are the user's, said in a line without a traceback of ours."""
     kernel.run(CONFIG)
     for line, said in (
-        ("%memfit nobody/nothing", "nothing is fetched"),
+        ("%memfit nobody/nothing", "!hf download nobody/nothing config.json"),
         ("%memfit config --optim adam", "no rule for the optimizer 'adam'"),
         ("%memfit config --lora q_proj", "--lora begins with a rank"),
         ("%memfit config --headroom 1", "headroom is a share"),
