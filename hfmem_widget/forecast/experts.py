@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import torch
 
-GROUPED: Final = {"_grouped_mm", "grouped_mm"}
-"""What PyTorch calls it, up to 2.9 and since."""
+GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
+"""What PyTorch calls it, up to 2.9 and since, and transformers' own where PyTorch has none."""
 
 _ALIGNED: Final = 16
 """Bytes that the rows of the result are rounded up to on a GPU."""

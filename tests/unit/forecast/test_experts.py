@@ -175,3 +175,16 @@ def test_rows_lie_as_the_kernel_lays_them(device: str, stored: int) -> None:
 
     assert product.shape == (6, 10)
     assert product.untyped_storage().nbytes() == stored - (8 if device == "cuda" else 0)
+
+
+@pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
+def test_transformers_own_product_is_one_too() -> None:
+    """It stands in where PyTorch has none."""
+    transformers.MixtralForCausalLM  # noqa: B018  (what defines it is imported with the model)
+    rows, weights = torch.empty(6, 8, device="meta"), torch.empty(4, 8, 10, device="meta")
+    ends = torch.empty(4, dtype=torch.int32, device="meta")
+    with AsOnDevice("cpu") as mode:
+        product = torch.ops.transformers.grouped_mm_fallback(rows, weights, offs=ends)
+
+    assert product.shape == (6, 10)
+    assert mode.routes
