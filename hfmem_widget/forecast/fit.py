@@ -43,6 +43,7 @@ def fit(
     ----------
     model : torch.nn.Module, transformers.PreTrainedConfig, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
+        Of any other module weights, gradients and optimizer states are forecast, and no activations.
     training, batch, length, optimizer, precision, checkpointing, trainable, accumulation, quantized, lora
         As `hfmem_widget.forecast.predict.predict` takes them. Weights on disk are taken to be of the type
         that they have there where `precision` says nothing.
