@@ -5,11 +5,12 @@ Nothing of the error is kept, neither its traceback nor a frame nor a tensor: on
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from itertools import chain, islice
+from traceback import walk_tb
 from typing import Any
 
 from hfmem_widget.analysis.readings import known_of
@@ -27,7 +28,7 @@ from hfmem_widget.session import Finding, Guide, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.shortage import Shortage
 from hfmem_widget.sources.address_space import address_space
-from hfmem_widget.sources.shortages import SHORTAGES, ShortageObserver, calls_of
+from hfmem_widget.sources.shortages import SHORTAGES, ShortageObserver, calls_of, outwards
 
 MOST_KEPT = 4
 """Shortages of one stretch of code; of more, the last."""
@@ -218,11 +219,13 @@ def _same(one: OutOfMemoryText, other: OutOfMemoryText) -> bool:
 
 
 def _calls_in(error: BaseException) -> tuple[str, ...]:
-    """Return the functions that ran where an error was raised, innermost first."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return () if traceback is None else calls_of(traceback.tb_frame)
+    """Return the functions that ran where an error was raised, innermost first.
+
+    Its traceback goes on over threads, as from autograd's into the one that waits for it; frames do not.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    around = outwards(frames[0].f_back if frames else None)
+    return calls_of(chain(reversed(frames), around))
 
 
 def _path_to(spans: Sequence[Span], root: int) -> tuple[Span, ...]:
@@ -279,7 +282,7 @@ def _facts_of(models: Iterable[Any]) -> ModelFacts:
     """Return what models say of themselves, read from their own fields: no code of theirs is run."""
     facts = ModelFacts()
     for model in models:
-        for module in itertools.islice(model.modules(), MOST_MODULES):
+        for module in islice(model.modules(), MOST_MODULES):
             fields = vars(module)
             config = vars(fields["config"]) if hasattr(fields.get("config"), "__dict__") else {}
             facts = ModelFacts(

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 
+BACKWARD = "torch.autograd.graph._engine_run_backward"
+"""Among the functions that run: the one in which a thread waits while autograd runs its backward pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveBlocks:
@@ -82,7 +85,8 @@ class Shortage:
     blocks : Blocks or None
         None where there were too many to look at, or the allocator does not tell.
     calls : tuple of str
-        The functions that were running on the thread that asked, innermost first.
+        The functions that were running on the thread that asked, innermost first; on a thread of autograd's,
+        after its own those of the thread that waits for it, where only one does.
     capability : tuple of int
         The device's compute capability; empty if unknown.
     autocast : bool or None

@@ -3,21 +3,25 @@
 `torch._C._cuda_attach_out_of_memory_observer` is private, cannot be undone, initialises CUDA, and lets what
 the observer raises into the user's code. So one observer is attached to a process, only once the user's own
 code has initialised CUDA; it calls whoever listens then, and nothing gets out of it. It is called on the
-thread that asked for memory, before the error is raised and without the allocator's lock.
+thread that asked for memory, before the error is raised and without the allocator's lock. In a backward pass
+that is autograd's own thread, on which no Python need be running.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 from hfmem_widget.faults import warn
 from hfmem_widget.interrupts import interrupts_deferred
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.shortage import Blocks, Shortage
+from hfmem_widget.session.shortage import BACKWARD, Blocks, Shortage
 from hfmem_widget.sources.blocks import summed_up
 from hfmem_widget.sources.torch_cuda import RAW
 
@@ -31,6 +35,11 @@ SNAPSHOT_SHARE: Final = 0.05
 
 MOST_CALLS: Final = 100
 """Of the functions that run, so many are noted."""
+
+_AUTOGRADS: Final = "pt_autograd"
+"""How torch names autograd's threads; those that they start are called the same."""
+
+_NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
 
 _ATTACH: Final = "_cuda_attach_out_of_memory_observer"
 _STATS: Final = "_cuda_memoryStats"
@@ -120,8 +129,9 @@ class ShortageObserver:
             return
         try:
             with interrupts_deferred():
-                # What runs is told without this function, and without the context that calls it.
-                shortage = self._noted(device, asked, ceiling, free, sys._getframe(1))  # noqa: SLF001
+                # What runs is told without this function; below it there may be no Python at all.
+                frame = sys._getframe().f_back  # noqa: SLF001  (inspect.currentframe is the same)
+                shortage = self._noted(device, asked, ceiling, free, frame)
                 for listener in listeners:
                     listener(shortage)
         except Exception as error:  # noqa: BLE001  (it would take the place of the user's own error)
@@ -140,7 +150,9 @@ class ShortageObserver:
             for metric, family in _BYTES.items()
             if family in stats
         }
-        calls = calls_of(frame)
+        is_autograds = _is_autograds_thread()
+        waits = outwards(_waiting_for_autograd() if is_autograds else None)
+        calls = calls_of(chain(outwards(frame), waits))
         blocks = None
         if began >= self._look_again_at and _block_count(stats) <= MOST_BLOCKS:
             blocks = _blocks(torch, device, asked)
@@ -157,7 +169,7 @@ class ShortageObserver:
             blocks=blocks,
             calls=calls,
             capability=capability,
-            autocast=_autocast(torch) if calls else None,
+            autocast=_autocast(torch) if frame is not None and not is_autograds else None,
             seconds=ended - began,
         )
 
@@ -166,13 +178,43 @@ SHORTAGES: Final = ShortageObserver()
 """The one of this process: what is attached stays attached."""
 
 
-def calls_of(frame: FrameType | None) -> tuple[str, ...]:
-    """Return the functions that run as ``module.name``, innermost first; no frame is kept."""
-    calls: list[str] = []
-    while frame is not None and len(calls) < MOST_CALLS:
-        calls.append(f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}")
+def calls_of(frames: Iterable[FrameType]) -> tuple[str, ...]:
+    """Return the functions that run in some frames as ``module.name``, in their order; no frame is kept."""
+    return tuple(islice(map(_name_of, frames), MOST_CALLS))
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that it was called from."""
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return tuple(calls)
+
+
+def _name_of(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}"
+
+
+def _is_autograds_thread() -> bool:
+    """Return whether autograd has made the calling thread; False where the system does not name threads."""
+    try:
+        return _NAME_OF_THREAD.read_text(errors="replace").startswith(_AUTOGRADS)
+    except OSError:
+        return False
+
+
+def _waiting_for_autograd() -> FrameType | None:
+    """Return the frame in which a thread waits for autograd; None where several do: any may be the one."""
+    innermost = sys._current_frames()  # noqa: SLF001  (there is no public way)
+    # This very frame would be a ring: it and all the others would stay until a collection.
+    innermost.pop(threading.get_ident(), None)
+    # It need not be the innermost one: who waits runs what of the graph is on the CPU, and its hooks.
+    found = (next(filter(_waits_for_autograd, outwards(one)), None) for one in innermost.values())
+    waiting = [one for one in found if one is not None]
+    return waiting[0] if len(waiting) == 1 else None
+
+
+def _waits_for_autograd(frame: FrameType) -> bool:
+    return _name_of(frame) == BACKWARD
 
 
 def _entry(torch: Any, name: str) -> Any:

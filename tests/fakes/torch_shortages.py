@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 Observer = Callable[[int, int, int, int], None]
+
+AUTOGRADS = b"pt_autograd_0"
+"""How torch names the thread on which autograd works for the first device."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_NAME, _PR_GET_NAME = 15, 16
+
+
+def run_on_a_thread_of_c(run: Callable[[], object], name: bytes = AUTOGRADS) -> None:
+    """Call something on a thread that C has made, below which there is no Python frame, and wait for it.
+
+    What is called begins with no caller if it is itself of C, such as a `functools.partial`.
+    """
+    routine = ctypes.CFUNCTYPE(ctypes.c_void_p)(run)
+    thread, before = ctypes.c_ulong(), ctypes.create_string_buffer(16)
+    # A thread is called as the one that made it.
+    _libc.prctl(_PR_GET_NAME, before)
+    _libc.prctl(_PR_SET_NAME, name)
+    try:
+        assert _libc.pthread_create(ctypes.byref(thread), None, routine, None) == 0
+    finally:
+        _libc.prctl(_PR_SET_NAME, before)
+    assert _libc.pthread_join(thread, None) == 0
+
+
+_OF_AUTOGRAD: dict[str, Any] = {"__name__": "torch.autograd.graph"}
+exec("def _engine_run_backward(run):\n    run()", _OF_AUTOGRAD)
+wait_as_torch_does: Callable[[Callable[[], object]], None] = _OF_AUTOGRAD["_engine_run_backward"]
+"""Runs what it is given, in a frame of the name under which torch waits for its backward pass."""
 
 FAMILIES = (
     "allocated_bytes",
@@ -67,6 +98,12 @@ class FakeCuda:
         """Call the observers, as the allocator does before it raises."""
         for observer in self.observers:
             observer(0, asked, ceiling, free)
+
+    def run_out_in_backward(self, asked: int = 2 << 30, name: bytes = AUTOGRADS) -> None:
+        """Call the observers on a thread without Python, while the calling one waits for a backward pass."""
+        for observer in self.observers:
+            called = partial(observer, 0, asked, 80 << 30, 1 << 30)
+            wait_as_torch_does(partial(run_on_a_thread_of_c, called, name))
 
     def _snapshot(self, *, include_traces: bool) -> list[dict[str, Any]]:
         assert not include_traces

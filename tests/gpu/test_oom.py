@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import pytest
@@ -300,6 +301,195 @@ def test_the_reason_is_found(run_python: Run, case: Provoked) -> None:
     assert "out of memory \u00b7 cuda:0" in seen["printed"]
     assert seen["watched"] == seen["bare"]
     assert seen["left"] <= 16 << 20
+
+
+IN_BACKWARD = """
+import contextlib, io, sys
+import torch
+import hfmem_widget
+from hfmem_widget.sources.shortages import SHORTAGES
+GIB = 1 << 30
+torch.cuda.set_per_process_memory_fraction(8 * GIB / torch.cuda.mem_get_info()[1])
+
+def wide(x):
+    # 3.1 GiB each for the product and its square, as much again for the gradient of either
+    return x.unsqueeze(0).expand(200, -1, -1).mul(1.5)
+
+{scenario}
+
+noted, printed, complained, error = [], io.StringIO(), io.StringIO(), None
+SHORTAGES.listen(noted.append)
+with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
+    try:
+        with hfmem_widget.watch("backward") as session:
+            scenario()
+    except RuntimeError as caught:
+        error = f"{{type(caught).__qualname__}}: {{caught}}"
+last = noted[-1] if noted else None
+found = [one for one in session.findings if one.kind == "oom" and one.severity == "critical"]
+report({{
+    "error": error, "printed": printed.getvalue(), "stderr": complained.getvalue(),
+    "notes": list(session.notes), "calls": last and list(last.calls), "asked": last and last.asked,
+    "readings": last and dict(last.readings), "blocks": bool(last and last.blocks),
+    "autocast": last and last.autocast,
+    "evidence": [dict(one.evidence) for one in found],
+}})
+"""
+
+SQUARE = """
+def forward(x):
+    return wide(x).pow(2).sum()
+
+def scenario():
+    x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+    forward(x).backward()
+"""
+
+RECOMPUTED = """
+from torch.utils.checkpoint import checkpoint
+
+def block(x):
+    # Forward keeps nothing of it; made again for the backward pass, all is kept.
+    for _ in range(3):
+        x = wide(x).pow(2).sum(0)
+    return x
+
+def scenario():
+    x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+    checkpoint(block, x, use_reentrant={reentrant}).sum().backward()
+"""
+
+OWN_FUNCTION = """
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        one = wide(x)
+        two = one + 1
+        return (one * two).sum(0) * gradient
+
+def scenario():
+    x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+    Squared.apply(x).sum().backward()
+"""
+
+COMPILED = """
+from torch._dynamo import compiled_autograd
+
+def scenario():
+    x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+    loss = wide(x).pow(2).sum()
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+"""
+
+PARALLEL = """
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2048, 2048))
+
+    def forward(self, x):
+        return wide(self.weight * x.mean()).pow(2).sum().unsqueeze(0)
+
+def scenario():
+    for number in range(torch.cuda.device_count()):
+        torch.cuda.set_per_process_memory_fraction(8 * GIB / torch.cuda.mem_get_info(number)[1], number)
+    model = torch.nn.DataParallel(Wide().cuda())
+    model(torch.ones(8, 1, device="cuda")).sum().backward()
+"""
+
+BACKWARDS = {
+    "native": (SQUARE, "", ""),
+    "checkpoint": (RECOMPUTED.format(reentrant=False), "recomputation of a checkpoint", "block"),
+    "reentrant checkpoint": (
+        RECOMPUTED.format(reentrant=True),
+        "recomputation of a checkpoint",
+        "block",
+    ),
+    "a Function of one's own": (OWN_FUNCTION, "", "backward"),
+    "compiled autograd": (COMPILED, "", ""),
+    "DataParallel": (PARALLEL, "", ""),
+}
+
+
+@pytest.mark.parametrize(("scenario", "place", "call"), BACKWARDS.values(), ids=BACKWARDS)
+def test_a_backward_pass_has_the_whole_card(
+    run_python: Run, scenario: str, place: str, call: str
+) -> None:
+    """Whatever thread ran out, and with Python on it or without: all figures, the place, and no complaint."""
+    if scenario is PARALLEL and len(run_python(COUNT)) < 2:
+        pytest.skip("DataParallel takes two GPUs")
+
+    seen = run_python(IN_BACKWARD.format(scenario=scenario))
+
+    everything = json.dumps(seen, indent=1)
+    assert seen["error"] is not None, everything
+    assert "out of memory" in seen["error"], everything
+    assert "memwatch:" not in seen["stderr"], everything
+    (evidence,) = seen["evidence"]
+    assert evidence["observed"] is True, everything
+    assert {"asked", "free", "allocated", "reserved", "allowed"} <= set(evidence), everything
+    assert evidence["cause"] in {"limit", "huge"}, everything
+    assert seen["blocks"], everything
+    assert seen["autocast"] is None or scenario == COMPILED, everything
+    assert seen["asked"] >= 1 << 30, everything
+    assert "torch.autograd.graph._engine_run_backward" in seen["calls"], everything
+    assert "__main__.scenario" in seen["calls"], everything
+    if call.isidentifier():
+        assert any(one.endswith(f".{call}") for one in seen["calls"]), everything
+    card = seen["printed"]
+    assert "asked for" in card, everything
+    assert "allocated" in card, everything
+    assert "parts: " in card, everything
+    assert "in backward pass" in card, everything
+    assert place in card, everything
+    assert "  1. " in card, everything
+
+
+COUNT = "import torch\nreport(list(range(torch.cuda.device_count())))"
+
+CHECKPOINTED_TRAINER = (
+    TRAINER
+    + """
+def scenario():
+    global trainer
+    config = BertConfig(hidden_size=1024, num_hidden_layers=4, num_attention_heads=16,
+                        intermediate_size=4096, attn_implementation="eager")
+    # One layer's scores take a fifth of the device: three of them fit, as forward makes, and not five.
+    size = int(0.2 * TOTAL / (16 * 512 * 512 * 4))
+    model = BertForSequenceClassification(config)
+    model.gradient_checkpointing_enable()
+    trainer = Trainer(model, arguments(per_device_train_batch_size=size, max_steps=2), train_dataset=Rows())
+    trainer.train()
+"""
+)
+
+
+def test_a_checkpointed_training_is_explained(run_python: Run) -> None:
+    """A Trainer that recomputes activations has its card, with nothing on stderr, wherever it ran out."""
+    code = HARNESS.format(
+        scenario=CHECKPOINTED_TRAINER, before="", attach=ATTACH, after=""
+    ).replace("report({", "report({'stderr': complained.getvalue(),")
+    code = code.replace(
+        "with contextlib.redirect_stdout(printed):",
+        "complained = io.StringIO()\n"
+        "with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):",
+    )
+    seen = run_python(code)
+    everything = json.dumps(seen, indent=1)
+    assert seen["finding"] is not None, everything
+    _, evidence, advice = seen["finding"]
+    assert evidence["observed"], everything
+    assert "not looked at" not in seen["stderr"], everything
+    assert "checkpointing on" not in " ".join(advice), everything
+    assert "parts: " in seen["printed"], everything
+    assert " in train" in seen["printed"], everything
 
 
 def test_what_is_noted_allocates_nothing(run_python: Run) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from hfmem_widget.analysis.shortage.model import Incident
+from hfmem_widget.session.shortage import BACKWARD
 
 NEAR = 14
 """How many of the innermost functions tell what asked: the wrappers of a module's call lie between them."""
@@ -30,18 +32,17 @@ _CHECKPOINTING = "torch.utils.checkpoint."
 
 def in_loss(incident: Incident) -> bool:
     """Return whether a loss over the vocabulary was being computed, or its logits were what was asked for."""
-    return bool(_LOSS & _names(incident.calls[:NEAR])) or _is_logits(incident)
+    return bool(_LOSS & _names(_near(incident))) or _is_logits(incident)
 
 
 def in_attention(incident: Incident) -> bool:
     """Return whether attention that keeps its scores was being computed."""
-    return bool(_ATTENTION & _names(incident.calls[:NEAR]))
+    return bool(_ATTENTION & _names(_near(incident)))
 
 
 def in_optimizer(incident: Incident) -> bool:
     """Return whether an optimizer was stepping."""
-    near = incident.calls[:NEAR]
-    is_stepping = any(call.startswith(_OPTIMIZERS) for call in near)
+    is_stepping = any(call.startswith(_OPTIMIZERS) for call in _near(incident))
     return is_stepping or incident.within("optimizer") is not None
 
 
@@ -54,21 +55,33 @@ def evaluating(incident: Incident) -> bool:
 
 def gathering(incident: Incident) -> bool:
     """Return whether an evaluation was putting its predictions together."""
-    return bool(_GATHERING & _names(incident.calls[:NEAR]))
+    return bool(_GATHERING & _names(_near(incident)))
 
 
 def pinning(incident: Incident) -> bool:
     """Return whether memory of the machine was being pinned for a GPU."""
-    return bool(_PINNING & _names(incident.calls[:NEAR]))
+    return bool(_PINNING & _names(_near(incident)))
 
 
 def training(incident: Incident) -> bool:
     """Return whether it was in a training step."""
     if evaluating(incident):
         return False
-    if incident.within("train", "step", "substep", "backward", "optimizer") is not None:
+    if in_backward(incident) or incident.within("train", "step", "substep", "optimizer"):
         return True
     return incident.part("gradients") > 0 or incident.part("optimizer") > 0
+
+
+def in_backward(incident: Incident) -> bool:
+    """Return whether a backward pass was running."""
+    return incident.within("backward") is not None or BACKWARD in incident.calls
+
+
+def recomputing(incident: Incident) -> bool:
+    """Return whether a backward pass was making activations again that a checkpoint had let go."""
+    return in_backward(incident) and any(
+        call.startswith(_CHECKPOINTING) for call in _within_backward(incident)
+    )
 
 
 def checkpointed(incident: Incident) -> bool:
@@ -76,6 +89,15 @@ def checkpointed(incident: Incident) -> bool:
     return incident.model.checkpointing or any(
         call.startswith(_CHECKPOINTING) for call in incident.calls
     )
+
+
+def _within_backward(incident: Incident) -> tuple[str, ...]:
+    """Return what ran, without what called the backward pass: that did not ask for memory."""
+    return tuple(takewhile(BACKWARD.__ne__, incident.calls))
+
+
+def _near(incident: Incident) -> tuple[str, ...]:
+    return _within_backward(incident)[:NEAR]
 
 
 def _is_logits(incident: Incident) -> bool:

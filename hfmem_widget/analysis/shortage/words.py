@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hfmem_widget.analysis.shortage.model import Advice, Diagnosis, Incident
+from hfmem_widget.analysis.shortage.places import in_backward, recomputing
 from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.analysis.shortage.texts import Origin
 from hfmem_widget.session import Finding, Span
@@ -96,6 +97,10 @@ def headline(incident: Incident) -> str:
 def where(incident: Incident) -> tuple[str, ...]:
     """Return in what it happened, outermost first, as short phrases."""
     told = [one.label or one.kind for one in incident.path if one.kind not in _UNTOLD]
+    if in_backward(incident) and incident.within("backward") is None:
+        told.append("backward pass")
+    if recomputing(incident):
+        told.append("recomputation of a checkpoint")
     return tuple(dict.fromkeys(told))
 
 

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from hfmem_widget.analysis.shortage.advice import MOST, advise
 from hfmem_widget.analysis.shortage.diagnosis import diagnose
 from hfmem_widget.analysis.shortage.model import NAMES, Diagnosis, Incident
+from hfmem_widget.analysis.shortage.places import in_optimizer, training
 from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.analysis.shortage.techniques import TECHNIQUES, Technique
 from hfmem_widget.analysis.shortage.texts import Origin
-from hfmem_widget.analysis.shortage.words import WHO, finding_of
+from hfmem_widget.analysis.shortage.words import WHO, finding_of, where
+from hfmem_widget.session.shortage import BACKWARD
 from hfmem_widget.units import GIB
-from tests.unit.analysis.oom_incidents import CASES, GPU, Case, spans
+from tests.unit.analysis.oom_incidents import CASES, GPU, Case, incident, spans
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -171,3 +173,28 @@ def test_the_documented_order_is_the_codes_order() -> None:
 def test_a_guess_at_why_memory_ran_out_says_so_in_its_name() -> None:
     """The name of a cause that is not certain ends with "probably"."""
     assert Diagnosis("huge", "It may be.", is_sure=False).name == "one huge request, probably"
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ((BACKWARD, "torch._tensor.backward", "__main__.train"), ("backward pass",)),
+        (
+            ("torch.nn.functional.linear", "torch.utils.checkpoint.unpack_hook", BACKWARD),
+            ("backward pass", "recomputation of a checkpoint"),
+        ),
+        # Around the backward pass there is a checkpoint, but nothing of it was run there.
+        ((BACKWARD, "torch.utils.checkpoint.backward"), ("backward pass",)),
+        (("torch.nn.functional.linear", "__main__.train"), ()),
+    ],
+)
+def test_a_backward_pass_is_a_place(calls: tuple[str, ...], told: tuple[str, ...]) -> None:
+    """Without a span for it, too, and what is made again there is told."""
+    assert where(incident(asked=1, free=0, calls=calls)) == told
+
+
+def test_what_called_a_backward_pass_did_not_ask() -> None:
+    """An optimizer whose closure calls backward(), such as LBFGS, is not what ran out."""
+    calls = (BACKWARD, "torch._tensor.backward", "__main__.closure", "torch.optim.lbfgs.step")
+    assert not in_optimizer(incident(asked=1, free=0, calls=calls))
+    assert training(incident(asked=1, free=0, calls=calls))

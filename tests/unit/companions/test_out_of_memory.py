@@ -89,6 +89,22 @@ def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
     assert finding.evidence["cause"] == "full"
 
 
+def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) -> None:
+    """On autograd's thread, which may have no Python, all is noted, and it is told that it was there."""
+    run = Run()
+    with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
+        run.begin(cell)
+        run.stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
+        run.cuda.run_out_in_backward()
+        run.end(cell, out_of_memory())
+    told = run.report(cell)["text/plain"]
+    assert capsys.readouterr().err == ""
+    assert "asked for 2.00 GiB" in told
+    assert "weights 10.0 GiB" in told
+    assert "in backward pass" in told
+    assert run.findings[0].evidence["observed"] is True
+
+
 def test_a_healthy_cell_has_nothing() -> None:
     """No card and no finding."""
     run = Run()

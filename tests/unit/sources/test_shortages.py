@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from functools import partial
+
 import pytest
 
-from hfmem_widget.session.shortage import LiveBlocks, Shortage
+from hfmem_widget.session.shortage import BACKWARD, LiveBlocks, Shortage
 from hfmem_widget.sources.blocks import summed_up
 from hfmem_widget.sources.shortages import MOST_BLOCKS, ShortageObserver
-from tests.fakes.torch_shortages import FakeCuda
+from tests.fakes.torch_shortages import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
 
 GIB = 1 << 30
 
@@ -65,6 +70,98 @@ def test_a_shortage_has_the_allocators_figures() -> None:
     assert (told.total, told.capability, told.autocast) == (80 * GIB, (9, 0), False)
     assert told.calls[0] == "tests.fakes.torch_shortages.run_out"
     assert f"{__name__}.observed" in told.calls
+
+
+def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Autograd's thread has no Python: all figures are there, and who called the backward pass is named."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+
+    def training_step() -> None:
+        cuda.run_out_in_backward(4 * GIB)
+
+    training_step()
+
+    assert capsys.readouterr().err == ""
+    (one,) = told
+    assert (one.asked, one.total, one.blocks is not None) == (4 * GIB, 80 * GIB, True)
+    assert BACKWARD in one.calls
+    assert f"{__name__}.training_step" in one.calls
+    assert one.autocast is None
+
+
+def test_python_within_a_backward_pass_comes_first() -> None:
+    """What autograd's thread runs, such as a user's Function, is told before who waits for it."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+
+    def backward() -> None:
+        cuda.run_out()
+
+    wait_as_torch_does(partial(run_on_a_thread_of_c, backward))
+
+    calls = told[0].calls
+    within, waits = calls.index(f"{__name__}.backward"), calls.index(BACKWARD)
+    assert within < waits
+    assert told[0].autocast is None
+
+
+def test_another_thread_of_c_has_no_caller() -> None:
+    """A thread that is none of autograd's is not told by who waits for autograd at that time."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    cuda.run_out_in_backward(name=b"loader")
+    assert [one.calls for one in told] == [()]
+
+
+def test_of_two_backward_passes_none_is_named() -> None:
+    """Where two threads wait, either may be the one, and neither is told."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    waits, ends = threading.Event(), threading.Event()
+
+    def other() -> None:
+        waits.set()
+        ends.wait()
+
+    thread = threading.Thread(target=wait_as_torch_does, args=(other,))
+    thread.start()
+    waits.wait()
+    cuda.run_out_in_backward()
+    ends.set()
+    thread.join()
+    assert [one.calls for one in told] == [()]
+
+
+def test_nothing_of_who_waits_is_kept() -> None:
+    """A frame that was looked at would keep what its function holds, until a collection."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+
+    class Activations:
+        pass
+
+    def training_step() -> weakref.ref[Activations]:
+        activations = Activations()
+        cuda.run_out_in_backward()
+        return weakref.ref(activations)
+
+    gc.disable()
+    try:
+        assert training_step()() is None
+    finally:
+        gc.enable()
+    assert len(told) == 1
 
 
 def test_blocks_are_summed_up() -> None:
