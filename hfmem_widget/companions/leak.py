@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hfmem_widget.analysis.leaking.leaks import leaks
 from hfmem_widget.holding import Holder, Holders, kernel_roots, scan
+from hfmem_widget.holding.remedy import remedy
 from hfmem_widget.labels import plain
 from hfmem_widget.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
@@ -87,6 +88,5 @@ def _holds(row: Holder, path: str) -> str:
 
 
 def _advice(row: Holder, path: str) -> str:
-    if row.graph_bytes > row.bytes / 2:
-        return f"Keep numbers in {path}: loss.item() or loss.detach() lets go of the graph."
-    return f"{path} still gets longer: keep less in it, or clear it where it is no longer needed."
+    longer = f"{path} still gets longer: keep less in it, or clear it where it is no longer needed."
+    return remedy(replace(row, path=path)) or longer

@@ -13,6 +13,7 @@ from operator import not_
 from typing import Any
 
 from hfmem_widget.holding import Holder, Holders, kernel_roots, scan
+from hfmem_widget.holding.remedy import remedy
 from hfmem_widget.holding.segments import ATOMS
 from hfmem_widget.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
@@ -329,19 +330,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
-    advice = []
-    for row, _ in holding:
-        if 2 * row.graph_bytes >= row.bytes:
-            advice.append(
-                f"If {row.path} is kept for its value alone, keep .item() or .detach() of it: a tensor "
-                "with a graph keeps all that its backward pass needs."
-            )
-        elif row.path.startswith("the error of"):
-            advice.append("%memfree errors lets go of the error and of what it keeps.")
-        elif row.path.startswith(("Out[", "_")):
-            advice.append(
-                "%memfree outputs lets go of it; with a semicolon at its end a line has no output."
-            )
+    advice = filter(None, (remedy(row) for row, _ in holding))
     looked = f"looking at {format_counted(found.objects, 'object')} took {format_duration(found.seconds)}"
     return (*dict.fromkeys(advice), f"%memholders tells everything that is held ({looked}).")
 

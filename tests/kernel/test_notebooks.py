@@ -115,7 +115,7 @@ def test_the_leak_notebook_finds_its_leak_and_who_holds_it() -> None:
     assert "losses[0..59] and the autograd graphs behind it hold" in leaking
     assert fixed
     assert not any(words in part for part in fixed for words in LEAK)
-    assert "loss.item() or loss.detach() lets go of the graph" in text
+    assert "keep detached tensors in losses" in text
     assert "no name holds more than before" in text
     assert "0 findings" in text
 
