@@ -13,7 +13,7 @@ from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session.shortage import LiveBlocks
 from hfmem_widget.units import MIB, format_count
 from hfmem_widget.view import palette
-from hfmem_widget.view.out_of_memory_bar import bar_html
+from hfmem_widget.view.out_of_memory_bar import bar_html, told_parts
 from hfmem_widget.view.root import LETTERS, root
 
 SENTENCE = 500
@@ -99,19 +99,23 @@ def _header(incident: Incident, diagnosis: Diagnosis) -> str:
 
 def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
     """Return the figures that are known: what each is, what it reads, and what stands small beside it."""
-    total = incident.total
+    total = incident.capacity
     on_the_host = incident.on_the_host
     of_total = f"of {size_text(total)}" if total > 0 else ""
     told = [
         ("asked for", incident.asked, f"by {WHO[incident.origin]}"),
         ("free on the machine" if on_the_host else "free on the device", incident.free, of_total),
-        ("allowed", incident.allowed, "to this process"),
+        ("allowed", incident.limit, _whose_limit(incident)),
         ("heap in use" if on_the_host else "allocated", incident.allocated, ""),
     ]
     if not on_the_host and incident.cache >= LEAST_CACHE:
         told.append(("cache", incident.cache, "free, but reserved"))
         told.append(("largest free block", incident.largest_free, "of the cache"))
     return [(name, size_text(value), small) for name, value, small in told if value >= 0]
+
+
+def _whose_limit(incident: Incident) -> str:
+    return f"by {incident.host.command}" if incident.met_a_limit else "to this process"
 
 
 def _figures(incident: Incident) -> str:
@@ -127,20 +131,18 @@ def _figures(incident: Incident) -> str:
 
 def _parts(incident: Incident) -> list[tuple[str, str, str]]:
     """Return names, labels and sizes of the parts that can be seen."""
-    anatomy = incident.anatomy
-    if anatomy is None:
-        return []
-    least = LEAST_SHARE * sum(part.bytes for part in anatomy.parts)
+    parts = told_parts(incident)
+    least = LEAST_SHARE * sum(part.bytes for part in parts)
     return [
         (part.name, part.label, size_text(part.bytes))
-        for part in anatomy.parts
+        for part in parts
         if part.bytes > least and part.name != "free"  # which is among the figures
     ]
 
 
 def _parts_html(incident: Incident) -> str:
     shown = _parts(incident)
-    if incident.anatomy is None or not shown:
+    if not shown:
         return ""
     phrases = f"{DOT} ".join(
         f'<span style="white-space:nowrap"><span aria-hidden="true" style="color:{palette.PARTS[name]}">'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.shortage.model import Incident
 from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.labels import for_html
@@ -21,9 +21,19 @@ _INSET = 2
 _QUIET = "opacity:.72"
 
 
+def told_parts(incident: Incident) -> tuple[Part, ...]:
+    """Return the parts: the device's, or of what this process has mapped where that met a limit."""
+    parts = incident.anatomy.parts if incident.anatomy is not None else ()
+    if not (parts and incident.met_a_limit):
+        return parts
+    heap = tuple(one for one in parts if one.name in OF_ALLOCATED)
+    beside = incident.host.used - sum(one.bytes for one in heap)
+    return (*heap, Part("cache", "mapped besides", beside)) if beside > 0 else heap
+
+
 def drawn_parts(incident: Incident) -> tuple[Part, ...]:
     """Return what the bar shows: all of the device, or what counts against a limit on this process."""
-    parts = incident.anatomy.parts if incident.anatomy is not None else ()
+    parts = told_parts(incident)
     if incident.allowed > 0:
         return tuple(one for one in parts if one.name in OF_THE_PROCESS)
     return tuple(one for one in parts if one.name != "free")
@@ -60,11 +70,11 @@ def bar_html(incident: Incident) -> str:
 
 
 def _capacity(incident: Incident) -> float:
-    if incident.allowed > 0:
-        return incident.allowed
+    if incident.limit > 0:
+        return incident.limit
     anatomy = incident.anatomy
     whole = sum(one.bytes for one in anatomy.parts) if anatomy is not None else 0.0
-    return max(whole, incident.total) if incident.total > 0 else whole
+    return max(whole, incident.capacity) if incident.capacity > 0 else whole
 
 
 def _rectangle(part: Part, left: float, full: float) -> str:
@@ -84,7 +94,7 @@ def _request(left: float, asked: float, full: float) -> str:
 
 
 def _whose(incident: Incident) -> str:
-    if incident.allowed > 0:
+    if incident.limit > 0:
         return "what this process may use"
     return "this machine" if incident.on_the_host else incident.device.key
 

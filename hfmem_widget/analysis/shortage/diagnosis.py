@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, ON_THE_HOST
+from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.analysis.shortage.model import Diagnosis, Incident
 from hfmem_widget.analysis.shortage.places import gathering, pinning
 from hfmem_widget.analysis.shortage.sizes import size_text
@@ -92,17 +93,17 @@ def _growth(incident: Incident) -> Diagnosis | None:
 
 
 def _limit(incident: Incident) -> Diagnosis | None:
-    if incident.asked > incident.total > 0:
-        return None  # without a limit it would not fit either
     if incident.on_the_host:
         host = incident.host
-        if not host.used + incident.asked > host.limit:
+        if not incident.met_a_limit:
             return None
         return Diagnosis(
             "limit",
             f"A limit: this process may map {size_text(host.limit)} ({host.command}) and had "
             f"{size_text(host.used)}; the request did not fit.",
         )
+    if incident.asked > incident.total > 0:
+        return None  # without a limit it would not fit either
     is_limited = incident.allowed > 0 or incident.preemptive
     if not is_limited or incident.free < incident.asked:
         return None
@@ -137,7 +138,7 @@ def _huge(incident: Incident) -> Diagnosis | None:
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
         return None
     if asked > incident.total:
-        how = f"more than {_name(incident)} has in all ({size_text(incident.total)})"
+        how = f"more than {_name(incident)} has in all ({size_text(incident.capacity)})"
     elif asked > beside and held > 0:
         how = (
             f"more than the {size_text(beside)} that are left of {_name(incident)} beside what the model "
@@ -160,18 +161,19 @@ def _other_processes(incident: Incident) -> Diagnosis | None:
     return Diagnosis(
         "others",
         f"Not this notebook alone: {who} {size_text(others)} of {_name(incident)}'s "
-        f"{size_text(incident.total)}.{would}",
+        f"{size_text(incident.capacity)}.{would}",
     )
 
 
 def _full(incident: Incident) -> Diagnosis:
-    taken, there_is = incident.allocated, incident.ceiling
+    taken, there_is = incident.allocated, known_of(incident.allowed, incident.capacity)
     if incident.on_the_host:
         return Diagnosis("full", _full_host(incident))
     if not taken >= 0:
-        sentence = f"{_name(incident)} is full"
         return Diagnosis(
-            "full", f"{sentence[0].upper()}{sentence[1:]}; how full is not known here."
+            "unknown",
+            f"Why is not known: the error says that {_name(incident)} ran out of memory, and how full "
+            "that was is not known here.",
         )
     sentence = f"Really full: PyTorch's tensors take {size_text(taken)}"
     sentence += f" of {size_text(there_is)}" if there_is > 0 else ""
@@ -204,7 +206,7 @@ def _biggest_part(incident: Incident) -> str:
 
 
 def _name(incident: Incident) -> str:
-    return "this machine" if incident.on_the_host else incident.device.key or "the GPU"
+    return "this machine" if incident.on_the_host else incident.device.key or "a GPU"
 
 
 def _decapitalized(sentence: str) -> str:

@@ -36,12 +36,17 @@ def belongs_to(told: OutOfMemoryText, shortage: Shortage) -> bool:
 
 
 def device_of(session: Session, told: OutOfMemoryText, shortage: Shortage | None) -> Device:
-    """Return the device that an error is about; where it does not say, the one most is allocated on."""
+    """Return the device that an error is about; where it does not say, the GPU most is allocated on.
+
+    Without a key where no GPU is known: what there is of the machine's own memory explains nothing then.
+    """
     known = {one.key: one for one in session.devices}
     key = told.device if shortage is None else shortage.device
     if key:
         return known.get(key, Device(key, ""))
-    gpus = [one for one in session.devices if ":" in one.key] or list(session.devices)
+    gpus = [one for one in session.devices if ":" in one.key]
+    if told.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
+        gpus = list(session.devices)
     return max(
         gpus,
         key=lambda one: known_of(session.peak(f"{one.key}/allocated"), 0.0),

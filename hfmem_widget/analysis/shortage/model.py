@@ -16,7 +16,10 @@ from hfmem_widget.session import Anatomy, Contents, Device, Finding, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.shortage import Blocks
 
-Cause = Literal["fragmentation", "leak", "limit", "huge", "others", "full"]
+Cause = Literal["fragmentation", "leak", "limit", "huge", "others", "full", "unknown"]
+
+DRIVER_KEEPS = 0.02
+"""Share of what a device has for programs that its driver keeps besides, at most."""
 
 NAMES: dict[Cause, str] = {
     "fragmentation": "fragmentation",
@@ -25,6 +28,7 @@ NAMES: dict[Cause, str] = {
     "huge": "one huge request",
     "others": "other processes",
     "full": "really full",
+    "unknown": "reason not known",
 }
 
 
@@ -122,7 +126,7 @@ class Incident:
     @property
     def on_the_host(self) -> bool:
         """Whether it is the machine's memory, and not a device's."""
-        return self.origin in ON_THE_HOST
+        return self.origin in ON_THE_HOST or self.device.key == "cpu"
 
     @property
     def beside_the_allocator(self) -> bool:
@@ -133,6 +137,29 @@ class Incident:
     def ceiling(self) -> float:
         """What this process could use at most if it were alone."""
         return known_of(self.allowed, self.total)
+
+    @property
+    def capacity(self) -> float:
+        """What is called the device's capacity everywhere: with what its driver keeps for itself."""
+        kept = self.device.total - self.total
+        # More is not the driver's: this process has a share of the device, such as an instance of MIG.
+        return (
+            self.total
+            if kept > DRIVER_KEEPS * self.total
+            else known_of(self.device.total, self.total)
+        )
+
+    @property
+    def met_a_limit(self) -> bool:
+        """Whether a limit on what this process may map is what the request did not fit into."""
+        is_beyond = self.asked > self.total > 0  # then it would not fit without the limit either
+        host = self.host
+        return self.on_the_host and not is_beyond and host.used + self.asked > host.limit
+
+    @property
+    def limit(self) -> float:
+        """What this process may use, where that is less than there is; else NaN."""
+        return self.host.limit if self.met_a_limit else self.allowed
 
     @property
     def cache(self) -> float:

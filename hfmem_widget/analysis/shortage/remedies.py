@@ -57,11 +57,15 @@ def _end_processes(incident: Incident) -> Advice | None:
     biggest = sorted(incident.processes, key=lambda one: one[1], reverse=True)[:3]
     named = ", ".join(f"process {pid} ({size_text(size)})" for pid, size in biggest)
     return Advice(
-        "End what else uses the GPU" + (f": {named}" if named else "; nvidia-smi names it"),
+        "End what else uses the GPU" + (f": {named}" if named else _who_names_them(incident)),
         "another notebook's kernel keeps its memory until it is shut down",
         "" if named else size_text(incident.others),
         incident.others,
     )
+
+
+def _who_names_them(incident: Incident) -> str:
+    return "; nvidia-smi names it" if incident.device.key.startswith("cuda") else ""
 
 
 def _raise_limit(incident: Incident) -> Advice | None:
@@ -124,7 +128,7 @@ def left_behind(incident: Incident) -> Advice | None:
     if incident.on_the_host or kept < KEPT_FROM:
         return None
     return Advice(
-        "Before the next try, see what the error still holds (%memholders) and release it (%memfree)",
+        "Before the next try run %memfree errors; %memholders names what else is held",
         f"{size_text(kept)} more than before the cell are still allocated; the traceback of the last "
         "error keeps the tensors of its functions",
         f"up to {size_text(kept)}",
@@ -143,5 +147,6 @@ REMEDIES: dict[Cause, tuple[Rule, ...]] = {
     "huge": (_in_pieces,),
     "others": (_end_processes,),
     "full": (_give_cache_back,),
+    "unknown": (),
 }
 """What each cause calls for, the most useful first."""

@@ -75,9 +75,14 @@ def _keep_predictions_on_the_host(incident: Incident) -> Advice | None:
     if not evaluating(incident) or not (gathering(incident) or incident.grown > incident.asked):
         return None
     grown = max(incident.grown, 0.0)
+    action = (
+        "Set prediction_loss_only=True, or keep less of each prediction (preprocess_logits_for_metrics)"
+        if incident.on_the_host  # where eval_accumulation_steps would put them
+        else "Set eval_accumulation_steps, or prediction_loss_only=True where no metric needs the predictions"
+    )
     return Advice(
-        "Set eval_accumulation_steps, or prediction_loss_only=True where no metric needs the predictions",
-        "predictions stay on the GPU until the evaluation ends"
+        action,
+        f"predictions stay {'in memory' if incident.on_the_host else 'on the GPU'} until the evaluation ends"
         + (f": {size_text(grown)} more than at its begin" if grown > 0 else ""),
         f"up to {size_text(grown)}" if grown > 0 else "",
         grown,
@@ -226,8 +231,10 @@ def _half_weights(incident: Incident) -> Advice | None:
 
 def _four_bits(incident: Incident) -> Advice | None:
     weights = incident.part("weights")
-    is_small_already = incident.model.quantized or _is_float32(incident)
-    if not weights >= WEIGHTS_FROM * incident.ceiling or is_small_already:
+    has_sixteen = _most_of_weights(incident) in {"", "bfloat16", "float16"}
+    if not weights >= WEIGHTS_FROM * incident.ceiling or not has_sixteen:
+        return None
+    if incident.model.quantized or incident.on_the_host:
         return None
     saved = (1 - _FOUR_BITS_OF_SIXTEEN) * weights
     return Advice(
@@ -267,9 +274,13 @@ def _checkpointing_option() -> str:
 
 def _is_float32(incident: Incident) -> bool:
     """Return whether most of the weights are float32 on a card that has something better."""
+    return _most_of_weights(incident) == "float32" and incident.capability >= BF16_FROM
+
+
+def _most_of_weights(incident: Incident) -> str:
+    """Return what most of the weights are; empty if unknown."""
     dtypes = incident.contents.dtypes
-    widest = max(dtypes, key=lambda one: dtypes[one], default="")
-    return widest == "float32" and incident.capability >= BF16_FROM
+    return max(dtypes, key=lambda one: dtypes[one], default="")
 
 
 def _of_length(incident: Incident) -> str:

@@ -41,7 +41,7 @@ def finding_of(
     figures = {
         "asked": incident.asked,
         "free": incident.free,
-        "total": incident.total,
+        "total": incident.capacity,
         "allowed": incident.allowed,
         "allocated": incident.allocated,
         "reserved": incident.reserved,

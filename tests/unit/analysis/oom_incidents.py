@@ -451,6 +451,7 @@ CASES = (
         "CPU: a limit of the shell's",
         incident(
             asked=4, free=60, total=64, device=HOST, origin="numpy", host=HostLimit(8 * GIB, 6 * GIB),
+            parts={"weights": 2, "unattributed": 1.5, "cache": 0.5, "others": 10},
         ),
         "limit",
         ("Raise the limit (ulimit -v",),
@@ -484,5 +485,32 @@ CASES = (
         "full",
         ("Set eval_accumulation_steps",),
     ),
-    Case("nothing known at all", Incident(Device("", ""), "cuda runtime"), "full"),
+    Case("nothing known at all", Incident(Device("", ""), "cuda runtime"), "unknown"),
+    Case(
+        "float32 weights on a card without bfloat16 are not 16 bits wide",
+        incident(asked=0.5, free=0.1, parts={"weights": 79.0}, contents=FLOAT32, capability=(7, 0)),
+        "full",
+        (),
+        ("4 bits",),
+    ),
+    Case(
+        "predictions of an evaluation on the CPU",
+        incident(
+            asked=8, free=1, total=64, parts={"activations": 40}, path=spans("evaluate"), grown=30.0,
+            device=HOST, origin="cpu",
+        ),
+        "full",
+        ("Set prediction_loss_only=True",),
+        ("eval_accumulation_steps", "GPU"),
+    ),
+    Case(
+        "what else takes memory of another maker's device",
+        incident(
+            asked=2, free=1, parts={"weights": 10}, others=68.0, origin="xpu",
+            device=Device("xpu:0", "Data Center GPU Max"),
+        ),
+        "others",
+        ("End what else uses the GPU",),
+        ("nvidia-smi",),
+    ),
 )  # fmt: skip

@@ -105,6 +105,44 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
     assert run.findings[0].evidence["observed"] is True
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA out of memory. Tried to allocate 1.00 GiB"),
+        RuntimeError("CUDA out of memory."),
+        TorchsOwn("whatever a test says"),
+    ],
+)
+def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseException) -> None:
+    """Where no GPU is known the card says that the reason is not, and has none of the host's figures."""
+    observer = ShortageObserver({})
+    stage = Stage("train", gpus=0)
+    companion = OutOfMemory(observer=observer)
+    with stage.span("cell", "x", "raised RuntimeError") as cell:
+        companion.begin(Run().monitor, stage.session, cell)
+        stage.hold({"cpu": 8 * GIB}, 1.0)
+        companion.end(stage.session, stage.session.span(cell.id), error)
+    told = companion.report(stage.session, stage.session.span(cell.id))["text/plain"]
+    (finding,) = stage.session.findings
+    assert finding.evidence["cause"] == "unknown"
+    assert set(finding.evidence) <= {"device", "cause", "diagnosis", "origin", "observed", "asked"}
+    for word in ("free", "machine", "heap", "processes", "nvidia-smi", "parts:", "  1."):
+        assert word not in told
+
+
+def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
+    """That no size was found speaks of no GPU: without one the machine's own memory is meant."""
+    stage = Stage("train", gpus=0)
+    companion = OutOfMemory(observer=ShortageObserver({}))
+    with stage.span("cell", "x", "raised RuntimeError") as cell:
+        companion.begin(Run().monitor, stage.session, cell)
+        error = RuntimeError("No executable batch size found, reached zero.")
+        companion.end(stage.session, stage.session.span(cell.id), error)
+    told = companion.report(stage.session, stage.session.span(cell.id))["text/plain"]
+    assert "free on the machine" in told
+    assert "nvidia-smi" not in told
+
+
 def test_a_healthy_cell_has_nothing() -> None:
     """No card and no finding."""
     run = Run()

@@ -12,6 +12,7 @@ import pytest
 from hfmem_widget.analysis.shortage.advice import advise
 from hfmem_widget.analysis.shortage.diagnosis import diagnose
 from hfmem_widget.analysis.shortage.model import Incident
+from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.session import Device
 from hfmem_widget.session.shortage import LiveBlocks
 from hfmem_widget.units import GIB
@@ -109,6 +110,30 @@ def test_a_limit_is_the_end_of_the_bar() -> None:
     """Where this process may use a part of the device only, the bar is that part."""
     drawn = bar_html(case("a limit on this process"))
     assert "what this process may use: 8.00 GiB" in drawn
+
+
+def test_a_limit_on_the_machines_memory_is_the_end_of_the_bar() -> None:
+    """Where `ulimit` was met it is the whole, of what this process has mapped, and not the machine."""
+    met = case("CPU: a limit of the shell's")
+    assert met.met_a_limit
+    drawn = bar_html(met)
+    assert f"what this process may use: {size_text(met.host.limit)}" in drawn
+    told = bundle(met)
+    assert f"allowed {size_text(met.host.limit)}" in told["text/plain"]
+    assert "the rest of the machine" not in told["text/html"]
+    widths = [
+        float(one) for one in re.findall(r'<rect x="[\d.]+%" width="([\d.]+)%" height', drawn)
+    ]
+    assert sum(widths) <= 100.5
+
+
+def test_a_capacity_is_the_one_that_stands_everywhere() -> None:
+    """It is what NVML tells, as on the card; CUDA's is less by what the driver keeps."""
+    own = case("full of 16-bit weights")
+    device = replace(own.device, total=own.total + 0.6 * GIB)
+    told = bundle(replace(own, device=device))["text/plain"]
+    assert size_text(device.total) in told
+    assert size_text(own.total) not in told
 
 
 def test_blocks_without_stacks_are_one_line() -> None:
