@@ -89,6 +89,6 @@ def test_what_is_left_behind_is_advised_by_it(
 )
 def test_a_leak_is_advised_by_it(path: str, graphs: bool, said: str) -> None:
     """So does the finding of a leak."""
-    grown = Finding("leak", "warning", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
+    grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
     finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)))
     assert said in finding.advice[0]
