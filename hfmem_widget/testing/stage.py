@@ -65,6 +65,7 @@ class Stage:
         self._gpus = tuple(f"cuda:{index}" for index in range(gpus))
         self._allocated = dict.fromkeys((*self._gpus, "cpu"), 0.0)
         self._reserved = dict.fromkeys(self._gpus, 0.0)
+        self._elsewhere = dict.fromkeys(self._gpus, _OTHERS)
         self._held: dict[str, dict[str, float]] = {}
         self._peaks: dict[int, dict[str, float]] = {}
         self._due = interval
@@ -112,6 +113,11 @@ class Stage:
         self._move(start, target, 1.0)
         self._move_parts(before, target, parts, 1.0)
 
+    def hold_elsewhere(self, target: Mapping[str, float], seconds: float) -> None:
+        """Have other processes hold so many bytes of each device from now on, and sample for some time."""
+        self._elsewhere.update(target)
+        self.hold({}, seconds)
+
     def find(self, keys: Iterable[str], parts: Mapping[str, float]) -> None:
         """Know so many bytes of some parts from now on, on each device."""
         for key in keys if parts else ():
@@ -140,7 +146,8 @@ class Stage:
                 (known.get(f"{key}/allocated", 0.0) for known in self._peaks.values()), default=0.0
             )
             values += (self._allocated[key], self._reserved[key], peak)
-            values += (ours + _OTHERS, _DRIVER, ours, _OTHERS, _CONTEXT)
+            others = self._elsewhere[key]
+            values += (ours + others, _DRIVER, ours, others, _CONTEXT)
         heap = self._allocated["cpu"]
         values += (heap, heap + 0.52 * GIB, heap + 0.6 * GIB, 9.4 * GIB)
         for held in self._held.values():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.labels import for_html, plain
-from hfmem_widget.session import Finding, Polling, Session, Span
+from hfmem_widget.session import Device, Finding, Polling, Session, Span
 from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.card_parts import parts_html
@@ -22,6 +23,7 @@ from hfmem_widget.view.line import (
     parts,
     peak_text,
 )
+from hfmem_widget.view.moved import Moved, moved_devices, sentence
 from hfmem_widget.view.phases import phases_html, worst_step_text
 from hfmem_widget.view.root import FRAMED, LETTERS, root
 from hfmem_widget.view.sparkline import sparkline
@@ -49,12 +51,13 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
     with_chart : bool
         True where the chart is an output of its own; otherwise the card carries a small picture.
     """
-    facts = facts_of(session, span)
+    facts, moved = facts_of(session, span), moved_devices(session, span)
     findings = findings_of(session, span)
     html = "".join(
         (
             FRAMED,
-            _header(session, span, facts),
+            _header(session, span, facts, moved),
+            _moved_html(moved),
             _figures(facts[0]) if len(facts) == 1 else _table(facts),
             findings_html(findings),
             parts_html(session, span),
@@ -80,10 +83,11 @@ def running_bundle(label: str) -> dict[str, str]:
 
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     """Return the card of a quick cell: the same facts on one line."""
-    facts = facts_of(session, span)
+    facts, moved = facts_of(session, span), moved_devices(session, span)
     findings = findings_of(session, span)
     devices = [[one.device.key, *parts(one)] for one in facts]
-    first = devices.pop(0) if len(devices) == 1 else []
+    first = devices.pop(0) if len(devices) == 1 and not moved else []
+    first = sentence(moved).split(", ") if moved else first
     html = (
         f"{_ON_ONE_LINE}{_outcome_bullet(span)} <strong>{for_html(span.label or span.kind)}</strong> "
         f'<span style="{_QUIET}">{_phrases([*how_it_went(session, span), *first])}</span>'
@@ -107,8 +111,11 @@ def _plain(session: Session, span: Span, findings: tuple[Finding, ...]) -> str:
     return "\n".join((told, *findings_lines(findings)))
 
 
-def _header(session: Session, span: Span, facts: tuple[Facts, ...]) -> str:
-    told = [span.kind, duration_text(session, span), *_devices(facts), *_budgets(session, facts)]
+def _header(
+    session: Session, span: Span, facts: tuple[Facts, ...], moved: tuple[Moved, ...]
+) -> str:
+    devices = [one.device for one in (moved or facts)]
+    told = [span.kind, duration_text(session, span), *_devices(devices), *_budgets(session, facts)]
     outcome = plain(span.outcome) or "running"
     return (
         '<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px">'
@@ -127,14 +134,11 @@ def _phrases(phrases: list[str]) -> str:
     )
 
 
-def _devices(facts: tuple[Facts, ...]) -> list[str]:
-    if not facts:
-        return []
-    if len(facts) == 1:
-        device = facts[0].device
-        return [f"{device.key} {device.name}"]
-    names = {one.device.name for one in facts}
-    return [f"{len(facts)} {TIMES} {names.pop()}" if len(names) == 1 else f"{len(facts)} devices"]
+def _devices(devices: Sequence[Device]) -> list[str]:
+    if len(devices) < 2:
+        return [f"{one.key} {one.name}" for one in devices]
+    names, count = {one.name for one in devices}, len(devices)
+    return [f"{count} {TIMES} {names.pop()}" if len(names) == 1 else f"{count} devices"]
 
 
 def _budgets(session: Session, facts: tuple[Facts, ...]) -> list[str]:
@@ -201,32 +205,57 @@ def _figures(facts: Facts) -> str:
     return f'<div style="display:flex;flex-wrap:wrap;gap:8px 10px;margin:9px 0 0">{"".join(drawn)}</div>'
 
 
+def _moved_html(moved: tuple[Moved, ...]) -> str:
+    """Return the devices that others filled; what follows on the card is this process' own."""
+    if not moved:
+        return ""
+    rows = [
+        (
+            one.device.key,
+            format_change(one.before, one.after),
+            format_bytes(one.rise, signed=True),
+            format_bytes(one.highest),
+        )
+        for one in moved
+    ]
+    heads = ("device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest")
+    return (
+        f'<div style="margin:7px 0 0;font-size:14px">{for_html(sentence(moved))}.</div>'
+        + (_table_of(heads, rows) if len(moved) > 1 else "")
+        + f'<div style="margin:10px 0 0;font-size:12px;{_QUIET}">this process itself</div>'
+    )
+
+
 def _table(facts: tuple[Facts, ...]) -> str:
     if not facts:
         return ""
+    heads = ["device", *(label for label, _, _ in _columns(facts[0]))]
+    heads[3] = "peak"
+    return _table_of(heads, [(one.device.key, *_row(one)) for one in facts])
+
+
+def _table_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cell = "padding:2px 0 2px 18px;text-align:right;white-space:nowrap;border:0;background:none"
     first = (
         "padding:2px 0;text-align:left;white-space:nowrap;border:0;background:none;font-weight:600"
     )
-    heads = ["device", *(label for label, _, _ in _columns(facts[0]))]
-    heads[3] = "peak"
     top = "".join(
         f'<th scope="col" style="{first if at == 0 else cell};font-size:11px;font-weight:normal;'
         f'{_QUIET}">{for_html(head)}</th>'
         for at, head in enumerate(heads)
     )
-    rows = "".join(
+    body = "".join(
         # JupyterLab stripes rows; here they are the card's own.
-        f'<tr style="background:none"><th scope="row" style="{first}">{for_html(one.device.key)}</th>'
-        + "".join(f'<td style="{cell}">{for_html(value)}</td>' for value in _row(one))
+        f'<tr style="background:none"><th scope="row" style="{first}">{for_html(name)}</th>'
+        + "".join(f'<td style="{cell}">{for_html(value)}</td>' for value in values)
         + "</tr>"
-        for one in facts
+        for name, *values in rows
     )
     return (
         '<div style="overflow-x:auto;margin:8px 0 0"><table style="border-collapse:collapse;'
         'table-layout:auto;border:0;margin:0;width:100%;font-size:13px;color:inherit">'
         f'<thead style="border:0"><tr>{top}</tr></thead><tbody>'
-        f"{rows}</tbody></table></div>"
+        f"{body}</tbody></table></div>"
     )
 
 

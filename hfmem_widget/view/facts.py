@@ -63,11 +63,13 @@ def active_devices(session: Session, span: Span | None = None) -> tuple[Device, 
 
     Those on which anything was allocated, but the host only where no other is; it comes last.
     """
-    # The host is the one device without an index. It need not be there: a watch may be of two GPUs alone.
-    others = (device for device in session.devices if ":" in device.key)
-    return (
-        tuple(device for device in others if _holds(session, span, device)) or session.devices[-1:]
-    )
+    # The host need not be there: a watch may be of two GPUs alone.
+    return _used(session, span) or session.devices[-1:]
+
+
+def uses_a_gpu(session: Session, span: Span | None = None) -> bool:
+    """Return whether anything was allocated on a device besides the host, in a span or in the session."""
+    return bool(_used(session, span))
 
 
 def facts_of(session: Session, span: Span) -> tuple[Facts, ...]:
@@ -88,7 +90,15 @@ def samples_in(session: Session, span: Span) -> int:
 
 def allocated_peak(session: Session, span: Span, device: str) -> Peak:
     """Return the highest allocated of a span; of one that is open, the highest sample so far."""
-    return _peak(session, span, f"{device}/allocated")
+    return peak_of(session, span, f"{device}/allocated")
+
+
+def peak_of(session: Session, span: Span, key: str) -> Peak:
+    """Return the highest a series came in a span: exact where a ledger kept it, else of the samples."""
+    if key in span.peaks:
+        return span.peaks[key]
+    highest = session.highest_in(span.id, key)
+    return Peak(highest, "sampled")
 
 
 def end_of(session: Session, span: Span) -> float:
@@ -96,11 +106,17 @@ def end_of(session: Session, span: Span) -> float:
     return span.stop if span.stop is not None else session.last_sample.time
 
 
+def _used(session: Session, span: Span | None) -> tuple[Device, ...]:
+    # The host is the one device without an index.
+    others = (device for device in session.devices if ":" in device.key)
+    return tuple(device for device in others if _holds(session, span, device))
+
+
 def _holds(session: Session, span: Span | None, device: Device) -> bool:
     key = f"{device.key}/allocated"
     if span is None:
         return session.peak(key) > 0
-    if _peak(session, span, key).value > 0:
+    if peak_of(session, span, key).value > 0:
         return True
     index = session.index(key)
     if index is None:
@@ -114,7 +130,7 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         return _last_known(session, span, f"{device.key}/{metric}")
 
     reserved, used, driver = at_end("reserved"), at_end("device_used"), at_end("driver_reserved")
-    reserved_peak = _peak(session, span, f"{device.key}/reserved").value
+    reserved_peak = peak_of(session, span, f"{device.key}/reserved").value
     if math.isnan(reserved_peak):
         reserved_peak = reserved
     beside_us = max(0.0, used - reserved) if math.isfinite(used - reserved) else 0.0
@@ -127,7 +143,7 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         label_of(session, device, "device_used"),
         before=_at_start(session, span, f"{device.key}/allocated"),
         after=at_end("allocated"),
-        peak=_peak(session, span, f"{device.key}/allocated"),
+        peak=peak_of(session, span, f"{device.key}/allocated"),
         reserved=reserved,
         reserved_peak=reserved_peak,
         used=used,
@@ -154,12 +170,6 @@ def _last_known(session: Session, span: Span, key: str) -> float:
     column = session.between(span.start, end_of(session, span)).high[:, index]
     known = column[np.isfinite(column)]
     return float(known[-1]) if len(known) else NOT_AVAILABLE
-
-
-def _peak(session: Session, span: Span, key: str) -> Peak:
-    if key in span.peaks:
-        return span.peaks[key]
-    return Peak(session.highest_in(span.id, key), "sampled")
 
 
 def _end(session: Session, span: Span) -> Sample:

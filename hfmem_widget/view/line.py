@@ -8,6 +8,7 @@ from hfmem_widget.labels import plain
 from hfmem_widget.session import Peak, Session, Span
 from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
 from hfmem_widget.view.facts import Facts, end_of, facts_of
+from hfmem_widget.view.moved import moved_devices, sentence
 
 
 def line(session: Session, span: Span) -> str:
@@ -18,6 +19,9 @@ def line(session: Session, span: Span) -> str:
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
     devices = [" · ".join((plain(one.device.key), *parts(one))) for one in facts_of(session, span)]
+    moved = moved_devices(session, span)
+    if moved:
+        return "\n  ".join((" · ".join((*head, plain(sentence(moved)))), *devices))
     if len(devices) > 1:
         return "\n  ".join((" · ".join((*head, f"{len(devices)} devices")), *devices))
     return " · ".join((*head, *devices))

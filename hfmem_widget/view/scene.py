@@ -9,11 +9,12 @@ from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.units import unit_for
 from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.curve import Gap, Points, curve, visible_gaps
-from hfmem_widget.view.facts import active_devices, allocated_peak, end_of, label_of
+from hfmem_widget.view.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.view.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.lanes import lay_lanes
 from hfmem_widget.view.layers import Layer, layers
 from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.moved import METRIC, moved_devices
 
 LEAST_SAMPLES = 5
 """Fewer are too few for a line that means anything."""
@@ -169,7 +170,9 @@ class Scene:
         if line.device != self.device.key:
             return line.device
         # The legend's columns are as wide as its longest name: the device is said once.
-        told = len(self.devices) > 1 and line.metric == "allocated"
+        told = len(self.devices) > 1 and (
+            line.metric == "allocated" or all(one.metric == METRIC for one in self.lines)
+        )
         return f"{line.device} {line.label}" if told else line.label
 
     @property
@@ -191,20 +194,24 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     part = session.between(start, stop)
     if len(part) < LEAST_SAMPLES or stop <= start or not devices:
         return None
-    primary = _most_used(session, span, devices)
+    # Where this process has used no device, those that others filled are what there is to see.
+    moved = moved_devices(session, span)
+    metric = METRIC if moved else "allocated"
+    devices = tuple(one.device for one in moved) or devices
+    primary = _most_used(session, span, devices, metric)
 
     def line(device: Device, metric: str) -> Line:
         index = session.index(f"{device.key}/{metric}")
         points = [] if index is None else curve(part, index, start, stop, columns=columns)
         return Line(device.key, metric, label_of(session, device, metric), points)
 
-    lines = [line(primary, "allocated"), line(primary, "reserved")]
-    others = [line(device, "allocated") for device in devices if device.key != primary.key]
-    peak = _highest(session, span, primary)
-    data = _highest_point([*lines, *others], peak)
+    lines = [] if moved else [line(primary, "allocated"), line(primary, "reserved")]
+    others = [line(device, metric) for device in devices if device.key != primary.key]
+    peak = _highest(session, span, primary, metric)
+    used = line(primary, METRIC)
+    data = _highest_point([*lines, *others, *([used] if moved else [])], peak)
     if math.isnan(data):
         return None
-    used = line(primary, "device_used")
     if _highest_point([used]) <= DEVICE_USED_UP_TO * data:
         lines.insert(0, used)
     lines = [one for one in (*lines, *others) if one.points]
@@ -221,7 +228,9 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         stop - start,
         primary,
         tuple(lines),
-        None if peak is None else _mark(session, primary.key, peak, (start, stop), label_at),
+        None
+        if peak is None
+        else _mark(session, f"{primary.key}/{metric}", peak, (start, stop), label_at),
         capacity,
         ceiling,
         top,
@@ -236,21 +245,24 @@ def _session_end(session: Session) -> float:
     return max((end_of(session, span) for span in session.spans), default=session.last_sample.time)
 
 
-def _most_used(session: Session, span: Span | None, devices: tuple[Device, ...]) -> Device:
+def _most_used(
+    session: Session, span: Span | None, devices: tuple[Device, ...], metric: str
+) -> Device:
     def height(device: Device) -> float:
-        peak = _highest(session, span, device)
+        peak = _highest(session, span, device, metric)
         return -1.0 if peak is None else peak.value
 
     return max(devices, key=height)
 
 
-def _highest(session: Session, span: Span | None, device: Device) -> Peak | None:
+def _highest(session: Session, span: Span | None, device: Device, metric: str) -> Peak | None:
     """Return the peak of a span; of a session, that of the span that rose highest, or of the samples."""
+    key = f"{device.key}/{metric}"
     if span is not None:
-        known = [allocated_peak(session, span, device.key)]
+        known = [peak_of(session, span, key)]
     else:
-        known = [allocated_peak(session, one, device.key) for one in session.spans]
-        known.append(Peak(session.peak(f"{device.key}/allocated"), "sampled"))
+        known = [peak_of(session, one, key) for one in session.spans]
+        known.append(Peak(session.peak(key), "sampled"))
     known = [peak for peak in known if not math.isnan(peak.value)]
     # max() returns the first of equals: a span's own peak stands before the samples'.
     return max(known, key=lambda peak: peak.value, default=None)
@@ -275,28 +287,30 @@ def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
 
 
 def _mark(
-    session: Session, device: str, peak: Peak, view: tuple[float, float], label_at: float
+    session: Session, key: str, peak: Peak, view: tuple[float, float], label_at: float
 ) -> PeakMark:
     """Place the peak: in the shortest span or step that has it, where the samples are highest."""
     start, stop = view
+    device, _, metric = key.partition("/")
     inside = [
         (end_of(session, one) - one.start, one.start, end_of(session, one))
         for one in session.spans
         if start <= one.start
         and end_of(session, one) <= stop
-        and allocated_peak(session, one, device).value == peak.value
+        and peak_of(session, one, key).value == peak.value
     ]
     inside += [
         (one.stop - one.start, one.start, one.stop)
         for one in session.steps
         if start <= one.start
         and one.stop <= stop
+        and metric == "allocated"
         and device in one.devices
         and one.devices[device].peak == peak.value
     ]
     _, start, stop = min(inside, default=(0.0, start, stop))
     time = (start + stop) / 2
-    index = session.index(f"{device}/allocated")
+    index = session.index(key)
     part = session.between(start, stop)
     if index is not None and len(part):
         column = part.high[:, index]
