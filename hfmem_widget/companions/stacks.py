@@ -19,7 +19,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
 from hfmem_widget.sources.allocation_history import AllocationHistory, Recorded
 from hfmem_widget.sources.dispatch_tracker import OperatorTracker, Tracked, without_frames_of_ours
-from hfmem_widget.units import format_bytes
+from hfmem_widget.units import format_bytes, format_duration
 from hfmem_widget.when_imported import WhenImported
 
 MOST_KEPT = 128 * 1024**2
@@ -144,9 +144,18 @@ def _of_operators(tracked: Tracked, session: Session) -> Stacks:
         "operators",
         seconds=tracked.seconds,
         snapshot=time.perf_counter() - began,
-        notes=notes,
+        notes=(*notes, *_while_aside(tracked.aside)),
     )
     return Stacks((one,), recording, pickled)
+
+
+def _while_aside(seconds: float) -> tuple[str, ...]:
+    if not seconds:
+        return ()
+    lasted = format_duration(seconds)
+    return (
+        f"torch.profiler ran for {lasted}; it would have counted operators twice, so none was followed.",
+    )
 
 
 def _live_peak(

@@ -25,7 +25,8 @@ from hfmem_widget.interrupts import raised_by_handler
 from hfmem_widget.sources import operator_mode
 from hfmem_widget.sources.as_snapshot import LiveBlock, Stack, as_snapshot
 from hfmem_widget.sources.event_ring import ACTIONS, EventRing
-from hfmem_widget.sources.operator_mode import mode_class, remove, seconds_of_the_way
+from hfmem_widget.sources.operator_mode import mode_class, put_back, remove, seconds_of_the_way
+from hfmem_widget.sources.profiling import ProfilerWatch
 
 MOST_EVENTS = 400_000
 DEEPEST = 64
@@ -63,6 +64,8 @@ class Tracked:
     events : int
     wrapped : bool
         True where the oldest events had to make room.
+    aside : float
+        Seconds for which nothing was followed, since torch's profiler ran.
     """
 
     snapshot: dict[str, Any]
@@ -70,6 +73,7 @@ class Tracked:
     operators: int
     events: int
     wrapped: bool
+    aside: float = 0.0
 
 
 class OperatorTracker:
@@ -96,6 +100,10 @@ class OperatorTracker:
         self._places: dict[int, int] = {}
         self._seconds = 0.0
         self._operators = 0
+        self._profilers = ProfilerWatch(self._stand_aside, self._come_back)
+        self._depth = 0
+        self._left_at: float | None = None
+        self._aside = 0.0
 
     def begin(self) -> bool:
         """Follow the calling thread's operators; False where torch is not there."""
@@ -110,6 +118,8 @@ class OperatorTracker:
         self._thread = threading.get_ident()
         self._following = True
         self._mode.__enter__()
+        if self._profilers.begin(torch):
+            self._stand_aside()
         return True
 
     def pause(self) -> None:
@@ -121,9 +131,12 @@ class OperatorTracker:
         mode, self._mode = self._mode, None
         if mode is None:
             return None
+        self._profilers.end()
         self._note_gone()
         self._following = False
         per_operator = 0.0
+        if self._left_at is not None:
+            self._aside += time.perf_counter() - self._left_at
         if threading.get_ident() == self._thread:
             remove(mode)
             per_operator = seconds_of_the_way(self._modules["torch"])
@@ -133,10 +146,23 @@ class OperatorTracker:
             operators=self._operators,
             events=len(self._events),
             wrapped=self._events.seen > len(self._events),
+            aside=self._aside,
         )
         self._live.clear()
         self._places.clear()
         return tracked
+
+    def _stand_aside(self) -> None:
+        """Leave the operators to torch's profiler, which would count each twice: before us and after."""
+        if threading.get_ident() == self._thread and self._left_at is None:
+            self._depth = remove(self._mode)
+            self._left_at = time.perf_counter() if self._depth >= 0 else None
+
+    def _come_back(self) -> None:
+        if threading.get_ident() == self._thread and self._left_at is not None:
+            self._aside += time.perf_counter() - self._left_at
+            self._left_at = None
+            put_back(self._mode, self._depth)
 
     def _blocks(self) -> Iterator[LiveBlock]:
         for address, one in list(self._live.items()):

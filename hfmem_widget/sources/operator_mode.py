@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 TRIED = 50
@@ -83,10 +84,15 @@ def _without_the_way(error: BaseException) -> None:
 def seconds_of_the_way(torch: Any) -> float:
     """Return how long one operator takes to come through Python and back at least.
 
-    Zero where it is not tried: the user's own modes would see it.
+    Zero where it is not tried: the user's own modes, or profiler, would see it.
     """
     dispatch: Any = torch.utils._python_dispatch
-    if dispatch._get_current_dispatch_mode_stack() or torch._C._len_torch_function_stack():
+    profiler = getattr(torch.autograd, "profiler", None)
+    if (
+        dispatch._get_current_dispatch_mode_stack()
+        or torch._C._len_torch_function_stack()
+        or getattr(profiler, "_is_profiler_enabled", False)
+    ):
         return 0.0
     tracker = _Nobody()
     with torch.no_grad():
@@ -105,16 +111,35 @@ def _seconds_of_adding(one: Any) -> float:
     return (time.thread_time() - began) / TRIED
 
 
-def remove(mode: Any) -> None:
-    """Take our mode off the thread's stack, and leave what the user's code has left above it."""
+def remove(mode: Any) -> int:
+    """Take our mode off the thread's stack, and leave what the user's code has left above it.
+
+    Returns
+    -------
+    int
+        How many modes are below; -1 if it was not there.
+    """
+    depth = next((at for at, one in enumerate(_stack()) if one is mode), -1)
+    if depth >= 0:
+        _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
+    return depth
+
+
+def put_back(mode: Any, depth: int) -> None:
+    """Put our mode into the thread's stack again, above as many modes, and below those of the user's code."""
+    _without_those_above(depth, mode.__enter__)
+
+
+def _without_those_above(depth: int, change: Callable[[], object]) -> None:
     dispatch: Any = sys.modules["torch.utils._python_dispatch"]
-    stack = dispatch._get_current_dispatch_mode_stack()
-    if not any(one is mode for one in stack):
-        return
-    above = []
-    while stack and stack[-1] is not mode:
-        above.append(stack.pop())
+    above = _stack()[depth:]
+    for _ in above:
         dispatch._pop_mode()
-    mode.__exit__(None, None, None)
-    for one in reversed(above):
+    change()
+    for one in above:
         dispatch._push_mode(one)
+
+
+def _stack() -> list[Any]:
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    return list(dispatch._get_current_dispatch_mode_stack())

@@ -43,10 +43,13 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
     if not shown:
         told = "no allocation was recorded"
         if stacks.recording.way == "operators":
-            told += (
-                "; on the CPU only the thread that is watched is followed, no other that it starts"
+            told = (
+                "no torch operator of this thread made a tensor; what NumPy, Python itself and other threads "
+                "allocate is not followed"
             )
-        return {"text/html": f'{BOX}<div style="{_SMALL}">{told}</div></div>', "text/plain": told}
+        told = ". ".join((told, *stacks.recording.notes))
+        html = f'{BOX}<div style="{_SMALL}">{escape(told)}</div></div>'
+        return {"text/html": html, "text/plain": told}
     html = "".join(_peak_html(one, is_first=at == 0) for at, one in enumerate(shown))
     facts = _facts(shown, stacks.recording)
     below = "".join(f'<div style="{_SMALL}">{escape(one)}</div>' for one in facts)

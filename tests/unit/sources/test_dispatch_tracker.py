@@ -350,3 +350,87 @@ def test_an_operator_deep_in_recursion_fails_of_itself_alone(
         tracker.end()
     assert raised.value.__context__ is None
     assert "memwatch" not in capsys.readouterr().err
+
+
+def profiled(way: Any) -> dict[str, int]:
+    """Return what torch's profiler counts of a small step."""
+    weight = torch.randn(8, 8, requires_grad=True)
+    with way() as profile:
+        (weight @ weight).relu().sum().backward()
+    return {one.key: one.count for one in profile.key_averages()}
+
+
+def of_today() -> Any:
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+
+@pytest.mark.parametrize("way", [of_today, torch.autograd.profiler.profile])
+def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
+    """Each operator once and no mode of ours; what is made before and after is followed."""
+    bare = profiled(way)
+    with Following() as following:
+        before = floats(8)
+        counted = profiled(way)
+        after = floats(16)
+    assert counted == bare
+    assert {8 * KIB, 16 * KIB} <= set(sizes(following.peak))
+    assert following.found is not None
+    assert following.found.aside > 0
+    del before, after
+
+
+def test_a_profiler_around_the_watch_is_left_alone() -> None:
+    """It began before: nothing is followed until it ends, and it counts as without us."""
+    with of_today() as bare:
+        floats(8)
+    with of_today() as profile, Following() as following:
+        floats(8)
+    counts = [{one.key: one.count for one in each.key_averages()} for each in (bare, profile)]
+    assert counts[0] == counts[1]
+    assert following.found is not None
+    assert following.found.operators == 0
+
+
+def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
+    """It sees that thread's operators, and we go on to see this one's."""
+    counts: dict[str, int] = {}
+    with Following() as following:
+        thread = threading.Thread(target=lambda: counts.update(profiled(of_today)))
+        thread.start()
+        thread.join()
+        kept = floats(8)
+    assert counts["aten::mm"] == 3
+    assert sizes(following.peak) == [8 * KIB]
+    assert following.found is not None
+    assert following.found.aside == 0
+    del kept
+
+
+def test_the_users_own_modes_stay_in_their_order_around_a_profiler() -> None:
+    """Ours goes from below theirs and comes back there, so that each takes away its own."""
+
+    class Theirs(dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    theirs = Theirs()
+    with Following() as following:
+        ours = dispatch._get_current_dispatch_mode_stack()[0]
+        with theirs:
+            with of_today():
+                assert dispatch._get_current_dispatch_mode_stack() == [theirs]
+            assert dispatch._get_current_dispatch_mode_stack() == [ours, theirs]
+        kept = floats(8)
+    assert sizes(following.peak) == [8 * KIB]
+    del kept
+
+
+def test_torchs_functions_are_its_own_again() -> None:
+    """What is wrapped to know of profilers is there for the time of the watch alone."""
+    module = torch.autograd.profiler
+    before = (module._run_on_profiler_start, module._run_on_profiler_stop)
+    with Following(), Following():
+        assert module._run_on_profiler_start is not before[0]
+    assert (module._run_on_profiler_start, module._run_on_profiler_stop) == before

@@ -112,10 +112,10 @@ def test_nothing_recorded_is_one_sentence() -> None:
 
 
 def test_nothing_recorded_on_the_cpu_says_what_was_not_followed() -> None:
-    """A training on threads of its own allocates where nobody looked."""
+    """Where nobody looked: NumPy and Python on this very thread, and other threads. Which is not known."""
     assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
-        "no allocation was recorded; on the CPU only the thread that is watched is followed, no other that "
-        "it starts"
+        "no torch operator of this thread made a tensor; what NumPy, Python itself and other threads "
+        "allocate is not followed"
     )
 
 
