@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hfmem_widget.companions import Companion, companions_for
+from hfmem_widget.companions.out_of_memory import OutOfMemory
 from hfmem_widget.decorating import Decorates, failure
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.faults import entry, harmless
@@ -182,14 +183,19 @@ class Watch(Decorates):
         session: Session,
         span: Span,
     ) -> None:
-        """Show the card, which has what the companions found on it, and below it what else they tell."""
+        """Show the card, which has what the companions found on it, and below it what else they tell.
+
+        Why memory ran out stands above it: there it is above the error's traceback, however long that is.
+        """
+        above: list[Bundle] = []
         below: list[Bundle] = []
         for companion in companions:
-            harmless(lambda one=companion: below.append(one.report(session, span)))
+            place = above if isinstance(companion, OutOfMemory) else below
+            harmless(lambda one=companion, to=place: to.append(one.report(session, span)))
         view, self._view = self._view, None
         if view is None:
             return
-        harmless(view.finish, span)
+        harmless(view.finish, span, next(filter(None, above), None))
         for bundle in filter(None, below):
             harmless(self._screen.show, bundle)
 

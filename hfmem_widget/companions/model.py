@@ -25,7 +25,7 @@ class Companion(Protocol):
         ...
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Return what stands below the card by MIME type, once the span has ended; empty for nothing.
+        """Return what stands beside the card by MIME type, once the span has ended; empty for nothing.
 
         Findings may still be added to the session here.
         """

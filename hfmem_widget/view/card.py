@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from hfmem_widget.analysis.findings import findings_of
@@ -43,18 +43,25 @@ _QUIET = "opacity:.72"
 _SMALL_LINE = '<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
 
 
-def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, str]:
+def card_bundle(
+    session: Session, span: Span, *, with_chart: bool, lead: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return the card by MIME type.
 
     Parameters
     ----------
     with_chart : bool
         True where the chart is an output of its own; otherwise the card carries a small picture.
+    lead : mapping of str to str, optional
+        By MIME type, why memory ran out: it stands above the card, whose findings then leave that out.
     """
     facts, moved = facts_of(session, span), moved_devices(session, span)
     findings = findings_of(session, span)
+    if lead is not None:
+        findings = tuple(one for one in findings if (one.kind, one.severity) != ("oom", "critical"))
     html = "".join(
         (
+            lead["text/html"] if lead is not None else "",
             FRAMED,
             _header(session, span, facts, moved),
             _moved_html(moved),
@@ -69,7 +76,8 @@ def card_bundle(session: Session, span: Span, *, with_chart: bool) -> dict[str, 
             "</div>",
         )
     )
-    return {"text/html": html, "text/plain": _plain(session, span, findings)}
+    told = [lead["text/plain"]] if lead is not None else []
+    return {"text/html": html, "text/plain": "\n".join((*told, _plain(session, span, findings)))}
 
 
 def running_bundle(label: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
 from hfmem_widget.view.figure import chart_bundle
 from hfmem_widget.view.publisher import Publisher
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.screen import Bundle, Screen
 
 if TYPE_CHECKING:
     from hfmem_widget.view.protocol import Buffers, Message
@@ -129,22 +129,22 @@ class CellView:
         if self._wants_chart or self._wants_panel:
             self._session.subscribe(self._on_tick)
 
-    def finish(self, span: Span) -> None:
-        """Put the finished card and the still chart where the live ones were."""
+    def finish(self, span: Span, lead: Bundle | None = None) -> None:
+        """Put the finished card and the still chart where the live ones were; `lead` stands above."""
         self._session.unsubscribe(self._on_tick)
         with self._lock:
             self._finished = True
         try:
-            self._leave_still_forms(span)
+            self._leave_still_forms(span, lead)
         finally:
             self._screen.close()
             if self._broadcast is not None:
                 self._broadcast.close()
 
-    def _leave_still_forms(self, span: Span) -> None:
+    def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
         long_enough = bool(self._chart_id) and span.duration >= PATIENCE
         still = chart_bundle(self._session, span) if long_enough else None
-        bundle = card_bundle(self._session, span, with_chart=still is not None)
+        bundle = card_bundle(self._session, span, with_chart=still is not None, lead=lead)
         if self._card_id:
             self._screen.replace(self._card_id, bundle)
         else:

@@ -1,4 +1,4 @@
-"""A watched cell that runs out of memory in a real kernel: its own error, once, and below it the reason."""
+"""A watched cell that runs out of memory in a real kernel: its own error, once, and above it the reason."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def traceback_of(result: Result) -> str:
     return re.sub(r"In\[\d+\]", "In[n]", re.sub(r"(?m)^ +1 .*\n", "", colourless))
 
 
-def test_the_error_stays_and_the_reason_stands_below(notebook: Kernel) -> None:
-    """The reply is an error, the error is shown once, and one card comes after it or before nothing else."""
+def test_the_error_stays_and_the_reason_is_told_once(notebook: Kernel) -> None:
+    """The reply is an error, the error is shown once, and so is the reason: with the card, and not on it."""
     result = notebook.run(f"%%memwatch\n{TOO_BIG}")
     assert result.status == "error"
     assert result.reply["ename"] == "RuntimeError"
@@ -45,6 +45,8 @@ def test_the_error_stays_and_the_reason_stands_below(notebook: Kernel) -> None:
     assert "one huge request" in card["text/plain"]
     assert "asked for 1.00 PiB" in card["text/plain"]
     assert "Look at the shape" in card["text/html"]
+    assert card["text/html"].count("Out of memory") == 1
+    assert "heap in use, start" in card["text/html"]
 
 
 def test_the_traceback_is_that_of_an_unwatched_cell(notebook: Kernel) -> None:
@@ -120,6 +122,55 @@ def test_quiet_keeps_the_finding(notebook: Kernel) -> None:
         "print([(one.kind, one.severity, one.evidence['cause']) for one in session.findings])"
     )
     assert told.text().strip() == "[('oom', 'critical', 'huge')]"
+
+
+WITHIN = """
+import hfmem_widget
+with hfmem_widget.watch("x"):
+    print("in it")
+    torch.empty(1 << 50, dtype=torch.uint8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "above"),
+    [
+        (f"%%memwatch\nprint('x')\n{TOO_BIG}", True),
+        (f"%%memwatch --no-chart\n{TOO_BIG}", True),
+        (WITHIN, True),
+        # Nothing stands in an unwatched cell before it ends: its one line and the reason come last.
+        (f"%memwatch on --no-chart@@{TOO_BIG}", False),
+    ],
+    ids=["a cell", "without a chart", "a block", "every cell"],
+)
+def test_where_the_reason_stands(cell: str, above: bool) -> None:
+    """In the saved notebook it is above the traceback, however long that is, and once."""
+    sources = [PREPARE, *cell.split("@@")]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", allow_errors=True
+    )
+    client.execute()
+    outputs = notebook.cells[-1].outputs
+    shown = [one.get("data", {}).get("text/html", "") for one in outputs]
+    (at,) = (at for at, html in enumerate(shown) if "Out of memory</strong>" in html)
+    (error,) = (at for at, one in enumerate(outputs) if one.output_type == "error")
+    assert (at < error) == above
+    if above:
+        assert shown[at].index("Out of memory") < shown[at].index("heap in use, start")
+
+
+def test_a_script_is_told_in_plain_text(kernel: Kernel) -> None:
+    """Where nothing can be shown in place, the reason and the line are printed before the traceback."""
+    result = kernel.run(
+        "import subprocess, sys\n"
+        "code = 'import torch, hfmem_widget\\nwith hfmem_widget.watch(\"s\"): torch.empty(1 << 50)'\n"
+        "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout)"
+    )
+    said = result.text()
+    assert said.startswith(HEAD)
+    assert said.count("out of memory \u00b7") == 1
+    assert 'memwatch "s"' in said
 
 
 def test_run_all_stops_at_the_cell() -> None:
