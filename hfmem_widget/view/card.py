@@ -40,6 +40,7 @@ LONG_GAP_INTERVALS = 5
 _ALONE = root(f"font-size:13px;line-height:1.45;margin:2px 0;{LETTERS}")
 _ON_ONE_LINE = root(f"font-size:12px;line-height:1.5;margin:2px 0;{LETTERS}")
 _QUIET = "opacity:.72"
+_OWN = f'<div style="margin:10px 0 0;font-size:12px;{_QUIET}">this process itself</div>'
 _SMALL_LINE = '<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
 
 
@@ -59,17 +60,18 @@ def card_bundle(
     findings = findings_of(session, span)
     if lead is not None:
         findings = tuple(one for one in findings if (one.kind, one.severity) != ("oom", "critical"))
+    picture = "" if with_chart else _picture(session, span)
     html = "".join(
         (
             lead["text/html"] if lead is not None else "",
             FRAMED,
             _header(session, span, facts, moved),
-            _moved_html(moved),
+            *((_moved_html(moved), picture, _OWN) if moved else ()),
             _figures(facts[0]) if len(facts) == 1 else _table(facts),
             findings_html(findings),
             parts_html(session, span),
             phases_html(session, span),
-            "" if with_chart else _picture(session, span),
+            "" if moved else picture,
             _use(facts[0]) if len(facts) == 1 else "",
             *(_note(note) for note in session.notes[:MOST_NOTES]),
             _polling(session.polling),
@@ -214,9 +216,7 @@ def _figures(facts: Facts) -> str:
 
 
 def _moved_html(moved: tuple[Moved, ...]) -> str:
-    """Return the devices that others filled; what follows on the card is this process' own."""
-    if not moved:
-        return ""
+    """Return the devices that others filled."""
     rows = [
         (
             one.device.key,
@@ -227,10 +227,8 @@ def _moved_html(moved: tuple[Moved, ...]) -> str:
         for one in moved
     ]
     heads = ("device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest")
-    return (
-        f'<div style="margin:7px 0 0;font-size:14px">{for_html(sentence(moved))}.</div>'
-        + (_table_of(heads, rows) if len(moved) > 1 else "")
-        + f'<div style="margin:10px 0 0;font-size:12px;{_QUIET}">this process itself</div>'
+    return f'<div style="margin:7px 0 0;font-size:14px">{for_html(sentence(moved))}.</div>' + (
+        _table_of(heads, rows) if len(moved) > 1 else ""
     )
 
 

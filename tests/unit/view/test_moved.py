@@ -48,7 +48,8 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
 
     html = card_bundle(session, span, with_chart=False)["text/html"]
     assert html.index(how_many) < html.index("heap")
-    assert html.index(who) < html.index("this process itself") < html.index("heap")
+    assert html.index(who) < html.index("<svg") < html.index("this process itself")
+    assert html.index("this process itself") < html.index("heap")
     assert html.count('scope="row"') == (0 if devices == 1 else devices)
     header = "cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200"
     assert header in html
