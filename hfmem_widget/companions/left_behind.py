@@ -19,8 +19,7 @@ from hfmem_widget.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import HELD, Finding, Sample, Session, Span
 from hfmem_widget.units import MIB, format_bytes, format_count, format_counted, format_duration
-from hfmem_widget.view.facts import active_devices
-from hfmem_widget.view.live import QUICK
+from hfmem_widget.view.facts import QUICK, active_devices
 
 LEAST = 64 * MIB
 LEAST_SHARE = 0.01

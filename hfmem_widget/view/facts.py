@@ -10,6 +10,13 @@ import numpy as np
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Device, Peak, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.units import MIB
+
+QUICK = 1.0
+"""Seconds up to which one line may tell of a cell."""
+
+NEXT_TO_NOTHING = MIB
+"""Bytes below which a change is that of any cell, such as a sampled heap makes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,19 @@ def uses_a_gpu(session: Session, span: Span | None = None) -> bool:
 def facts_of(session: Session, span: Span) -> tuple[Facts, ...]:
     """Return the facts of every active device, in the session's order."""
     return tuple(_facts(session, span, device) for device in active_devices(session, span))
+
+
+def did_nothing(session: Session, span: Span) -> bool:
+    """Return whether a span was over at once, as it should be, and changed no memory worth a figure."""
+    return (
+        span.outcome == "done"
+        and span.duration < QUICK
+        and all(
+            # Both are false of what is not known.
+            abs(one.left_behind) < NEXT_TO_NOTHING and one.above_start < NEXT_TO_NOTHING
+            for one in facts_of(session, span)
+        )
+    )
 
 
 def label_of(session: Session, device: Device, metric: str) -> str:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+from hfmem_widget.view.facts import QUICK, did_nothing
 from hfmem_widget.view.figure import chart_bundle
 from hfmem_widget.view.publisher import Publisher
 from hfmem_widget.view.screen import Bundle, Screen
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.3
 """Seconds before a live chart appears: a cell that is over by then never flickers."""
-
-QUICK = 1.0
-"""Seconds up to which a cell is annotated with one line where every cell is."""
 
 
 class Broadcast:
@@ -142,15 +141,24 @@ class CellView:
                 self._broadcast.close()
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
-        long_enough = bool(self._chart_id) and span.duration >= PATIENCE
+        is_quiet = lead is None and self._tells_nothing(span)
+        long_enough = bool(self._chart_id) and span.duration >= PATIENCE and not is_quiet
         still = chart_bundle(self._session, span) if long_enough else None
-        bundle = card_bundle(self._session, span, with_chart=still is not None, lead=lead)
+        if is_quiet:
+            bundle = compact_bundle(self._session, span)
+        else:
+            bundle = card_bundle(self._session, span, with_chart=still is not None, lead=lead)
         if self._card_id:
             self._screen.replace(self._card_id, bundle)
         else:
             self._screen.show(bundle)
         if self._chart_id and (still is not None or self._broadcast is not None):
             self._screen.replace(self._chart_id, still or {})
+
+    def _tells_nothing(self, span: Span) -> bool:
+        """Return whether one line tells all there is to tell."""
+        session = self._session
+        return not session.notes and did_nothing(session, span) and not findings_of(session, span)
 
     def _on_tick(self, session: Session) -> None:
         broadcast = self._broadcast

@@ -9,7 +9,7 @@ import pytest
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.units import GIB, MIB
-from hfmem_widget.view.facts import active_devices, facts_of
+from hfmem_widget.view.facts import active_devices, did_nothing, facts_of
 from hfmem_widget.view.line import line
 
 NAN = math.nan
@@ -181,3 +181,39 @@ def test_a_scripted_run_is_the_same_each_time(name: str) -> None:
     first, second = scripted_run(name), scripted_run(name)
     assert first.spans == second.spans
     assert first.timeline.high.tobytes() == second.timeline.high.tobytes()
+
+
+def cell(
+    seconds: float,
+    after: float,
+    peak: float = GIB,
+    outcome: str = "done",
+    before: float = GIB,
+) -> tuple[Session, Span]:
+    """Return a cell that began with a GiB, unless told."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (before,))))
+    peaks = {"cuda:0/allocated": Peak(peak, "exact")}
+    end = session.append(Sample(seconds, (after,)))
+    return session, session.close_span(span.id, end, peaks, outcome)
+
+
+@pytest.mark.parametrize(
+    ("told", "nothing"),
+    [
+        (cell(0.01, GIB), True),
+        (cell(0.9, GIB + 0.9 * MIB), True),
+        (cell(1.1, GIB), False),
+        (cell(0.01, GIB + 2 * MIB), False),
+        (cell(0.01, GIB - 2 * MIB), False),
+        (cell(0.01, GIB, peak=GIB + 2 * MIB), False),
+        (cell(0.01, GIB, outcome="raised ValueError"), False),
+        (cell(0.01, NAN, peak=NAN, before=NAN), False),
+    ],
+)
+def test_a_cell_did_nothing_if_it_was_short_and_changed_nothing(
+    told: tuple[Session, Span], nothing: bool
+) -> None:
+    """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
+    assert did_nothing(*told) is nothing

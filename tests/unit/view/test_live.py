@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Session
+from hfmem_widget.session import Device, Sample, Series, Session
 from hfmem_widget.testing import FakeClock, scripted_run
+from hfmem_widget.units import GIB
 from hfmem_widget.view import live
 from hfmem_widget.view.live import CellView, NotebookView
 from hfmem_widget.view.protocol import Buffers, Message
@@ -311,3 +312,33 @@ def test_captured_outputs_get_the_card_alone() -> None:
 
     assert len(stage.publisher.order) == 1
     assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
+
+
+def nothing_done(*, note: str = "") -> Session:
+    """Return a cell of 0.5 s that had a GiB before, at its end, and in between."""
+    session = Session("run")
+    session.adopt([Device("cpu", "host", total=8 * GIB)], [Series("cpu", "allocated", "heap")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (GIB,))))
+    for tick in range(1, 6):
+        after = session.append(Sample(tick / 10, (GIB,)))
+    session.close_span(span.id, after, {})
+    session.notes += [note] if note else []
+    return session
+
+
+@pytest.mark.parametrize(("note", "charts"), [("", 0), ("There is no NVIDIA driver.", 1)])
+def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None:
+    """A short cell without a change has no chart, and no table of figures; with a note it has both."""
+    stage = Stage()
+    stage.view = CellView(
+        session := nothing_done(note=note),
+        Screen(SimpleNamespace(display_pub=stage.publisher)),
+        aside=stage.asides.append,
+    )
+    stage.view.begin("run")
+    stage.view.finish(session.spans[0])
+
+    shown = list(stage.publisher.shown.values())
+    assert sum(PLOTLY in one for one in shown) == charts
+    assert sum("left behind" in one.get("text/html", "") for one in shown) == charts
+    assert "(±0)" in shown[0]["text/plain"]
