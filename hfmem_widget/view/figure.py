@@ -18,16 +18,25 @@ from hfmem_widget.view.guide_traces import budget_words, guide_traces, level_wor
 from hfmem_widget.view.layers import layers_of
 from hfmem_widget.view.scene import Scene, build_scene
 from hfmem_widget.view.sparkline import chart_html
-from hfmem_widget.view.traces import AXIS, CLEAR, short, traces
+from hfmem_widget.view.traces import AXIS, CLEAR, instant, short, traces
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
-HEIGHT = 300
-MARGIN = {"l": 56, "r": 20, "t": 4, "b": 46}
+PLOT = 262
+"""Pixels of lanes and plot together."""
+
+MARGIN = {"l": 56, "r": 14, "t": 4, "autoexpand": False}
+"""Not wider where a legend needs it: on a change of size Plotly draws the legend by the margins before."""
+
+TICKS = 26
 LEGEND_ROW = 19
+LEGEND_PAD = 12
+LEGEND_COLUMNS = 3
+"""In the narrowest notebook, beside the panel on a small screen, whose rows there is room for."""
+
 BAR_ROW = 34
 LANE = 15
 LANE_GAP = 8
@@ -39,7 +48,16 @@ LAYER_COSTS = 1.5
 """A layer's points have three figures, a line's two."""
 
 _FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
-_CONFIG = {"displaylogo": False, "responsive": True}
+_CONFIG = {"displayModeBar": False}
+"""Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
+
+JupyterLab's renderer tells Plotly of every new width by itself.
+"""
+
+
+HOVER = "rgba(32,36,42,.94)"
+ON_HOVER = "#f2f4f6"
+"""On any page; Plotly's own is as clear as the chart's background."""
 
 
 def figure(session: Session, span: Span | None = None) -> go.Figure:
@@ -84,7 +102,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
         for name in LABELS
         if name in labels and name in names
     ]
-    plot, bottom = BAR_ROW * len(anatomies), MARGIN["b"] + LEGEND_ROW * math.ceil(len(data) / 4)
+    plot, bottom = BAR_ROW * len(anatomies), _bottom(len(data))
     layout = {
         "barmode": "stack",
         "height": MARGIN["t"] + plot + bottom,
@@ -95,11 +113,8 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
         "xaxis": {"ticksuffix": f" {unit}", "gridcolor": palette.GRID, "zeroline": False},
         "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
         "legend": {
-            "orientation": "h",
+            **_legend(plot),
             "traceorder": "normal",
-            "y": -24 / plot,
-            "yanchor": "top",
-            "bgcolor": CLEAR,
         },
     }
     return {"data": data, "layout": layout}
@@ -139,38 +154,48 @@ def _columns(session: Session) -> int:
 
 def _drawn(scene: Scene) -> dict[str, Any]:
     data = [*traces(scene), *guide_traces(scene)]
-    return {"data": data, "layout": _layout(scene), "config": dict(_CONFIG)}
+    entries = sum("name" in one and one.get("showlegend", True) for one in data)
+    return {"data": data, "layout": _layout(scene, entries), "config": dict(_CONFIG)}
 
 
-def _layout(scene: Scene) -> dict[str, Any]:
+def _legend(plot: float) -> dict[str, Any]:
+    """Return a legend below the ticks of a plot so many pixels high, from where it grows downwards."""
+    below = {"y": -TICKS / plot, "yanchor": "top"}
+    return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": CLEAR}
+
+
+def _bottom(entries: int) -> int:
+    return TICKS + LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
+
+
+def _layout(scene: Scene, entries: int) -> dict[str, Any]:
     divisor, unit = scene.unit
-    height = _height(scene)
-    plot = height - MARGIN["t"] - _bottom(scene)
+    bottom = _bottom(entries)
     lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
-    above = (lanes * LANE + LANE_GAP) / plot if lanes else 0.0
+    above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
     layout: dict[str, Any] = {
-        "height": height,
-        "autosize": True,
-        "margin": {**MARGIN, "b": _bottom(scene), "pad": 0},
+        "height": MARGIN["t"] + PLOT + bottom,
+        "margin": {**MARGIN, "b": bottom},
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
         "font": {"family": _FONT, "size": 11, "color": palette.INK},
-        "hovermode": "closest",
+        "hovermode": "x unified",
+        "hoverlabel": {"bgcolor": HOVER, "bordercolor": HOVER, "font": {"color": ON_HOVER}},
         "dragmode": "zoom",
         "barmode": "overlay",
         "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": -24 / plot,
-            "yanchor": "top",
-            "bgcolor": CLEAR,
+            **_legend(PLOT),
             # Where there are many devices, two columns of it fit the narrowest notebook.
             "font": {"size": 10 if len(scene.devices) > 1 else 11},
         },
         "xaxis": {
-            **_axis(time_ticks(scene.duration)),
-            "range": [0, scene.duration],
+            **_axis(time_ticks(scene.duration), scene.time_unit[0]),
+            "range": [0, instant(scene.duration, scene)],
+            "hoverformat": ".4~g",
+            "spikecolor": palette.INK,
+            "spikethickness": 1,
+            "spikedash": "solid",
+            "ticksuffix": f" {scene.time_unit[1]}",
             "showgrid": False,
             "anchor": "y",
         },
@@ -191,7 +216,7 @@ def _layout(scene: Scene) -> dict[str, Any]:
     if lanes:
         layout["yaxis2"] = {
             "range": [lanes - 0.5, -0.5],
-            "domain": [round(1 - lanes * LANE / plot, 4), 1],
+            "domain": [round(1 - lanes * LANE / PLOT, 4), 1],
             "fixedrange": True,
             "visible": False,
             "anchor": "x",
@@ -199,24 +224,11 @@ def _layout(scene: Scene) -> dict[str, Any]:
     return layout
 
 
-def _axis(ticks: Ticks) -> dict[str, Any]:
+def _axis(ticks: Ticks, divisor: float = 1.0) -> dict[str, Any]:
     return AXIS | {
-        "tickvals": [round(value, 6) for value in ticks.values],
+        "tickvals": [round(value / divisor, 6) for value in ticks.values],
         "ticktext": list(ticks.texts),
     }
-
-
-def _legend_rows(scene: Scene) -> int:
-    """Return how many rows the legend takes where the notebook is of a usual width."""
-    return math.ceil((len(scene.lines) + len(scene.layers)) / 5)
-
-
-def _bottom(scene: Scene) -> int:
-    return MARGIN["b"] + LEGEND_ROW * (_legend_rows(scene) - 1)
-
-
-def _height(scene: Scene) -> int:
-    return HEIGHT + LEGEND_ROW * (_legend_rows(scene) - 1)
 
 
 def _capacity_line(scene: Scene) -> list[dict[str, Any]]:
@@ -241,11 +253,11 @@ def _peak_label(scene: Scene) -> list[dict[str, Any]]:
     return [
         {
             "text": f"<b>{for_plotly(scene.peak.text)}</b>",
-            "x": round(scene.peak.time, 4),
+            "x": instant(scene.peak.time, scene),
             "y": short(scene.peak.peak.value / divisor),
             "axref": "x",
             "ayref": "y",
-            "ax": round(scene.peak.time, 4),
+            "ax": instant(scene.peak.time, scene),
             "ay": short(scene.peak.label_at / divisor),
             "xanchor": {"right": "left", "left": "right"}.get(scene.peak_side, "center"),
             "yanchor": "bottom",

@@ -10,7 +10,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.curve import Points
 from hfmem_widget.view.guides import DrawnGuide
 from hfmem_widget.view.scene import Scene
-from hfmem_widget.view.traces import BAR_FONT, CLEAR, Trace, packed, short
+from hfmem_widget.view.traces import BAR_FONT, CLEAR, Trace, figures, instant, packed, short
 
 HOVER_POINTS = 17
 """Plotly's pointer finds the points of a line, not what lies between them."""
@@ -49,7 +49,7 @@ def mark_word(scene: Scene) -> list[dict[str, Any]]:
     return [
         {
             "text": for_plotly(word.mark.label),
-            "x": round(word.mark.time, 4),
+            "x": instant(word.mark.time, scene),
             "y": short(word.level / scene.unit[0]),
             "xanchor": {"right": "left", "left": "right"}.get(word.side, "center"),
             "yanchor": "bottom" if word.is_above else "top",
@@ -88,7 +88,7 @@ def _traces(guide: DrawnGuide, scene: Scene) -> list[Trace]:
     name = for_plotly(guide.label)
     line = _line(_between(*guide.line), scene) | {
         "name": name,
-        "hovertemplate": f"%{{y:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
+        "hovertemplate": f"%{{y:{figures(scene)}}} {unit}<extra>%{{fullData.name}}</extra>",
     }
     if guide.kind == "budget":
         drawn = [line | {"line": {"color": palette.PEAK, "width": 1, "dash": "6px,4px"}}]
@@ -115,7 +115,7 @@ def _marks(scene: Scene) -> Trace:
         "type": "scatter",
         "mode": "markers",
         "name": "out of memory",
-        "x": [round(one.time, 4) for one in scene.marks],
+        "x": [instant(one.time, scene) for one in scene.marks],
         "y": [short(one.level / divisor) for one in scene.marks],
         "cliponaxis": False,
         "showlegend": False,
@@ -141,7 +141,7 @@ def _crossing(guide: DrawnGuide, time: float, scene: Scene) -> Trace:
         "type": "scatter",
         "mode": "markers",
         "name": for_plotly(guide.label),
-        "x": [round(time, 4)],
+        "x": [instant(time, scene)],
         "y": [short(guide.level / scene.unit[0])],
         "showlegend": False,
         "hovertemplate": f"crossed at {format_duration(time)}<extra>%{{fullData.name}}</extra>",
@@ -154,7 +154,7 @@ def _line(points: Points, scene: Scene) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": packed(time for time, _ in points),
+        "x": packed(instant(time, scene) for time, _ in points),
         "y": packed(value / divisor for _, value in points),
         "showlegend": False,
     }

@@ -83,6 +83,12 @@ _KINDS: dict[SpanKind, str] = {
     "save": SAVE,
     "oom": PEAK,
 }
+_KIND_NAMES: dict[SpanKind, str] = {
+    "evaluate": "evaluation",
+    "predict": "evaluation",
+    "save": "saving",
+    "oom": "out of memory",
+}
 
 
 def bar(kind: SpanKind, lane: int, *, worst: bool = False) -> str:
@@ -90,6 +96,11 @@ def bar(kind: SpanKind, lane: int, *, worst: bool = False) -> str:
     if worst:
         return PEAK
     return _KINDS.get(kind, _DEPTHS[min(lane, len(_DEPTHS) - 1)])
+
+
+def bar_name(kind: SpanKind, *, worst: bool = False) -> str:
+    """Return what a bar of a colour of its own is called in the legend; empty for the greys."""
+    return "worst step" if worst else _KIND_NAMES.get(kind, "")
 
 
 def ink_on(background: str) -> str:

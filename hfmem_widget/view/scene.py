@@ -26,6 +26,10 @@ LABEL_ROOM = 0.11
 CLEARANCE = 0.03
 """Shares of the plot's height: what a label needs, and how far it keeps from a line."""
 
+TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
+LEAST_OF_UNIT = 2
+"""As long in a unit a scene is at least, for times to be said in it."""
+
 _EDGE = 0.25
 """Closer to a side than this share of the width, the peak's label turns inwards."""
 
@@ -144,6 +148,12 @@ class Scene:
         return unit_for(self.top)
 
     @property
+    def time_unit(self) -> tuple[float, str]:
+        """Divisor, of seconds, and name of the unit in which instants read well."""
+        fits = (one for one in TIME_UNITS if self.duration >= one[0] * LEAST_OF_UNIT)
+        return next(fits, TIME_UNITS[-1])
+
+    @property
     def peak_side(self) -> str:
         """Which side of its point the peak's label stands on: "left", "right", or "" for above it."""
         share = 0.5 if self.peak is None else self.peak.time / self.duration
@@ -169,10 +179,10 @@ class Scene:
         """Return what a line is called in the legend."""
         if line.device != self.device.key:
             return line.device
-        # The legend's columns are as wide as its longest name: the device is said once.
-        told = len(self.devices) > 1 and (
-            line.metric == "allocated" or all(one.metric == METRIC for one in self.lines)
-        )
+        # As the others' lines; the legend's columns are as wide as its longest name.
+        if len(self.devices) > 1 and line.metric == "allocated":
+            return line.device
+        told = len(self.devices) > 1 and all(one.metric == METRIC for one in self.lines)
         return f"{line.device} {line.label}" if told else line.label
 
     @property

@@ -19,6 +19,9 @@ Trace = dict[str, Any]
 
 CLEAR = "rgba(0,0,0,0)"
 BAR_FONT = 10
+BAR_HEIGHT = 0.84
+"""Of a lane's."""
+
 AXIS: Trace = {
     "type": "linear",
     "tickmode": "array",
@@ -35,8 +38,14 @@ AXIS: Trace = {
 _NARROW = 320
 """Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""
 
+LAST = 2000
+"""In the legend: behind the lines, which have Plotly's own 1000."""
+
 _LETTER = 5.7
 _LEAST_LETTERS = 8
+
+SEAM = "rgba(0,0,0,.3)"
+"""Between parts, which in grey print are alike."""
 
 _FILLS = {"device_used": (palette.DEVICE_USED, 0.22), "allocated": (palette.ALLOCATED, 0.28)}
 
@@ -67,6 +76,16 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def instant(time: float, scene: Scene) -> float:
+    """Return seconds in the unit of the time axis."""
+    return round(time / scene.time_unit[0], 4)
+
+
+def figures(scene: Scene) -> str:
+    """Return Plotly's format for as many digits as the peak's label has."""
+    return ".1f" if scene.top >= 100 * scene.unit[0] else ".2f"
+
+
 def _cycle(count: int) -> list[tuple[str, str]]:
     known = palette.DEVICES
     return [known[index % len(known)] for index in range(count)]
@@ -76,7 +95,7 @@ def _line(line: Line, scene: Scene, style: tuple[str, str]) -> list[Trace]:
     trace = _points(line.points, scene) | {
         "name": for_plotly(scene.name(line)),
         # Not the name itself: a template would fill in what it finds in it.
-        "hovertemplate": f"%{{y:.4~g}} {scene.unit[1]}<extra>%{{fullData.name}}</extra>",
+        "hovertemplate": f"%{{y:{figures(scene)}}} {scene.unit[1]}<extra>%{{fullData.name}}</extra>",
     }
     if line.device != scene.device.key:
         return [trace | {"line": {"color": style[0], "width": 1.2, "dash": style[1]}}]
@@ -109,10 +128,10 @@ def _layer(layer: Layer, scene: Scene) -> Trace:
     return _points(edge, scene) | {
         "name": layer.short_label,
         "customdata": packed(value / divisor for value in heights),
-        "hovertemplate": f"%{{customdata:.4~g}} {unit}<extra>{layer.label}</extra>",
+        "hovertemplate": f"%{{customdata:{figures(scene)}}} {unit}<extra>{layer.label}</extra>",
         "fill": "tozeroy",
         "fillcolor": palette.PARTS[layer.name],
-        "line": {"color": CLEAR, "width": 0},
+        "line": {"color": SEAM, "width": 1},
         # In the legend from the bottom up, before the lines.
         "legendrank": 1 + scene.layers.index(layer),
     }
@@ -123,7 +142,7 @@ def _points(points: Points, scene: Scene) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": packed(time for time, _ in points),
+        "x": packed(instant(time, scene) for time, _ in points),
         "y": packed(value / divisor for _, value in points),
     }
 
@@ -137,12 +156,13 @@ def _gaps(scene: Scene) -> Trace:
     divisor, _ = scene.unit
     return {
         "type": "bar",
-        "name": "nothing sampled",
-        "x": [round((start + stop) / 2, 3) for start, stop in scene.gaps],
-        "width": [round(stop - start, 3) for start, stop in scene.gaps],
+        "name": "not sampled",
+        "x": [instant((start + stop) / 2, scene) for start, stop in scene.gaps],
+        "width": [instant(stop - start, scene) for start, stop in scene.gaps],
         "y": [short(scene.top / divisor)] * len(scene.gaps),
-        "hovertemplate": "nothing was sampled here<extra></extra>",
-        "showlegend": False,
+        # Plotly's pointer finds a bar from far beyond its sides.
+        "hoverinfo": "skip",
+        "legendrank": LAST,
         "marker": {
             "color": CLEAR,
             "line": {"width": 0},
@@ -164,50 +184,79 @@ def _peak(mark: PeakMark, scene: Scene) -> Trace:
         "type": "scatter",
         "mode": "markers",
         "name": "peak",
-        "x": [round(mark.time, 4)],
+        "x": [instant(mark.time, scene)],
         "y": [short(mark.peak.value / divisor)],
         "cliponaxis": False,
         "showlegend": False,
-        "hovertemplate": f"{for_plotly(mark.text)}<extra></extra>",
+        "hoverinfo": "skip",
         "marker": {"color": palette.PEAK, "size": 7, "line": {"width": 0}},
     }
 
 
 def _lanes(scene: Scene) -> list[Trace]:
-    """Return the bars, a trace for each colour, so that the colour is written once."""
-    colours: dict[str, list[Bar]] = {}
-    for bar in scene.bars:
-        colours.setdefault(palette.bar(bar.kind, bar.lane, worst=bar.worst), []).append(bar)
-    return [_bars(colour, bars, scene) for colour, bars in colours.items()]
+    """Return the bars and their labels, and the legend's entries for colours with a meaning.
 
-
-def _bars(colour: str, bars: list[Bar], scene: Scene) -> Trace:
+    The bars stand side by side along the time axis: lying ones would be found by their ends, wherever
+    in them the pointer is. They are one trace, of which it finds the narrowest below it.
+    """
+    if not scene.bars:
+        return []
     least = scene.duration / 400
-    lengths = [max(bar.stop - bar.start, least) for bar in bars]
+    lengths = [max(bar.stop - bar.start, least) for bar in scene.bars]
     # A sliver of the page between neighbours, where there is room for it.
-    seams = [least * 0.6 if length > 3 * least else 0.0 for length in lengths]
+    widths = [length - least * 0.6 * (length > 3 * least) for length in lengths]
+    middles = [bar.start + width / 2 for bar, width in zip(scene.bars, widths, strict=True)]
+    colours = [_colour(bar) for bar in scene.bars]
+    boxes = {
+        "type": "bar",
+        "yaxis": "y2",
+        "base": packed(bar.lane - BAR_HEIGHT / 2 for bar in scene.bars),
+        "y": packed(BAR_HEIGHT for _ in scene.bars),
+        "x": packed(instant(middle, scene) for middle in middles),
+        "width": packed(instant(width, scene) for width in widths),
+        "hovertext": ["<br>".join(for_plotly(told) for told in bar.told) for bar in scene.bars],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "showlegend": False,
+        "marker": {"color": colours, "line": {"width": 0}},
+    }
+    labels = {
+        bar: text
+        for bar, length in zip(scene.bars, lengths, strict=True)
+        if (text := _fitting(bar, length / scene.duration))
+    }
+    words = {
+        "type": "scatter",
+        "mode": "text",
+        "yaxis": "y2",
+        "x": [instant(bar.start, scene) for bar in labels],
+        "y": [bar.lane for bar in labels],
+        "text": [f"\N{NO-BREAK SPACE}{text}" for text in labels.values()],
+        "textposition": "middle right",
+        "textfont": {
+            "size": BAR_FONT,
+            "color": [palette.ink_on(_colour(bar)) for bar in labels],
+        },
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    names = {palette.bar_name(bar.kind, worst=bar.worst): _colour(bar) for bar in scene.bars}
+    return [boxes, words, *(_key(name, colour) for name, colour in names.items() if name)]
+
+
+def _key(name: str, colour: str) -> Trace:
+    """Return an entry of the legend for bars, which the traces of lanes cannot have."""
     return {
         "type": "bar",
-        "orientation": "h",
-        "yaxis": "y2",
-        "base": packed(bar.start for bar in bars),
-        "x": packed(length - seam for length, seam in zip(lengths, seams, strict=True)),
-        "y": packed(bar.lane for bar in bars),
-        "width": 0.84,
-        "text": [
-            _fitting(bar, length / scene.duration)
-            for bar, length in zip(bars, lengths, strict=True)
-        ],
-        "textposition": "inside",
-        "insidetextanchor": "start",
-        "textangle": 0,
-        "constraintext": "none",
-        "insidetextfont": {"size": BAR_FONT, "color": palette.ink_on(colour)},
-        "hovertext": ["<br>".join(for_plotly(told) for told in bar.told) for bar in bars],
-        "hoverinfo": "text",
-        "showlegend": False,
+        "x": [None],
+        "y": [None],
+        "name": name,
+        "legendrank": LAST - 1,
         "marker": {"color": colour, "line": {"width": 0}},
     }
+
+
+def _colour(bar: Bar) -> str:
+    return palette.bar(bar.kind, bar.lane, worst=bar.worst)
 
 
 def _fitting(bar: Bar, share: float) -> str:

@@ -151,7 +151,7 @@ def drawn(session: Session) -> dict[str, Any]:
 
 def test_plotly_names_the_parts_from_the_bottom_up() -> None:
     """They are drawn from the top down, each over the one above it."""
-    shown = [one for one in drawn(training())["data"] if "legendrank" in one]
+    shown = [one for one in drawn(training())["data"] if "customdata" in one]
     names = [one["name"] for one in sorted(shown, key=lambda one: int(one["legendrank"]))]
     assert names == ["weights", "optimizer", "gradients", "not attributed", "activations"]
     assert [one["name"] for one in shown] == names[::-1]
@@ -202,8 +202,8 @@ def test_at_a_gap_a_layer_comes_down_to_zero() -> None:
 def test_where_nothing_is_known_there_is_one_area() -> None:
     """Without known parts, the area under the allocated line is filled as one."""
     figure = drawn(scripted_run("two gpus"))
-    assert not any("legendrank" in one for one in figure["data"])
-    assert trace(figure, "cuda:0 allocated")["fill"] == "tozeroy"
+    assert not any("customdata" in one for one in figure["data"])
+    assert trace(figure, "cuda:0")["fill"] == "tozeroy"
 
 
 @pytest.mark.parametrize("steps", [6, 40, 300])
