@@ -14,6 +14,9 @@ from hfmem_widget.view.curve import Points, chosen_rows
 STACK = tuple(name for name in LABELS if name in {*HELD, "unattributed", "activations"})
 """From the bottom to the top. What rounding adds is too little to be seen."""
 
+_ON_HOST = tuple(sorted(STACK, key=lambda name: name != "unattributed"))
+"""There what is not attributed is the process itself, and as good as constant."""
+
 SHORT = {"activations": "activations", "optimizer": "optimizer"}
 """What is said shorter in a legend, whose columns are all as wide as its longest name."""
 
@@ -58,6 +61,11 @@ def layers_of(session: Session) -> int:
     return len(metrics) + len(STACK) - len(HELD) if metrics else 0
 
 
+def stack_of(device: str) -> tuple[str, ...]:
+    """Return the parts of a device from the bottom to the top, by the device's key."""
+    return STACK if ":" in device else _ON_HOST
+
+
 def layers(
     session: Session, device: Device, part: Timeline, view: tuple[float, float], *, columns: int
 ) -> tuple[Layer, ...]:
@@ -83,8 +91,9 @@ def layers(
     own = index("allocated")
     if own is None or not any((part.high[:, at] > 0).any() for at in held.values()):
         return ()
-    runs: dict[str, list[Points]] = {name: [] for name in STACK}
-    heights: dict[str, list[list[float]]] = {name: [] for name in STACK}
+    order = stack_of(device.key)
+    runs: dict[str, list[Points]] = {name: [] for name in order}
+    heights: dict[str, list[list[float]]] = {name: [] for name in order}
     for chosen in chosen_rows(part, own, start, stop, columns=columns):
         rows, is_high = np.array(chosen).T
         read = np.where(is_high[:, None], part.high[rows], part.low[rows])
@@ -93,22 +102,23 @@ def layers(
         unattributed = np.full(len(rows), np.nan) if before is None else read[:, before]
         time = part.time[rows].clip(start, stop) - start
         edge = np.zeros(len(rows))
-        for name, height in _heights(read[:, own], found, unattributed).items():
-            edge = edge + height
+        known = heights_of(read[:, own], found, unattributed)
+        for name in order:
+            edge = edge + known[name]
             runs[name].append(list(zip(time.tolist(), edge.tolist(), strict=True)))
-            heights[name].append(height.tolist())
-    least = SLIVER * max((edge for run in runs[STACK[-1]] for _, edge in run), default=0.0)
+            heights[name].append(known[name].tolist())
+    least = SLIVER * max((edge for run in runs[order[-1]] for _, edge in run), default=0.0)
     return tuple(
         Layer(name, tuple(runs[name]), tuple(heights[name]))
-        for name in STACK
+        for name in order
         if max(map(max, heights[name]), default=0.0) > least
     )
 
 
-def _heights(
+def heights_of(
     allocated: Floats, found: dict[str, Floats], unattributed: Floats
 ) -> dict[str, Floats]:
-    """Return how high each layer is; what was found beyond the allocated bytes is cut off at the top."""
+    """Return how high each layer is; of what exceeds the allocated bytes the last of `STACK` is cut first."""
     room = allocated
     heights = {}
     for name in STACK:

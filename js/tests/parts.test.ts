@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import stacking from "../../tests/contract/stacking.json";
 import { type PartName, partsOf, STACK, toldOf } from "../src/core/parts.ts";
 import { stackOf } from "../src/core/stack.ts";
 import { random } from "./frames.ts";
@@ -56,6 +57,15 @@ describe("toldOf", () => {
 });
 
 describe("stackOf", () => {
+  // The Python tests play them too.
+  test.each(stacking)("$name", ({ device, allocated, read, stack }) => {
+    const found = Object.fromEntries(
+      Object.entries(read).map(([name, bytes]) => [name, Float32Array.of(bytes)]),
+    );
+    const bands = stackOf(device, Float32Array.of(allocated), found);
+    expect(bands.map(({ part, top }) => [part, top[0]])).toEqual(stack);
+  });
+
   const allocated = Float32Array.of(30, 60, Number.NaN, 20);
   const read = {
     weights: Float32Array.of(10, 10, Number.NaN, 10),
@@ -64,7 +74,7 @@ describe("stackOf", () => {
   };
 
   test("each band stands on the one below, and the last ends at what is allocated", () => {
-    const bands = stackOf(allocated, read).map(({ part, top, thickest }) => ({
+    const bands = stackOf("cuda:0", allocated, read).map(({ part, top, thickest }) => ({
       part,
       top: [...top],
       thickest,
@@ -80,7 +90,11 @@ describe("stackOf", () => {
   test("no band rises above what is allocated by the rounding of its sum", () => {
     const next = random(9);
     const values = () => Float32Array.from({ length: 2000 }, () => 1e11 * next());
-    const tops = stackOf(values(), { weights: values(), buffers: values(), unattributed: values() });
+    const tops = stackOf("cuda:0", values(), {
+      weights: values(),
+      buffers: values(),
+      unattributed: values(),
+    });
     for (let index = 0; index < 2000; index++) {
       const at = tops.map(({ top }) => top[index]!);
       expect(at).toEqual(at.toSorted((a, b) => a - b));
@@ -88,6 +102,6 @@ describe("stackOf", () => {
   });
 
   test("of nothing there is no band", () => {
-    expect(stackOf(new Float32Array(3), {})).toEqual([]);
+    expect(stackOf("cuda:0", new Float32Array(3), {})).toEqual([]);
   });
 });

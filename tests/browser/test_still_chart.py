@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from hfmem_widget.view import palette
 from tests.browser.lab import Lab
 
 CHART = ".jp-RenderedPlotly"
@@ -42,6 +44,9 @@ BOXES = """chart => {
     return Object.fromEntries(Object.entries(names).map(([name, selector]) => [name, box(selector)]));
 }"""
 
+INKS = """chart => [...chart.querySelectorAll(".infolayer text, .xtick text, .ytick text")]
+    .map(one => getComputedStyle(one).fill)"""
+
 WIDTH = "() => document.querySelector('.jp-OutputArea-output').getBoundingClientRect().width"
 
 
@@ -49,7 +54,7 @@ def resize(lab: Lab, width: int) -> None:
     """Make the window so wide that the notebook's outputs have a width."""
     page = lab.page
     beside = page.evaluate("() => window.innerWidth") - page.evaluate(WIDTH)
-    page.set_viewport_size({"width": round(width + beside), "height": 1000})
+    page.set_viewport_size({"width": round(width + beside), "height": 1600})
     page.wait_for_timeout(SETTLED)
 
 
@@ -103,15 +108,29 @@ def test_no_width_lays_the_legend_over_anything(lab: Lab) -> None:
             assert bottom <= whole[3], (width, box)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_charts_are_seen_in_both_themes(lab: Lab, theme: Any) -> None:
-    """Screenshots of every width, for whoever looks; no page logs an error."""
+def on(page: str, colour: str) -> str:
+    """Return a colour as it looks on a page, such as #767676 for rgba(0, 0, 0, 0.54) on white."""
+    *channels, alpha = (float(one) for one in (re.findall(r"[\d.]+", colour) + ["1"])[:4])
+    under = [int(page[at : at + 2], 16) for at in (1, 3, 5)]
+    mixed = (alpha * one + (1 - alpha) * two for one, two in zip(channels, under, strict=True))
+    return "#" + "".join(f"{round(one):02x}" for one in mixed)
+
+
+@pytest.mark.parametrize(("theme", "page"), [("light", "#ffffff"), ("dark", "#111111")])
+def test_the_chart_is_as_wide_as_the_card_and_its_text_is_the_pages(
+    lab: Lab, theme: Any, page: str
+) -> None:
+    """At most 860 px, and every word has a contrast of at least 4.5, in both themes."""
     lab.open(DRAWN)
     lab.run_all()
     lab.theme(theme)
     lab.cell(0).locator(f"{CHART} .legend").nth(3).wait_for()
     for width in COLUMNS:
         resize(lab, width)
-        lab.screenshot(f"still-{width}-{theme}", lab.cell(0).locator(".jp-Cell-outputArea"))
+        lab.screenshot(f"still-{width}-{theme}")
+        chart = lab.cell(0).locator(CHART).first
+        assert chart.evaluate("chart => chart.offsetWidth") <= 860
+        inks = {on(page, colour) for colour in chart.evaluate(INKS)}
+        assert all(palette.contrast(ink, page) >= 4.5 for ink in inks), inks
     lab.theme("light")
     assert lab.errors == []

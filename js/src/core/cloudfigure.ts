@@ -62,7 +62,7 @@ export function toCloudFigure(
         fixedrange: true,
       },
       shapes: [],
-      annotations: [...tokensWord(theme), ...worstLabel(cloud, textWidth)],
+      annotations: [...tokensWord(theme), ...worstLabel(cloud, theme, textWidth)],
     },
   };
 }
@@ -90,7 +90,7 @@ function tokensWord(theme: Theme): object[] {
 }
 
 /** Above its point, clear of the grid; shorter where the chart is narrow. */
-function worstLabel(cloud: Cloud, textWidth: (text: string) => number): object[] {
+function worstLabel(cloud: Cloud, theme: Theme, textWidth: (text: string) => number): object[] {
   const { worst, width } = cloud;
   if (worst === null) return [];
   const [x, y] = toPixels(cloud, worst.tokens, worst.memory.peak);
@@ -113,7 +113,7 @@ function worstLabel(cloud: Cloud, textWidth: (text: string) => number): object[]
       yanchor: "middle",
       showarrow: false,
       borderpad: 0,
-      font: { color: PEAK, size: LABEL_PIXELS, weight: 600 },
+      font: { color: theme.text, size: LABEL_PIXELS, weight: 600 },
     },
   ];
 }

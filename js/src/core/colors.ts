@@ -44,8 +44,21 @@ function channels(color: string): number[] {
   return numbers.length === 3 ? numbers.map(Number) : [255, 255, 255];
 }
 
-/** What a label on a bar of `color` is written in. */
+/** What a label on `color` is written in: black or white, whichever reads better. */
 export function inkOn(color: string): string {
-  const [red, green, blue] = [1, 3, 5].map((at) => Number.parseInt(color.slice(at, at + 2), 16));
-  return 0.299 * red! + 0.587 * green! + 0.114 * blue! > 140 ? "#14181D" : "#FFFFFF";
+  return contrast("#ffffff", color) > contrast("#000000", color) ? "#ffffff" : "#000000";
+}
+
+/** The contrast ratio of two opaque colours as WCAG has it, from 1 to 21. */
+export function contrast(first: string, second: string): number {
+  const [dark, bright] = [luminance(first), luminance(second)].sort((a, b) => a - b);
+  return (bright! + 0.05) / (dark! + 0.05);
+}
+
+function luminance(color: string): number {
+  const [red, green, blue] = channels(color).map((value) => {
+    const share = value / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red! + 0.7152 * green! + 0.0722 * blue!;
 }

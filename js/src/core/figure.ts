@@ -49,7 +49,7 @@ export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth
         visible: false,
       },
       shapes: [...capacityLine(scene, theme), ...guideShapes(scene)],
-      annotations: [...scene.words.map((word) => wordLabel(word, scene, theme)), ...peakLabel(scene)],
+      annotations: [...scene.words.map((word) => wordLabel(word, scene, theme)), ...peakLabel(scene, theme)],
     },
   };
 }
@@ -164,10 +164,10 @@ function wordLabel({ text, box, isAlarming }: Word, scene: Scene, theme: Theme):
   };
 }
 
-function peakLabel(scene: Scene): object[] {
+function peakLabel(scene: Scene, theme: Theme): object[] {
   if (scene.peak === null) return [];
   const { text, box } = scene.peak;
-  const font = { color: PEAK, size: LABEL_PIXELS, weight: 600 };
+  const font = { color: theme.text, size: LABEL_PIXELS, weight: 600 };
   return [{ ...boxed(box, scene), text: forPlotly(text), font }];
 }
 

@@ -9,6 +9,14 @@ export const HELD = ["weights", "buffers", "optimizer", "gradients"] as const;
 export const READ = [...HELD, "unattributed"] as const;
 export const STACK = [...READ, "activations"] as const;
 
+/** On the host what is not attributed is the process itself, and as good as constant: there it is the ground. */
+const ON_HOST = [...STACK].sort((a, b) => Number(b === "unattributed") - Number(a === "unattributed"));
+
+/** The parts of a device from the bottom up, by the device's key. */
+export function stackOrder(device: string): readonly PartName[] {
+  return device.includes(":") ? STACK : ON_HOST;
+}
+
 export type PartName = (typeof STACK)[number];
 export type Parts = Record<PartName, number>;
 

@@ -178,7 +178,9 @@ function drawnLines(
   });
   const lines = shown.map(({ metric }, index) => ({ metric, values: drawn.y[index]! }));
   const read = parts.map(({ metric }, index) => [metric, drawn.y[shown.length + index]!]);
-  const bands = isSplit ? stackOf(valuesOf(lines, "allocated"), Object.fromEntries(read)) : [];
+  const bands = isSplit
+    ? stackOf(settings.device, valuesOf(lines, "allocated"), Object.fromEntries(read))
+    : [];
   const own = Math.max(
     0,
     ...lines.filter((line) => line.metric !== "device_used").map((l) => maximum(l.values)),

@@ -1,6 +1,6 @@
 /** Allocated memory as areas that stand on one another. */
 
-import { type PartName, type Parts, partsOf, type READ, STACK } from "./parts.ts";
+import { type PartName, type Parts, partsOf, type READ, stackOrder } from "./parts.ts";
 
 /** The upper edge of a part at every instant, in bytes; its lower edge is the band's below. */
 export interface Band {
@@ -12,10 +12,15 @@ export interface Band {
 
 /** The bands from the bottom up, without those of which there is nothing. The last one's top is `allocated`. */
 export function stackOf(
+  device: string,
   allocated: Float32Array,
   read: Partial<Record<(typeof READ)[number], Float32Array>>,
 ): Band[] {
-  const bands = STACK.map((part) => ({ part, top: new Float32Array(allocated.length), thickest: 0 }));
+  const bands = stackOrder(device).map((part) => ({
+    part,
+    top: new Float32Array(allocated.length),
+    thickest: 0,
+  }));
   for (let index = 0; index < allocated.length; index++) {
     const parts = partsOf(allocated[index]!, (metric) => read[metric]?.[index] ?? Number.NaN);
     pile(bands, index, allocated[index]!, parts);

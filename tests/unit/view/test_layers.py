@@ -50,6 +50,24 @@ def stack(session: Session, columns: int = 100) -> dict[str, Layer]:
     }
 
 
+CASES = json.loads(
+    (Path(__file__).parents[2] / "contract/stacking.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
+def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """One table says for both, the browser's tests play it too: which part is on which, and how high."""
+    session = Session("run")
+    device = Device(case["device"], "", total=1000.0)
+    values = {"allocated": case["allocated"], **case["read"]}
+    session.adopt([device], [Series(device.key, metric) for metric in values])
+    for time in (0.0, 1.0):
+        session.append(Sample(time, tuple(map(float, values.values()))))
+    found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
+    assert [[one.name, one.runs[0][0][1]] for one in found] == case["stack"]
+
+
 def instant(**values: float) -> dict[str, float]:
     """Return how high each layer is in a session of one such reading."""
     row = tuple(values.get(metric, NAN) for metric in METRICS)

@@ -2,6 +2,7 @@
 
 import { make } from "../../core/dom.ts";
 import styles from "../../styles/panel.css";
+import still from "../../styles/still.css";
 import { chartUrl } from "../address.ts";
 import { ICON } from "./icon.ts";
 import type {
@@ -64,7 +65,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       const notebooks = new Notebooks(tracker as NotebookTracker, sessionStorage);
       const show = () => app.shell.activateById(PANEL);
       const icon = new ui.LabIcon({ name: "hfmem-widget:memory", svgstr: ICON });
-      document.head.append(make("style", "", { "data-hfmem-panel": "" }, [styles]));
+      document.head.append(make("style", "", { "data-hfmem-panel": "" }, [styles, still]));
       const panel = addPanel(app, makeWidget, notebooks, icon, restorer as LayoutRestorer | null);
       addCommands(app, notebooks, show, palette as CommandPalette | null);
       addStatus(makeWidget, notebooks, show, bar as StatusBar | null);

@@ -1,0 +1,33 @@
+import { describe, expect, test } from "vitest";
+import inks from "../../tests/contract/inks.json";
+import { contrast, inkOn, laidOn, PEAK, spanColor } from "../src/core/colors.ts";
+import root from "../src/styles/root.css";
+
+const PAGES = { light: ["#ffffff", "#000000"], dark: ["#212121", "#ffffff"] } as const;
+
+describe("contrast", () => {
+  test("of black on white is 21, and of a colour on itself 1", () => {
+    expect(contrast("#000", "#ffffff")).toBeCloseTo(21);
+    expect(contrast(PEAK, PEAK)).toBe(1);
+  });
+
+  // The Python tests play them too.
+  test.each(inks)("what is written on $background reads well", ({ background, ink }) => {
+    expect(inkOn(background)).toBe(ink);
+    expect(contrast(background, ink)).toBeGreaterThanOrEqual(4.5);
+  });
+
+  test("no bar has a colour that is not in that table", () => {
+    const known = inks.map(({ background }) => background);
+    for (const kind of ["cell", "step", "evaluate", "predict", "save", "oom"])
+      for (const lane of [0, 1, 2, 3]) expect(known).toContain(spanColor(kind, lane));
+    expect(known).toContain(PEAK);
+  });
+
+  test.each(Object.entries(PAGES))("a warning reads well on a %s page", (_, [page, text]) => {
+    const [, color, percent] = /--hfmem-warning: color-mix\(in srgb, (#\w+) (\d+)%/.exec(root) ?? [];
+    // JupyterLab's text is so far from opaque.
+    const ink = laidOn(page, text, 0.87);
+    expect(contrast(laidOn(ink, color!, Number(percent) / 100), page)).toBeGreaterThanOrEqual(4.5);
+  });
+});
