@@ -63,6 +63,14 @@ def format_counted(count: float, one: str) -> str:
     return f"{format_count(count)} {one}" + ("" if count == 1 else "s")
 
 
+def format_share(share: float) -> str:
+    """Return a share as a percentage, such as ``62 %``, ``4.2 %`` or ``<0.1 %``."""
+    percent = 100 * share
+    if 0 < percent < 0.05:
+        return "<0.1 %"
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
 def format_change(before: float, after: float) -> str:
     """Return both readings in the unit of the larger, such as ``0.00 → 3.75 GiB``."""
     known = [value for value in (before, after) if math.isfinite(value)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfmem_widget.analysis.fragmentation import Fragmentation, Place
-from hfmem_widget.units import MIB, format_bytes
+from hfmem_widget.units import MIB, format_bytes, format_share
 
 LEAST_SHARE = 0.01
 """Of what is reserved: what is less, or less than a MiB, stands in the legend only."""
@@ -63,7 +63,7 @@ def _of_gpu(found: Fragmentation) -> Iterator[str]:
 
 def _of_holes(found: Fragmentation) -> str:
     size = found.bytes("hole")
-    told = f"{format_bytes(size)} ({size / found.reserved:.0%} of what is reserved) "
+    told = f"{format_bytes(size)} ({format_share(size / found.reserved)} of what is reserved) "
     if found.expandable:
         return told + (
             "lies beside tensors, on pages that are partly in use: torch.cuda.empty_cache() cannot give it "
@@ -116,8 +116,8 @@ def _of_heap(found: Fragmentation) -> Iterator[str]:
     hole, top = found.bytes("hole"), found.bytes("whole")
     if _worth_telling(hole, found):
         yield (
-            f"{format_bytes(hole)} ({hole / found.reserved:.0%}) is free between what is in use: malloc uses "
-            "it again for requests that fit, and the system does not get it back by itself."
+            f"{format_bytes(hole)} ({format_share(hole / found.reserved)}) is free between what is in use: "
+            "malloc uses it again for requests that fit, and the system does not get it back by itself."
         )
     if _worth_telling(top, found):
         yield (

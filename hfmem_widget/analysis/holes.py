@@ -10,7 +10,7 @@ import numpy as np
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import MIB, format_bytes, format_count
+from hfmem_widget.units import MIB, format_bytes, format_count, format_share
 
 LEAST_HOLES = 512 * MIB
 LEAST_SHARE = 0.15
@@ -44,8 +44,8 @@ def holes(session: Session, span: Span) -> Iterator[Finding]:
         title, advice = [], []
         if large:
             title.append(
-                f"{format_bytes(unusable)} ({unusable / reserved:.0%}) of what was reserved on {device.key} "
-                "lay in holes between tensors at the fullest moment"
+                f"{format_bytes(unusable)} ({format_share(unusable / reserved)}) of what was reserved on "
+                f"{device.key} lay in holes between tensors at the fullest moment"
             )
             advice.append(EXPANDABLE.format(format_bytes(unusable)))
         if retries:

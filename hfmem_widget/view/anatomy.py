@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.labels import for_html, plain
+from hfmem_widget.labels import plain
 from hfmem_widget.session import HELD, Anatomy
 from hfmem_widget.units import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import bars_html
 from hfmem_widget.view.anatomy_table import Column, Table, table_of
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.root import headed
 
 NOTE_LENGTH = 300
 NOTHING_FOUND = "No model or optimizer was found that has tensors here, so nothing is attributed."
@@ -55,10 +55,10 @@ def anatomy_bundle(
         told.setdefault(one.device.key, []).append(one)
     forecasts = predicted or {}
     groups = [(group, table_of(group, forecasts.get(key, {}))) for key, group in told.items()]
-    head = f'<strong style="font-size:15px">{for_html(title)}</strong>' if title else ""
+    head = headed("memanatomy", title)
     if contents:
-        head += f'<div style="margin:0;font-size:12px;{_QUIET}">{escape(contents)}</div>'
-    html = BOX + head + "".join(_group_html(*one) for one in groups) + "</div>"
+        head += f'<div style="margin:0 0 6px;font-size:12px;{_QUIET}">{escape(contents)}</div>'
+    html = head + "".join(_group_html(*one) for one in groups) + "</div>"
     text = "\n\n".join(_group_text(*one) for one in groups)
     above = "".join(f"{one}\n" for one in (plain(title), contents) if one)
     return {"text/html": html, "text/plain": above + text}

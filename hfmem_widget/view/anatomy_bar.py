@@ -10,7 +10,7 @@ from hfmem_widget.session import Anatomy
 from hfmem_widget.units import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_table import moment_text
-from hfmem_widget.view.root import drawing
+from hfmem_widget.view.root import caption, drawing
 from hfmem_widget.view.scene import CAPACITY_FROM
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("context") + 1]
@@ -20,7 +20,6 @@ BESIDE_UP_TO = 2.0
 """Who else uses the device is drawn where it leaves the process this share of the bar, as 1 to 2."""
 
 _HEIGHT = 16
-_QUIET = "opacity:.72"
 
 
 def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
@@ -45,7 +44,7 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
         return ""
     rows = "".join(
         '<div style="display:flex;flex-wrap:wrap;align-items:center;gap:0 10px;margin:0 0 4px">'
-        f'<span style="flex:0 0 122px;font-size:11px;{_QUIET}">{for_html(moment_text(one))}</span> '
+        f'<span style="flex:0 0 122px">{caption(moment_text(one))}</span> '
         f'<span style="flex:1 1 180px;min-width:0">{_bar(one, names, full)}</span></div>'
         for one in anatomies
     )
@@ -58,7 +57,7 @@ def _scale(full: float, total: float) -> str:
     told = f"full width: {format_bytes(full)}"
     if total > 0:
         told += f" of {format_bytes(total)}"
-    return f'<div style="text-align:right;font-size:11px;{_QUIET}">{told}</div>'
+    return caption(told, at_right=True)
 
 
 def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:

@@ -11,7 +11,7 @@ from hfmem_widget.analysis.parts import LABELS, ON_THE_HOST
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Anatomy, Device
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import MINUS, format_bytes
+from hfmem_widget.units import MINUS, format_bytes, format_share
 
 SUMS = ("allocated", "reserved", "process")
 LABELS_OF_SUMS = {"allocated": "allocated", "reserved": "reserved", "process": "this process"}
@@ -126,8 +126,8 @@ def _measured(anatomy: Anatomy, names: Sequence[str]) -> Column:
 def _shares(anatomy: Anatomy, names: Sequence[str]) -> Column:
     """Return the shares of the device: of the last moment, lest the table grow too wide to be read."""
     values = [_value(anatomy, name) for name in names]
-    shares = tuple(_known(one, _percent(one / anatomy.device.total)) for one in values)
-    return Column("share", shares, is_quiet=True)
+    shares = tuple(_known(one, format_share(one / anatomy.device.total)) for one in values)
+    return Column(f"of {format_bytes(anatomy.device.total)}", shares, is_quiet=True)
 
 
 def _predicted(
@@ -152,10 +152,6 @@ def _off(predicted: float, measured: float) -> str:
     percent = round(1000 * off / measured) / 10
     sign = "+" if percent > 0 else MINUS if percent < 0 else "\u00b1"
     return f"{text} ({sign}{abs(percent):.1f} %)"
-
-
-def _percent(share: float) -> str:
-    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def _known(value: float, text: str) -> str:

@@ -212,7 +212,7 @@ def _figures(facts: Facts) -> str:
             f'<div style="margin:0;font-size:11px;font-weight:normal;{_QUIET}">{for_html(label)}</div>'
             f'<div style="margin:0;font-size:15px;font-weight:600">{for_html(value)}</div>{small}</div>'
         )
-    return f'<div style="display:flex;flex-wrap:wrap;gap:8px 10px;margin:9px 0 0">{"".join(drawn)}</div>'
+    return f'<div style="display:flex;flex-wrap:wrap;gap:8px 22px;margin:9px 0 0">{"".join(drawn)}</div>'
 
 
 def _moved_html(moved: tuple[Moved, ...]) -> str:

@@ -11,7 +11,7 @@ from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session import Peak
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import format_bytes, format_duration
+from hfmem_widget.units import format_bytes, format_counted, format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.comparison_plotly import plotly
 from hfmem_widget.view.comparison_scene import build_scene
@@ -29,7 +29,7 @@ from hfmem_widget.view.comparison_text import (
 )
 from hfmem_widget.view.figure import PLOTLY_MIME
 from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.root import FRAMED
+from hfmem_widget.view.root import SCROLLS, headed
 
 _QUIET = "opacity:.72"
 _VALUE = "padding:3px 0 3px 18px;text-align:right;vertical-align:top;white-space:nowrap;border:0"
@@ -38,9 +38,13 @@ _NAME = (
     "overflow-wrap:anywhere;font-weight:600"
 )
 _TABLE = (
-    '<div style="overflow-x:auto;margin:8px 0 0"><table style="border-collapse:collapse;'
+    # What scrolls must be reached with the keyboard.
+    f'<div tabindex="0" role="group" aria-label="figures" style="{SCROLLS};margin:8px 0 0">'
+    '<table style="border-collapse:collapse;'
     'table-layout:auto;border:0;margin:0;font-size:13px;color:inherit">'
 )
+_WRAPS = ";white-space:normal;max-width:200px;overflow-wrap:anywhere"
+CELL = "cell"
 _HEAD = "font-size:11px;font-weight:normal;background:none"
 
 NOTE_LENGTH = 400
@@ -52,9 +56,8 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
     figures = figure_columns(comparison)
     parts = part_columns(comparison)
     told = [
-        FRAMED,
-        _title(heading(comparison)),
-        _table(comparison, "cell", [("", column) for column in figures]),
+        headed("memcompare", *heading(comparison)),
+        _table(comparison, CELL, [("", column) for column in figures]),
         _table(comparison, "at the peak", parts) if parts else "",
         *(
             f'<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
@@ -92,8 +95,7 @@ def list_bundle(records: Sequence[Record]) -> dict[str, str]:
     rows = [_listed(one) for one in runs.values()]
     html = "".join(
         (
-            FRAMED,
-            _title([f"{len(records)} watched cells" if len(records) > 1 else "1 watched cell"]),
+            headed("memcompare", format_counted(len(records), "watched cell")),
             _TABLE,
             f'<thead style="border:0"><tr style="background:none">{_heads(_LISTED)}</tr></thead><tbody>',
             *(_list_row(row) for row in rows),
@@ -141,50 +143,58 @@ def _list_row(row: Sequence[str]) -> str:
     )
 
 
-def _title(phrases: Sequence[str]) -> str:
-    told = "".join(
-        f' <span style="{_QUIET};overflow-wrap:anywhere">{for_html(phrase)}</span>'
-        for phrase in phrases
+def _heads(titles: Sequence[str]) -> str:
+    return "".join(
+        f'<th scope="col" style="{_NAME if at == 0 else _VALUE};{_HEAD}">'
+        f'<span style="{_QUIET}">{for_html(title)}</span></th>'
+        for at, title in enumerate(titles)
     )
-    return (
-        '<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px">'
-        f'<strong style="font-size:15px">memcompare</strong>{told}</div>'
-    )
-
-
-def _heads(titles: Sequence[str], swatches: Sequence[str] = ()) -> str:
-    drawn = []
-    for at, title in enumerate(titles):
-        colour = swatches[at] if swatches else ""
-        mark = f'<span aria-hidden="true" style="color:{colour}">■</span> ' if colour else ""
-        style = _NAME if at == 0 else _VALUE
-        drawn.append(
-            f'<th scope="col" style="{style};{_HEAD}">{mark}'
-            f'<span style="{_QUIET}">{for_html(title)}</span></th>'
-        )
-    return "".join(drawn)
 
 
 def _table(comparison: Comparison, first: str, columns: Sequence[tuple[str, Column]]) -> str:
-    titles = [first, *(column.title for _, column in columns)]
-    swatches = ["", *(palette.PARTS.get(part, "") for part, _ in columns)]
-    rows = []
-    for at, cell in enumerate(comparison.cells):
-        colour = palette.DEVICES[at % len(palette.DEVICES)][0]
-        note = "" if any(swatches) else about(comparison, cell)
-        small = f'<div style="font-size:11px;font-weight:normal;{_QUIET}">{for_html(note)}</div>'
-        rows.append(
-            # JupyterLab stripes rows; here they are the card's own.
-            f'<tr style="background:none"><th scope="row" style="{_NAME}">'
-            f'<span aria-hidden="true" style="color:{colour}">●</span> {for_html(name_of(cell))}'
-            f"{small if note else ''}</th>"
-            + "".join(_figure(column.cells[at]) for _, column in columns)
-            + "</tr>"
-        )
+    """Return the figures, a row for each where there are fewer cells than figures: that is less wide."""
+    titles = [_figure_head(part, column) for part, column in columns]
+    cells = [_cell_head(comparison, at, told=first == CELL) for at in range(len(comparison.cells))]
+    figures = [[_figure(cell) for cell in column.cells] for _, column in columns]
+    if len(cells) < len(titles):
+        return _drawn("" if first == CELL else first, cells, titles, figures)
+    return _drawn(first, titles, cells, [list(row) for row in zip(*figures, strict=True)])
+
+
+def _drawn(
+    first: str, heads: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+    top = "".join(
+        f'<th scope="col" style="{_NAME if at == 0 else _VALUE}{_WRAPS if at else ""};{_HEAD}">{head}</th>'
+        for at, head in enumerate((f'<span style="{_QUIET}">{for_html(first)}</span>', *heads))
+    )
+    body = "".join(
+        # JupyterLab stripes rows; here they are the card's own.
+        f'<tr style="background:none"><th scope="row" style="{_NAME}">{name}</th>{"".join(row)}</tr>'
+        for name, row in zip(names, rows, strict=True)
+    )
     return (
-        _TABLE
-        + f'<thead style="border:0"><tr style="background:none">{_heads(titles, swatches)}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'{_TABLE}<thead style="border:0"><tr style="background:none">{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _figure_head(part: str, column: Column) -> str:
+    colour = palette.PARTS.get(part, "")
+    mark = f'<span aria-hidden="true" style="color:{colour}">■</span> ' if colour else ""
+    title = f'<span style="{_QUIET};font-size:11.5px;font-weight:normal">{for_html(column.title)}</span>'
+    return f"{mark}{title}"
+
+
+def _cell_head(comparison: Comparison, at: int, *, told: bool) -> str:
+    cell = comparison.cells[at]
+    colour = palette.DEVICES[at % len(palette.DEVICES)][0]
+    note = about(comparison, cell) if told else ""
+    small = f'<div style="font-size:11px;font-weight:normal;{_QUIET}">{for_html(note)}</div>'
+    return (
+        '<span style="font-size:13px;font-weight:600">'
+        f'<span aria-hidden="true" style="color:{colour}">●</span> '
+        f"{for_html(name_of(cell))}</span>{small if note else ''}"
     )
 
 

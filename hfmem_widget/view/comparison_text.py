@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hfmem_widget.analysis.comparison import Compared, Comparison, Difference, Figure
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.labels import plain
 from hfmem_widget.units import MINUS, format_bytes, format_duration, number, unit_for
+from hfmem_widget.view.facts import NEXT_TO_NOTHING
 from hfmem_widget.view.layers import SHORT
 
 TO = "\u2013"
@@ -157,8 +158,10 @@ def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> Ce
     if cell is comparison.cells[comparison.baseline]:
         return Cell(value, "", _spread(figure, shown))
     unsigned = format_bytes if shown is _signed_bytes else shown
-    change = change_text(comparison.difference(cell, name), unsigned)
-    return Cell(value, change, _spread(figure, shown))
+    change = comparison.difference(cell, name)
+    if unsigned is format_bytes:
+        change = of_something(change, figure.middle)
+    return Cell(value, change_text(change, unsigned), _spread(figure, shown))
 
 
 def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
@@ -170,7 +173,14 @@ def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
         return Cell(shown)
     before = baseline.at_peak.get(part, 0.0)
     percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
-    return Cell(shown, change_text(Difference(value - before, percent), format_bytes))
+    change = of_something(Difference(value - before, percent), value)
+    return Cell(shown, change_text(change, format_bytes))
+
+
+def of_something(change: Difference, value: float) -> Difference:
+    """Leave out the percentage of next to nothing."""
+    base = abs(value - change.value)
+    return replace(change, percent=math.nan) if base < NEXT_TO_NOTHING else change
 
 
 def _spread(figure: Figure, shown: Shown) -> str:

@@ -19,7 +19,7 @@ from hfmem_widget.units import (
     number,
     unit_for,
 )
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.root import headed
 from hfmem_widget.view.table_parts import (
     PATH_LENGTH,
     QUIET,
@@ -65,7 +65,7 @@ def release_bundle(release: Release) -> dict[str, str]:
     ]
     html = "".join(
         (
-            BOX,
+            headed("memfree"),
             *(_line(one) for one in above),
             _table(heads, rows),
             *(_line(one, QUIET) for one in below),

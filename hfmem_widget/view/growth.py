@@ -7,7 +7,7 @@ from html import escape
 from hfmem_widget.holding.growth import Grown, Growth
 from hfmem_widget.labels import plain
 from hfmem_widget.units import MIB, format_count, format_duration
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.root import headed
 from hfmem_widget.view.table_parts import (
     PATH_LENGTH,
     SMALL,
@@ -37,7 +37,8 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
     text = "\n\n".join(_group_text(device, rows, least) for device, rows in groups.items())
     below = _below(growth)
     return {
-        "text/html": f'{BOX}{html or escape(NOTHING)}<div style="{SMALL}">{escape(below)}</div></div>',
+        "text/html": headed("memholders", "since the last time")
+        + f'{html or escape(NOTHING)}<div style="{SMALL}">{escape(below)}</div></div>',
         "text/plain": f"{text or NOTHING}\n{below}",
     }
 

@@ -8,7 +8,7 @@ from html import escape
 from hfmem_widget.holding.model import Holder, Holders, Remainder
 from hfmem_widget.labels import plain
 from hfmem_widget.units import MIB, format_count, format_counted, format_duration
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.root import headed
 from hfmem_widget.view.table_parts import (
     PATH_LENGTH,
     QUIET,
@@ -51,7 +51,8 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     )
     nothing = "" if devices else "no tensor is held by any name\n"
     return {
-        "text/html": f'{BOX}{html}{escape(nothing)}<div style="{SMALL}">{escape(cost)}</div></div>',
+        "text/html": headed("memholders")
+        + f'{html}{escape(nothing)}<div style="{SMALL}">{escape(cost)}</div></div>',
         "text/plain": f"{text}\n{nothing}{cost}",
     }
 

@@ -12,11 +12,18 @@ from hfmem_widget.analysis.fragmentation_words import place_name, sentences
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Part
 from hfmem_widget.session.segments import MemoryMap, Segment
-from hfmem_widget.units import MIB, format_bytes, format_count, format_counted, format_duration
+from hfmem_widget.units import (
+    MIB,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_share,
+)
 from hfmem_widget.view import palette
 from hfmem_widget.view.memory_map_rows import ROWS
 from hfmem_widget.view.memory_map_svg import STEP, picture_html
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.root import headed
 
 MOST_PIECES = 2400
 """Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
@@ -83,7 +90,8 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     text = "\n\n".join("\n".join((*_lines(one), *_notes(one))) for one in groups)
     cost = _cost(moments)
     return {
-        "text/html": f'{BOX}{html}<div style="font-size:11px;{_QUIET}">{escape(cost)}</div></div>',
+        "text/html": headed("memmap")
+        + f'{html}<div style="font-size:11px;{_QUIET}">{escape(cost)}</div></div>',
         "text/plain": f"{text}\n{cost}",
     }
 
@@ -93,7 +101,7 @@ def live_bundle(found: MemoryMap) -> dict[str, str]:
     groups = _groups_of("", found)
     html = "".join(_live_html(one, len(groups)) for one in groups)
     return {
-        "text/html": f"{BOX}{html}</div>",
+        "text/html": f"{headed('memmap')}{html}</div>",
         "text/plain": "\n\n".join("\n".join(_lines(one)) for one in groups),
     }
 
@@ -187,8 +195,7 @@ def _size(size: float) -> str:
 
 
 def _share(size: float, how: Fragmentation) -> str:
-    share = size / how.reserved
-    return f"{share:.0%}" if share >= 0.005 else "<1%"
+    return format_share(size / how.reserved)
 
 
 def _segments_html(how: Fragmentation, most: int) -> str:
@@ -233,7 +240,7 @@ def _lines(group: _Group) -> list[str]:
     shown = [(_MARKS[part.name], _size(part.bytes), part) for part in how.parts]
     width = max((len(size) for _, size, _ in shown), default=0)
     legend = [
-        f"{mark} {size:>{width}}  {_share(part.bytes, how):>4}  {part.label}"
+        f"{mark} {size:>{width}}  {_share(part.bytes, how):>6}  {part.label}"
         for mark, size, part in shown
     ]
     return [" ".join(_heading(group)), *([_strip(how)] if how.reserved else []), *legend]

@@ -11,7 +11,7 @@ from hfmem_widget.labels import for_html
 from hfmem_widget.units import format_bytes, format_count
 from hfmem_widget.view import palette
 from hfmem_widget.view.memory_map_rows import WIDTH, Bar, Layout, layout
-from hfmem_widget.view.root import drawing
+from hfmem_widget.view.root import caption, drawing
 
 HEIGHT = 13
 STEP = 17
@@ -19,8 +19,6 @@ STEP = 17
 
 PIECES_PER_TITLE = 40
 """For so many pieces one bar says more where it is pointed at, the widest first."""
-
-_QUIET = "opacity:.75"
 
 
 def picture_html(how: Fragmentation, most: int) -> str:
@@ -44,11 +42,7 @@ def _place_html(
     shapes = _strokes(bars, full) + "".join(
         _title(bar, full, how.labels) for bar in bars if id(bar) in told
     )
-    heading = (
-        f'<div style="margin:6px 0 2px;font-size:11.5px;{_QUIET}">{for_html(said)}</div>'
-        if len(how.places) > 1
-        else ""
-    )
+    heading = f'<div style="margin:6px 0 0">{caption(said)}</div>' if len(how.places) > 1 else ""
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return heading + drawing(
         f'<svg role="img" aria-label="{for_html(said)}" viewBox="0 0 {WIDTH} {height}" '
@@ -97,7 +91,7 @@ def bar_text(bar: Bar, labels: Mapping[str, str]) -> str:
 def _scale(found: Layout, *, is_host: bool) -> str:
     unit = "part" if is_host else "segment"
     told = f"each bar a {unit}, all on one scale; full width {format_bytes(found.full)}"
-    return f'<div style="margin:3px 0 0;font-size:11px;{_QUIET}">{told}</div>'
+    return caption(told)
 
 
 def _short(value: float) -> str:

@@ -66,15 +66,15 @@ PARTS: dict[str, str] = {
 """Colours of what memory is for; greys for what nobody chose to have there."""
 
 BLOCKS: dict[str, str] = {
-    "used": "#0072B2",
-    "rounding": "#56B4E9",
+    "used": "#5F6875",
+    "rounding": "#B4BBC3",
     "pending": "#009E73",
-    "hole": "#E69F00",
+    "hole": "#D55E00",
     "whole": "rgba(128,128,128,.36)",
     "stream": "#CC79A7",
     "pool": "#B3A125",
 }
-"""Colours of what a byte of a segment is; grey for what is free for everybody."""
+"""Colours of what a byte of a segment is, not those of weights and activations; grey for what is free."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
 _KINDS: dict[SpanKind, str] = {

@@ -27,14 +27,8 @@ _PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
 _BARE = "border:0;background:none"
 _CELL = f"padding:1px 0 1px 14px;text-align:right;white-space:nowrap;{_BARE}"
 _FIRST = f"padding:1px 0;text-align:left;white-space:nowrap;{_BARE}"
-_LAST = f"padding:1px 0 1px 4px;text-align:left;{_BARE}"
+_LAST = f"padding:1px 0 1px 14px;text-align:left;white-space:normal;{_BARE}"
 _QUIET = "opacity:.72"
-
-_FIGURE = (
-    "display:inline-block;min-width:9em;padding-right:12px;text-align:right;white-space:nowrap"
-)
-_NOTE = f"display:inline-block;{_QUIET}"
-"""Beside the figure, or below it where that is all the room there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +136,12 @@ def _note(worst: Span | None) -> str:
 
 
 def _head() -> str:
-    heads = {"phase": _FIRST, "count": _CELL, "time": _CELL, "highest peak": _LAST}
+    heads = {"phase": _FIRST, "count": _CELL, "time": _CELL, "highest peak": _CELL, "": _LAST}
     return "".join(
-        f'<th scope="col" style="{style};font-weight:normal">{_small(head, style)}</th>'
+        f'<th scope="col" style="{style};font-weight:normal">'
+        f'<span style="font-size:11px;{_QUIET}">{head}</span></th>'
         for head, style in heads.items()
     )
-
-
-def _small(head: str, style: str) -> str:
-    """Return a column's head, above the figures."""
-    small = f'<span style="font-size:11px;{_QUIET}">{head}</span>'
-    return f'<span style="{_FIGURE}">{small}</span>' if style == _LAST else small
 
 
 def _row_html(row: PhaseRow, *, names_device: bool) -> str:
@@ -160,15 +149,13 @@ def _row_html(row: PhaseRow, *, names_device: bool) -> str:
     peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
     notes = [row.device if names_device and peak else "", row.note]
     told = " \u00b7 ".join(note for note in notes if note)
-    cells = (format_count(row.count), format_duration(row.seconds))
-    # The note may be below the figure, and JupyterLab would have the rest in the middle of both.
+    cells = (format_count(row.count), format_duration(row.seconds), peak)
+    # The note may take two lines, and JupyterLab would have the rest in the middle of both.
     top = ";vertical-align:top" if told else ""
     return (
         # JupyterLab stripes rows; here they are the card's own.
         f'<tr style="background:none"><th scope="row" style="{_FIRST};font-weight:normal{indent}{top}">'
         f"{for_html(row.name)}</th>"
         + "".join(f'<td style="{_CELL}{top}">{for_html(cell)}</td>' for cell in cells)
-        + f'<td style="{_LAST}{top}"><span style="{_FIGURE}">{for_html(peak)}</span>'
-        + (f' <span style="{_NOTE}">{for_html(told)}</span>' if told else "")
-        + "</td></tr>"
+        + f'<td style="{_LAST};{_QUIET}{top}">{for_html(told)}</td></tr>'
     )

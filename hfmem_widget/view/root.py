@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hfmem_widget.labels import for_html
+
 AS_TEXT = "mathjax_ignore tex2jax_ignore"
 """Within these classes MathJax 3 (JupyterLab, Notebook) and 2 (nbviewer, nbconvert) find no formulas.
 
@@ -28,6 +30,29 @@ FRAMED = root(
     f"border-radius:6px;{LETTERS}"
 )
 
+SCROLLS = (
+    "overflow-x:auto;background:linear-gradient(to left,var(--jp-layout-color0,Canvas) 40%,transparent) "
+    "right/28px 100% no-repeat local,linear-gradient(to left,rgba(128,128,128,.45),transparent) "
+    "right/10px 100% no-repeat scroll"
+)
+"""Style of what may be wider than its frame: a shadow at the right for as long as there is more."""
+
+QUIET = "opacity:.72"
+
+
+def headed(name: str, *phrases: str) -> str:
+    """Return the opening of a frame with its heading: what this is, and of what, as plain text."""
+    told = "".join(
+        f' <span style="{QUIET};overflow-wrap:anywhere">{for_html(phrase)}</span>'
+        for phrase in phrases
+        if phrase
+    )
+    return (
+        f'{FRAMED}<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px">'
+        f'<strong style="font-size:15px">{for_html(name)}</strong>{told}</div>'
+    )
+
+
 CHART = root(f"max-width:860px;font:11px/1.5 sans-serif;{LETTERS}")
 
 
@@ -38,3 +63,12 @@ def drawing(svg: str) -> str:
     size they are not seen.
     """
     return f'<div style="font-size:0">{svg}</div>'
+
+
+def caption(text: str, *, at_right: bool = False) -> str:
+    """Return small words about a drawing, which go with it where drawings are taken out."""
+    place = 'x="100%" text-anchor="end"' if at_right else 'x="0"'
+    return drawing(
+        '<svg style="display:block;width:100%;height:15px;font-size:11px" fill="currentColor" '
+        f'fill-opacity=".75"><text {place} y="11">{for_html(text)}</text></svg>'
+    )

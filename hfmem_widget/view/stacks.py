@@ -9,7 +9,7 @@ from html import escape
 from hfmem_widget.analysis.call_sites import NO_NAMES
 from hfmem_widget.labels import for_html, plain
 from hfmem_widget.session.stacks import By, LivePeak, Recording, Row, Stacks
-from hfmem_widget.units import MIB, format_bytes, format_count, format_duration
+from hfmem_widget.units import MIB, format_bytes, format_count, format_duration, format_share
 from hfmem_widget.view.icicle import icicle_html
 from hfmem_widget.view.root import BOX
 
@@ -171,7 +171,7 @@ def _row_html(row: Row) -> str:
         f'<tr style="background:none"><th scope="row" style="{_NAME}">'
         f"{_name(row.name)}{source}{times}</th>"
         f'<td style="{_CELL};font-weight:600">{escape(_size(row.bytes))}</td>'
-        f'<td style="{_CELL};{_QUIET}">{_percent(row.share)}</td></tr>'
+        f'<td style="{_CELL};{_QUIET}">{format_share(row.share)}</td></tr>'
     )
 
 
@@ -191,7 +191,7 @@ def _line_html(name: str, size: str, share: str, style: str = "") -> str:
 
 def _everything_else(rows: Sequence[Row]) -> tuple[str, str, str]:
     name = f"everything else ({format_count(len(rows))})"
-    return name, _size(sum(row.bytes for row in rows)), _percent(sum(row.share for row in rows))
+    return name, _size(sum(row.bytes for row in rows)), format_share(sum(row.share for row in rows))
 
 
 def _peak_text(peak: LivePeak) -> str:
@@ -203,7 +203,7 @@ def _peak_text(peak: LivePeak) -> str:
 
 def _rows_text(peak: LivePeak, by: By) -> Iterable[str]:
     rows = peak.rows(by)
-    lines = [(_size(row.bytes), _percent(row.share), _named(row)) for row in rows[:MOST_ROWS]]
+    lines = [(_size(row.bytes), format_share(row.share), _named(row)) for row in rows[:MOST_ROWS]]
     if rows[MOST_ROWS:]:
         name, size, share = _everything_else(rows[MOST_ROWS:])
         lines.append((size, share, name))
@@ -222,7 +222,3 @@ def _named(row: Row) -> str:
 def _size(size: float) -> str:
     """Return bytes as text, in which a few are not told as none."""
     return f"{format_count(size)} B" if 0 < size < FEW else format_bytes(size)
-
-
-def _percent(share: float) -> str:
-    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"

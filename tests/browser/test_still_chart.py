@@ -110,7 +110,7 @@ def test_no_width_lays_the_legend_over_anything(lab: Lab) -> None:
 
 def on(page: str, colour: str) -> str:
     """Return a colour as it looks on a page, such as #767676 for rgba(0, 0, 0, 0.54) on white."""
-    *channels, alpha = (float(one) for one in (re.findall(r"[\d.]+", colour) + ["1"])[:4])
+    *channels, alpha = (float(one) for one in [*re.findall(r"[\d.]+", colour), "1"][:4])
     under = [int(page[at : at + 2], 16) for at in (1, 3, 5)]
     mixed = (alpha * one + (1 - alpha) * two for one, two in zip(channels, under, strict=True))
     return "#" + "".join(f"{round(one):02x}" for one in mixed)

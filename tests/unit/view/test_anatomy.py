@@ -58,26 +58,26 @@ def widths(html: str) -> list[list[float]]:
     ]
 
 
+LINE = "\u2500"
+
+
 def test_the_table_reads_in_columns_as_plain_text() -> None:
     """Plain text has the parts, the device's size and the sums in aligned columns."""
     assert anatomy_bundle([WHOLE], title="fine-tune")["text/plain"] == (
         "fine-tune\n"
         "cuda:0 NVIDIA H200 \u00b7 100.0 GiB\n"
-        "part                         at the peak (exact)   share\n"
-        "weights                                 2.00 GiB   2.0 %\n"
-        "optimizer states                        4.00 GiB   4.0 %\n"
-        "activations and temporaries             3.00 GiB   3.0 %\n"
-        "allocator cache                         1.00 GiB   1.0 %\n"
-        "CUDA context and libraries             512.0 MiB   0.5 %\n"
-        "other processes                         1.00 GiB   1.0 %\n"
-        "free                                    88.5 GiB  88.5 %\n"
-        "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500"
-        "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500  \u2500\u2500\u2500\u2500\u2500\u2500"
-        "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500  "
-        "\u2500\u2500\u2500\u2500\u2500\u2500\n"
-        "allocated                               9.00 GiB   9.0 %\n"
-        "reserved                                10.0 GiB  10.0 %\n"
-        "this process                            10.5 GiB  10.5 %"
+        "part                         at the peak (exact)  of 100.0 GiB\n"
+        "weights                                 2.00 GiB         2.0 %\n"
+        "optimizer states                        4.00 GiB         4.0 %\n"
+        "activations and temporaries             3.00 GiB         3.0 %\n"
+        "allocator cache                         1.00 GiB         1.0 %\n"
+        "CUDA context and libraries             512.0 MiB         0.5 %\n"
+        "other processes                         1.00 GiB         1.0 %\n"
+        "free                                    88.5 GiB          88 %\n"
+        f"{27 * LINE}  {19 * LINE}  {12 * LINE}\n"
+        "allocated                               9.00 GiB         9.0 %\n"
+        "reserved                                10.0 GiB          10 %\n"
+        "this process                            10.5 GiB          10 %"
     )
 
 
@@ -93,7 +93,12 @@ def test_html_and_plain_text_say_the_same() -> None:
 def test_moments_of_one_device_are_columns_of_one_table() -> None:
     """Two moments of a device share a table, and the share is that of the last one."""
     now = made("now", weights=2)
-    assert re.split(r"  +", lines(now, WHOLE)[1]) == ["part", "now", "at the peak (exact)", "share"]
+    assert re.split(r"  +", lines(now, WHOLE)[1]) == [
+        "part",
+        "now",
+        "at the peak (exact)",
+        "of 100.0 GiB",
+    ]
     assert row("weights", now, WHOLE) == ["weights", "2.00 GiB", "2.00 GiB", "2.0 %"]
     assert row("allocated", now, WHOLE) == ["allocated", "2.00 GiB", "9.00 GiB", "9.0 %"]
 
@@ -318,9 +323,19 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
     """The models' line follows the title, and its text is shown as it was typed."""
     bundle = anatomy_bundle([WHOLE], title="fine-tune", contents="BertModel<T>")
     assert bundle["text/plain"].splitlines()[:2] == ["fine-tune", "BertModel<T>"]
-    assert text(bundle["text/html"]).startswith("fine-tune BertModel<T> cuda:0")
+    assert text(bundle["text/html"]).startswith("memanatomy fine-tune BertModel<T> cuda:0")
 
 
 def test_mebibytes_are_not_lost_among_gibibytes() -> None:
     """A small part is given in MiB also where all the others are in GiB."""
     assert row("buffers", made(weights=1, buffers=3 * MIB / GIB))[1] == "3.00 MiB"
+
+
+def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
+    """Of a notebook that it does not trust JupyterLab takes the drawings; moment and scale go with them."""
+    html = anatomy_bundle([WHOLE, made("now", weights=2)])["text/html"]
+    left = text(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
+    assert "full width" in text(html)
+    assert "full width" not in left
+    assert left.count("at the peak (exact)") == 1
+    assert "svg" not in re.sub(r'<div style="font-size:0"><svg.*?</svg></div>', "", html)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hfmem_widget.analysis.compare import MOST_CELLS, compare
-from hfmem_widget.analysis.comparison import Comparison, difference
+from hfmem_widget.analysis.comparison import Comparison, Difference, difference
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.keeping import record_of, whole
 from hfmem_widget.session import Peak
@@ -21,7 +21,7 @@ from hfmem_widget.testing import scripted_run
 from hfmem_widget.units import MIB, format_bytes
 from hfmem_widget.view.comparison import chart_bundle, list_bundle, table_bundle, whole_bundle
 from hfmem_widget.view.comparison_scene import step_ticks
-from hfmem_widget.view.comparison_text import change_text, percent_text, rate
+from hfmem_widget.view.comparison_text import change_text, of_something, percent_text, rate
 from hfmem_widget.view.figure import PLOTLY_MIME
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
@@ -60,10 +60,34 @@ def test_the_table_reads_without_any_markup() -> None:
     """Names, figures, differences and parts stand in their order."""
     assert text(table_bundle(two())["text/html"]).startswith(
         "memcompare cuda:0 NVIDIA H200 against base "
-        "cell allocated, peak left behind reserved, peak samples/s tokens/s duration "
-        "● base baseline · cell [1] 7.01 GiB exact +3.75 GiB 7.43 GiB 34.8 2,804 19.2 s "
-        "● smaller cell [2] 3.51 GiB exact \u22123.51 GiB · \u221250 % +3.75 GiB ±0 "
+        "● base baseline · cell [1] ● smaller cell [2] "
+        "allocated, peak 7.01 GiB exact 3.51 GiB exact \u22123.51 GiB · \u221250 % "
+        "left behind +3.75 GiB +3.75 GiB ±0 "
     )
+
+
+def test_many_cells_are_rows() -> None:
+    """The longer side of a table goes down the page, which scrolls by itself."""
+    runs = {name: [kept("steps", name)] for name in "abcdefgh"}
+    told = text(table_bundle(compare(runs))["text/html"])
+    assert "cell allocated, peak left behind" in told
+
+
+def test_what_scrolls_is_reached_with_the_keyboard() -> None:
+    """Every table that may be wider than its frame takes the focus, and shows that there is more."""
+    html = table_bundle(two())["text/html"]
+    boxes = re.findall(r"<div[^>]*overflow-x:auto[^>]*>", html)
+    assert len(boxes) == html.count("<table")
+    assert all('tabindex="0"' in box and "linear-gradient" in box for box in boxes)
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [(0.1 * MIB, "\u22120.07 MiB"), (10 * MIB, "\u22127.00 MiB · \u221270 %")]
+)
+def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> None:
+    """0.07 MiB less is 45 % of what no figure speaks of."""
+    change = Difference(-0.7 * before, -70.0)
+    assert change_text(of_something(change, before + change.value), format_bytes) == told
 
 
 def test_plain_text_has_the_same_figures() -> None:
@@ -83,7 +107,7 @@ def test_repeats_show_their_range() -> None:
     runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
     told = text(table_bundle(compare({"base": runs}))["text/html"])
 
-    assert "● base 3 runs 7.01 GiB exact 6.31\u20137.71 GiB" in told
+    assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ ATTRIBUTES = {
         "aria-hidden",
         "aria-label",
         "role",
+        "tabindex",
         "scope",
         "width",
         "height",

@@ -140,12 +140,14 @@ def test_a_cell_without_phases_has_no_table() -> None:
     assert phases_html(cell.session, cell.close()) == ""
 
 
-def test_a_note_may_stand_below_its_figure() -> None:
-    """In a narrow notebook: both can be broken apart, in one cell, and the row is read from its top."""
+def test_figures_and_the_note_have_a_cell_each() -> None:
+    """No figure can run into the next, however wide; the note breaks, and the row is read from its top."""
     session = scripted_run("steps")
     html = phases_html(session, session.spans[0])
-    cell = re.search(r"<td[^>]*>(?:(?!<td).)*worst: step 37[^<]*</span></td>", html)
-    assert cell is not None
-    assert cell[0].count("display:inline-block") == 2
-    assert "nowrap" not in cell[0].partition(">")[0]
-    assert "vertical-align:top" in cell[0].partition(">")[0]
+    row = next(one for one in html.split("<tr")[1:] if "worst: step 37" in one)
+    cells = re.findall(r"<td([^>]*)>", row)
+    assert len(cells) == 4
+    assert all("padding:1px 0 1px 14px" in cell for cell in cells)
+    assert all("vertical-align:top" in cell for cell in cells)
+    assert "nowrap" not in cells[-1]
+    assert "em;" not in html
