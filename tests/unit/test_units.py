@@ -16,6 +16,7 @@ from hfmem_widget.units import (
     format_count,
     format_counted,
     format_duration,
+    format_share,
     parse_bytes,
 )
 
@@ -116,3 +117,12 @@ def test_counts_agree_with_their_nouns() -> None:
     """One of something has the singular, and thousands have their comma."""
     assert format_counted(1, "object") == "1 object"
     assert format_counted(1024, "object") == "1,024 objects"
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.0, "0 %"), (0.0001, "<0.1 %"), (0.0042, "0.4 %"), (0.0994, "9.9 %"), (0.62, "62 %")],
+)
+def test_a_share_is_written_one_way(share: float, told: str) -> None:
+    """As a percentage, with a decimal below ten, and what is hardly anything is not told as nothing."""
+    assert format_share(share) == told

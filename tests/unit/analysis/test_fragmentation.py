@@ -172,7 +172,7 @@ def test_sentences_have_their_figures() -> None:
     """What cannot be given back, and the largest request that it could serve."""
     told = sentences(fragmentation(recorded_map("fragmented"), "cuda:0"))
     assert told[0].endswith("without asking the driver for more: 29.0 MiB.")
-    assert told[1].startswith("1.42 GiB (73% of what is reserved) lies between tensors")
+    assert told[1].startswith("1.42 GiB (73 % of what is reserved) lies between tensors")
     assert "no request above 29.0 MiB" in told[1]
     assert len(told) == 2
 

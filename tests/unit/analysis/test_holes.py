@@ -42,7 +42,7 @@ def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     """Its title has the figure, its advice says what that would save."""
     (finding,) = found_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
     assert finding.title == (
-        "2.50 GiB (31%) of what was reserved on cuda:0 lay in holes between tensors at the fullest moment."
+        "2.50 GiB (31 %) of what was reserved on cuda:0 lay in holes between tensors at the fullest moment."
     )
     assert finding.evidence["holes"] == 2.5 * GIB
     assert "expandable_segments:True" in finding.advice[0]
