@@ -119,6 +119,8 @@ def _shape(line: Line, scene: Scene, height: int) -> str:
             f'fill="{palette.PARTS[layer.name]}"/>'
             for layer in reversed(scene.layers)
         )
+        # In grey print parts are alike: a thin line keeps them apart.
+        areas = f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{areas}</g>'
         return areas + _stroke(_path(runs, scene, height), "currentColor", 1, opacity=0.6)
     filled = f'<path d="{area}" fill="{palette.ALLOCATED}" fill-opacity=".3"/>'
     return filled + _stroke(_path(runs, scene, height), palette.ALLOCATED, 1.3)

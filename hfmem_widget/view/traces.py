@@ -131,7 +131,8 @@ def _layer(layer: Layer, scene: Scene) -> Trace:
         "hovertemplate": f"%{{customdata:{figures(scene)}}} {unit}<extra>{layer.label}</extra>",
         "fill": "tozeroy",
         "fillcolor": palette.PARTS[layer.name],
-        "line": {"color": SEAM, "width": 1},
+        # Down the sides of a gap run the lines of all layers, over each other.
+        "line": {"color": SEAM, "width": 1 if len(layer.runs) == 1 else 0.4},
         # In the legend from the bottom up, before the lines.
         "legendrank": 1 + scene.layers.index(layer),
     }

@@ -30,6 +30,7 @@ from hfmem_widget.view.figure import (
 )
 from hfmem_widget.view.lanes import MOST_BARS, lay_lanes, range_label
 from hfmem_widget.view.scene import build_scene
+from hfmem_widget.view.sparkline import chart_html
 
 CONTRACT = Path(__file__).parents[2] / "contract"
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
@@ -351,6 +352,8 @@ def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
     layers = [one for one in drawn("training")["data"] if "customdata" in one]
     assert len(layers) > 3
     assert all(one["line"]["width"] == 1 for one in layers)
+    session = scripted_run("training")
+    assert '<g stroke="#000"' in chart_html(session, session.spans[0])
 
 
 @pytest.mark.parametrize(
