@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,22 +15,24 @@ from hfmem_widget.view.comparison_scene import (
     Drawn,
 )
 from hfmem_widget.view.comparison_text import part_label
+from hfmem_widget.view.figure import CONFIG, MARK, legend_height
 from hfmem_widget.view.traces import AXIS, CLEAR, packed, short
 
 Trace = dict[str, Any]
 
 _FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
-_CONFIG = {"displaylogo": False, "responsive": True}
 _LEFT, _RIGHT, _TOP = 56, 20, 22
 _LINES, _TIMES = 220, 34
 _ROW, _BAR = 36, 0.36
-_LEGEND = 30
 _SWATCH = 22
 
 
 def plotly(scene: ComparisonScene) -> dict[str, Any]:
     """Return ``data``, ``layout`` and ``config``; below 60 kB for as many cells as are compared."""
-    return {"data": _traces(scene), "layout": _layout(scene), "config": dict(_CONFIG)}
+    data = _traces(scene)
+    for trace in data[:1]:
+        trace["uid"] = MARK
+    return {"data": data, "layout": _layout(scene), "config": dict(CONFIG)}
 
 
 def _traces(scene: ComparisonScene) -> list[Trace]:
@@ -103,14 +104,19 @@ def _bars(name: str, scene: ComparisonScene) -> Trace:
 def _layout(scene: ComparisonScene) -> dict[str, Any]:
     rows, lines = len(scene.cells) * _ROW, (_LINES if scene.has_lines else 0)
     between = _TIMES if lines else 0
-    bottom = _LEGEND * _legend_rows(scene) + 6
+    bottom = 6 + legend_height(len(scene.part_names))
     plot = lines + between + rows
     top = _TOP if lines else 4
     foot = rows / plot
     layout: dict[str, Any] = {
         "height": top + plot + bottom,
-        "autosize": True,
-        "margin": {"l": _LEFT if lines else 12, "r": _RIGHT, "t": top, "b": bottom, "pad": 0},
+        "margin": {
+            "l": _LEFT if lines else 12,
+            "r": _RIGHT,
+            "t": top,
+            "b": bottom,
+            "autoexpand": False,
+        },
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
         "font": {"family": _FONT, "size": 11, "color": palette.INK},
@@ -158,11 +164,6 @@ def _axes(scene: ComparisonScene, foot: float) -> dict[str, Any]:
             "fixedrange": True,
         },
     }
-
-
-def _legend_rows(scene: ComparisonScene) -> int:
-    """Return how many rows the legend takes where the notebook is of a usual width."""
-    return math.ceil(len(scene.part_names) / 4)
 
 
 def _title(scene: ComparisonScene) -> dict[str, Any]:

@@ -49,7 +49,7 @@ LAYER_COSTS = 1.5
 """A layer's points have three figures, a line's two."""
 
 _FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
-_CONFIG = {"displayModeBar": False}
+CONFIG = {"displayModeBar": False}
 """Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
 
 JupyterLab's renderer tells Plotly of every new width by itself.
@@ -147,7 +147,7 @@ def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
     """Return the chart as Plotly's own JSON: ``data``, ``layout`` and ``config``, of plain values."""
     scene = build_scene(session, span, columns=_columns(session))
     if scene is None:
-        return {"data": [], "layout": _tooshort(), "config": dict(_CONFIG)}
+        return {"data": [], "layout": _tooshort(), "config": dict(CONFIG)}
     return _drawn(scene)
 
 
@@ -159,7 +159,7 @@ def _columns(session: Session) -> int:
 def _drawn(scene: Scene) -> dict[str, Any]:
     data = [*traces(scene), *guide_traces(scene)]
     entries = sum("name" in one and one.get("showlegend", True) for one in data)
-    return {"data": data, "layout": _layout(scene, entries), "config": dict(_CONFIG)}
+    return {"data": data, "layout": _layout(scene, entries), "config": dict(CONFIG)}
 
 
 def _legend(plot: float) -> dict[str, Any]:
@@ -168,8 +168,13 @@ def _legend(plot: float) -> dict[str, Any]:
     return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": CLEAR}
 
 
+def legend_height(entries: int) -> int:
+    """Return how many pixels a legend takes in the narrowest notebook."""
+    return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
+
+
 def _bottom(entries: int) -> int:
-    return TICKS + LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
+    return TICKS + legend_height(entries)
 
 
 def _layout(scene: Scene, entries: int) -> dict[str, Any]:

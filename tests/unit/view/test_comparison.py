@@ -73,6 +73,13 @@ def test_many_cells_are_rows() -> None:
     assert "cell allocated, peak left behind" in told
 
 
+def test_the_chart_has_a_height_and_a_legends_place_of_its_own() -> None:
+    """As the chart of a cell: neither an output's height nor a new width changes where anything is."""
+    drawn = chart_bundle(two())[PLOTLY_MIME]
+    assert "responsive" not in drawn["config"]
+    assert drawn["layout"]["margin"]["autoexpand"] is False
+
+
 def test_what_scrolls_is_reached_with_the_keyboard() -> None:
     """Every table that may be wider than its frame takes the focus, and shows that there is more."""
     html = table_bundle(two())["text/html"]
