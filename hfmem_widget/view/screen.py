@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hfmem_widget.view.clearing import is_caught, on_clearing, request_of
+
 Bundle = Mapping[str, Any]
 
 STAND_INS = str.maketrans(
@@ -44,7 +46,11 @@ class Screen:
     @property
     def live(self) -> bool:
         """True where an output can be shown now and replaced later: a kernel's, not captured ones."""
-        return self._is_kernels and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+        return (
+            self._is_kernels
+            and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+            and not is_caught(request_of(self._shell.display_pub))
+        )
 
     @property
     def _is_kernels(self) -> bool:
@@ -69,16 +75,16 @@ class Screen:
     def watch_clearing(self) -> None:
         """Notice from now on if the user's code clears the outputs."""
         publisher: Any = getattr(self._shell, "display_pub", None)
-        if self._stop_listening is not None or not hasattr(publisher, "register_hook"):
+        if self._stop_listening is not None or not hasattr(publisher, "clear_output"):
             return
+        request = request_of(publisher)
 
-        def notice(message: dict[str, Any]) -> dict[str, Any]:
-            if message.get("header", {}).get("msg_type") == "clear_output":
+        def notice() -> None:
+            # What a callback clears is its own request's, and what a widget catches is the widget's.
+            if request_of(publisher) == request and not is_caught(request):
                 self._cleared = True
-            return message
 
-        publisher.register_hook(notice)
-        self._stop_listening = lambda: publisher.unregister_hook(notice)
+        self._stop_listening = on_clearing(publisher, notice)
 
     def close(self) -> None:
         """Stop noticing."""

@@ -240,3 +240,37 @@ def test_a_hostile_label_is_text_everywhere(lab: Lab) -> None:
     assert lab.page.evaluate("() => window.__xss") is None
     assert lab.cell(1).locator(".jp-Cell-outputArea a[href^=javascript]").count() == 0
     assert lab.errors == []
+
+
+CLEARED_ELSEWHERE = """%%memwatch --label "progress"
+import ipywidgets as w, time
+from IPython.display import clear_output
+from rich.progress import track
+out = w.Output()
+display(out)
+with out:
+    print("hi")
+    time.sleep(0.5)
+    clear_output(wait=True)
+    print("ho")
+for _ in track(range(8)):
+    time.sleep(0.1)
+with out:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_what_clears_an_output_widget_leaves_one_card_and_one_chart(lab: Lab) -> None:
+    """As the progress bars of rich do, and so every run of Lightning."""
+    pytest.importorskip("rich")
+    lab.open("%load_ext hfmem_widget", CLEARED_ELSEWHERE)
+    lab.run_cell(0)
+    lab.run_cell(1, timeout=60)
+    wait_for_still_chart(lab, 1)
+    lab.screenshot("cleared-elsewhere")
+
+    cell = lab.cell(1)
+    assert cell.locator("strong", has_text="progress").count() == 1
+    assert cell.locator(STILL).count() == 1
+    assert lab.errors == []

@@ -29,7 +29,8 @@ class Publisher:
     def __init__(self) -> None:
         self.shown: dict[str, dict[str, Any]] = {}
         self.order: list[tuple[str, bool]] = []
-        self.hooks: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
+        self.parent_header = {"msg_id": "this cell"}
+        self.cleared = 0
 
     def publish(
         self, *, data: dict[str, Any], metadata: object, transient: dict[str, str], update: bool
@@ -39,13 +40,10 @@ class Publisher:
         self.shown[transient["display_id"]] = data
         self.order.append((transient["display_id"], update))
 
-    def register_hook(self, hook: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Keep a hook."""
-        self.hooks.append(hook)
-
-    def unregister_hook(self, hook: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Forget a hook."""
-        self.hooks.remove(hook)
+    def clear_output(self, wait: bool = False) -> None:
+        """Take all away."""
+        del wait
+        self.cleared += 1
 
 
 class Stage:
@@ -289,18 +287,47 @@ def test_card_and_chart_replace_their_own_places() -> None:
 
     assert [update for _, update in stage.publisher.order] == [False, False, True, True]
     assert len(stage.publisher.shown) == 2
-    assert stage.publisher.hooks == []
+    assert "clear_output" not in vars(stage.publisher)
 
 
 def test_after_the_user_cleared_the_outputs_card_and_chart_are_shown_anew() -> None:
     """An update of a display that is gone would show nothing."""
     stage = Stage()
     stage.view.begin("a")
-    for hook in stage.publisher.hooks:
-        hook({"header": {"msg_type": "clear_output"}})
+    stage.publisher.clear_output(wait=True)
     stage.view.finish(stage.session.spans[0])
 
+    assert stage.publisher.cleared == 1
     assert [update for _, update in stage.publisher.order] == [False, False, False, False]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_that_notice_a_clearing_either_may_end_first(first: int) -> None:
+    """The other one goes on, and after both the publisher is as it was."""
+    stages = [Stage(), Stage()]
+    publisher = stages[1].publisher = stages[0].publisher
+    stages[1].view._screen._shell.display_pub = publisher
+    for stage in stages:
+        stage.view.begin("a")
+    ended, left = stages[first], stages[1 - first]
+    ended.view.finish(ended.session.spans[0])
+    publisher.clear_output()
+    left.view.finish(left.session.spans[0])
+
+    assert publisher.cleared == 1
+    assert [update for _, update in publisher.order[-4:]] == [True, True, False, False]
+    assert "clear_output" not in vars(publisher)
+
+
+def test_a_clearing_for_another_request_is_not_the_cells() -> None:
+    """As a button's callback does, on a subshell and with a request of its own."""
+    stage = Stage()
+    stage.view.begin("a")
+    stage.publisher.parent_header = {"msg_id": "a button"}
+    stage.publisher.clear_output()
+    stage.view.finish(stage.session.spans[0])
+
+    assert [update for _, update in stage.publisher.order] == [False, False, True, True]
 
 
 def test_captured_outputs_get_the_card_alone() -> None:
