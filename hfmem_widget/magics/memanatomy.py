@@ -70,6 +70,8 @@ class MemanatomyMagics(ReportMagics):
         need have been watched. ``session.anatomy()`` is the same for your own code.
         """
         arguments = self.parse(line)
+        if arguments is None:
+            return
         if arguments.all and arguments.device:
             message = "--all shows every device and --device shows one: use one or the other"
             raise UsageError(message)

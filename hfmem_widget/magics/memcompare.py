@@ -69,6 +69,8 @@ class MemcompareMagics(ReportMagics):
         ``%memcompare`` alone lists the watched cells.
         """
         arguments = self.parse(line)
+        if arguments is None:
+            return
         check_output(arguments.output, self._shell)
         if not arguments.names:
             self._list()

@@ -88,6 +88,8 @@ class MemfitMagics(ReportMagics):
         runs one step of the model on PyTorch's meta device, where tensors have shapes and no memory.
         """
         arguments = self.parse(line)
+        if arguments is None:
+            return
         check_output(arguments.output, self._shell)
         if arguments.train and arguments.inference:
             message = "--train or --inference, not both"

@@ -75,6 +75,8 @@ class MemfreeMagics(ReportMagics):
         ``hfmem_widget.free()`` is the same for your own code.
         """
         arguments = self.parse(line)
+        if arguments is None:
+            return
         from hfmem_widget.freeing import release
         from hfmem_widget.freeing.request import asked
         from hfmem_widget.view.freeing import release_bundle

@@ -69,6 +69,8 @@ class MemholdersMagics(ReportMagics):
         ``hfmem_widget.holders()`` is the same for your own code.
         """
         arguments = self.parse(line)
+        if arguments is None:
+            return
         with usage_errors():
             least = parse_bytes(arguments.least, of="--least")
         from hfmem_widget.held import holders

@@ -41,6 +41,8 @@ class MemmapMagics(ReportMagics):
         and ``hfmem_widget.memory_map()`` is the same for your own code.
         """
         arguments = self.parse(line)
+        if arguments is None:
+            return
         from hfmem_widget.mapping import memory_map
         from hfmem_widget.view.memory_map import memory_map_bundle
         from hfmem_widget.view.screen import Screen

@@ -23,8 +23,8 @@ from hfmem_widget.history import History
 from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
 from hfmem_widget.labels import plain
 from hfmem_widget.magics.executions import Execution, Executions
-from hfmem_widget.magics.first_line import arm_first_line
-from hfmem_widget.magics.usage import check_output, usage_errors, words_of
+from hfmem_widget.magics.first_line import arm_first_line, show_own_line
+from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
 from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
 from hfmem_widget.units import format_counted
 
@@ -149,8 +149,7 @@ class MemwatchMagics(Magics):
         ``%memwatch off`` ends that.
         """
         if cell is None:
-            words = words_of(line)
-            return self._control(self._parsed(words), words)
+            return self._control(words_of(line))
         return self._run_as_function(line, cell)
 
     def arm_cell(self, line: str) -> None:
@@ -161,9 +160,11 @@ class MemwatchMagics(Magics):
         UsageError
             If an option is not one we can use. Nothing else gets out of here.
         """
+        # One frame above is the cell.
+        show_own_line(sys._getframe(1), line)  # noqa: SLF001  (inspect.currentframe is the same)
         arguments = self._parsed_for_a_cell(self._expanded(line))
         execution = self._executions.current()
-        if execution is not None:
+        if arguments is not None and execution is not None:
             self._watch(arguments, execution.watches)
 
     def cell_begins(self, info: ExecutionInfo) -> None:
@@ -218,7 +219,11 @@ class MemwatchMagics(Magics):
                 harmless(self._every_cell.cell_ends, error, annotate=not execution.watches)
         harmless(self._remember, number, execution.cell_id)
 
-    def _control(self, arguments: Namespace, words: list[str]) -> None:
+    def _control(self, words: list[str]) -> None:
+        if asks_for_help(words):
+            self._help()
+            return
+        arguments = parse(self.memwatch.parser, words)
         if arguments.action == "on":
             self._turn_on(arguments)
         elif len(words) > 1 or (words and arguments.action is None):
@@ -266,12 +271,16 @@ class MemwatchMagics(Magics):
         )
         return "\n".join([state, f"Devices: {devices}.", *session.notes])
 
-    def _parsed(self, words: list[str]) -> Namespace:
-        arguments: Namespace = self.memwatch.parser.parse_args(words)
-        return arguments
+    def _help(self, below: str = "") -> None:
+        print(self.memwatch.parser.format_help() + below)  # noqa: T201
 
-    def _parsed_for_a_cell(self, line: str) -> Namespace:
-        arguments = self._parsed(words_of(line))
+    def _parsed_for_a_cell(self, line: str) -> Namespace | None:
+        """Return the options of a cell; None where they ask for the manual, which is then shown."""
+        words = words_of(line)
+        if asks_for_help(words):
+            self._help("\nThis is the manual, and the cell was not run.")
+            return None
+        arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:
             message = f"%memwatch {arguments.action} goes on a line of its own, with one % sign"
             raise UsageError(message)
@@ -367,6 +376,8 @@ class MemwatchMagics(Magics):
     def _run_as_function(self, line: str, cell: str) -> Any:
         """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
         arguments = self._parsed_for_a_cell(line)
+        if arguments is None:
+            return None
         watches: list[Watch] = []
         error: BaseException | None = None
         try:

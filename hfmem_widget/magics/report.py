@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
 
 from hfmem_widget.history import History
-from hfmem_widget.magics.usage import words_of
+from hfmem_widget.magics.usage import asks_for_help, parse, words_of
 
 
 class ReportMagics(Magics):
@@ -33,16 +33,19 @@ class ReportMagics(Magics):
         self._shell = shell
         self._history = history
 
-    def parse(self, line: str) -> Namespace:
-        """Return the arguments of a line.
+    def parse(self, line: str) -> Namespace | None:
+        """Return the arguments of a line; None where it asks for the manual, which is then shown.
 
         Raises
         ------
         UsageError
             If they are not what the magic takes; the message says what it does.
         """
-        arguments: Namespace = getattr(self, self.name).parser.parse_args(words_of(line))
-        return arguments
+        parser, words = getattr(self, self.name).parser, words_of(line)
+        if asks_for_help(words):
+            print(parser.format_help())  # noqa: T201
+            return None
+        return parse(parser, words)
 
 
 def add(report: ReportMagics, shell: InteractiveShell) -> None:

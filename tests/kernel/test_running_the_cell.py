@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -154,8 +155,8 @@ def test_system_exit_is_the_cells_own(watched: Kernel) -> None:
     [
         ("--interval 0", "from 0.01 to 3600"),
         ("--interval -1", "from 0.01 to 3600"),
-        ("--interval soon", "invalid float value"),
-        ("--bogus", "unrecognized arguments: --bogus"),
+        ("--interval soon", "is a number, not 'soon'"),
+        ("--bogus", "no option --bogus"),
         ("--devices cuda:9", "there is no device 'cuda:9' here; there is cpu"),
         ("--output 3x", "the name of a variable"),
         ("--output class", "the name of a variable"),
@@ -382,3 +383,53 @@ def test_the_library_off_switch_shows_no_widget(start_kernel: StartKernel) -> No
 
     assert result.comms == ()
     assert [one.kind for one in result.displays] == ["display_data"]
+
+
+BOOK = '%%memwatch --label "a whole book"'
+
+
+def without_colours(text: str) -> str:
+    """Return a text without a terminal's colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("above", ["", "# a comment\n\n"])
+def test_a_traceback_shows_the_users_own_first_line(watched: Kernel, above: str) -> None:
+    """In the error, by `%tb`, in linecache and in the history, with the lines' own numbers."""
+    result = watched.run(f"{above}{BOOK}\ndef fail():\n    return 1 / 0\nfail()")
+    first = above.count("\n") + 1
+    told = without_colours("\n".join(result.errors[0].content["traceback"]))
+    again = without_colours("\n".join(watched.run("%tb").errors[0].content["traceback"]))
+    cached = watched.run("import linecache; print(linecache.getlines(fail.__code__.co_filename))")
+    history = watched.run("%history")
+
+    for one in (told, again):
+        assert "arm_cell" not in one
+        assert f"{first} # {BOOK}" in one
+        assert f"line {first + 2}" in one
+    assert "arm_cell" not in cached.text()
+    assert BOOK in cached.text()
+    assert BOOK in history.text()
+    assert "arm_cell" not in history.text()
+
+
+@pytest.mark.parametrize("below", ["  x = 1\n  x + 41", "\n  x = 41\n\n  x + 1"])
+def test_a_cell_that_is_indented_runs(watched: Kernel, below: str) -> None:
+    """As it does alone, and below `%%time`."""
+    result = watched.run(f"%%memwatch\n{below}")
+
+    assert result.status == "ok"
+    assert result.value is not None
+    assert result.value["text/plain"] == "42"
+
+
+@pytest.mark.parametrize("option", ["-h", "--help", "--label x --help"])
+def test_help_is_shown_and_the_cell_is_not_run(watched: Kernel, option: str) -> None:
+    """And it says so; the cell is no error, as a command's help is none."""
+    result = watched.run(f"%%memwatch {option}\nran = True")
+
+    assert result.status == "ok"
+    assert "--no-chart" in result.text()
+    assert "cell was not run" in result.text()
+    assert cards(result) == []
+    assert watched.run("print('ran' in globals())").text() == "False\n"

@@ -179,3 +179,79 @@ def test_the_tab_key_offers_every_option(name: str, options: tuple[str, ...]) ->
         for action in parser_of(name)._actions
     ]
     assert {one for one in options if one.startswith("-")} == {one[0] for one in long if one}
+
+
+REFUSED = {
+    "%%memwatch --labl x": ("no option --labl", "did you mean --label?"),
+    "%%memwatch -label x": ("no option -label", "did you mean --label?"),
+    "%%memwatch --label fine tune": ('quotes: --label "fine tune"',),
+    "%%memwatch --label fine tune on gpu --quiet": ('--label "fine tune on gpu"',),
+    "%%memwatch fine-tune": ("options only", "'fine-tune'", "--label fine-tune"),
+    "%%memwatch --label": ("--label needs a value",),
+    "%%memwatch --label --quiet": ("--label needs a value",),
+    "%%memwatch -i abc": ("-i is a number, not 'abc'",),
+    "%%memwatch --quiet=3": ("--quiet takes no value",),
+    "%%memwatch --no": ("--no may be --no-chart, --no-panel or --no-ledger",),
+    "%memwatch onn": ("on, off or status, not 'onn'", "did you mean on?"),
+    "%memwatch start": ("on, off or status, not 'start'",),
+    "%memwatch on --label a b": ('quotes: --label "a b"',),
+    "%memfit": ("%memfit needs a model", "%memfit -h"),
+    "%memfit a b": ("one model, not 'a' and 'b'",),
+    "%memfit a --precision pure bf16": ('--precision "pure bf16"',),
+    "%memfit a --batch 1.5": ("--batch is a whole number, not '1.5'",),
+    "%memanatomy peak 3": ("one moment, not 'peak' and '3'",),
+    "%memholders --least 3 MiB": ('--least "3 MiB"',),
+    "%memmap cuda": ("%memmap takes options only, not 'cuda'",),
+    "%memmap --devise cpu": ("did you mean --device?",),
+    "%memfree --dryrun": ("did you mean --dry-run?",),
+    "%memcompare --nothing-like-it": ("no option --nothing-like-it", "%memcompare -h"),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_is_wrong_with_a_line_is_said_as_it_was_typed(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    """With what was meant where that can be told, and without argparse' own words."""
+    shell.run_cell(line + ("\nran = True" if line.startswith("%%") else ""))
+    said = "".join(capsys.readouterr())
+
+    assert said.startswith("UsageError: ")
+    assert len(said.splitlines()) == 1
+    assert [part for part in REFUSED[line] if part not in said] == []
+    assert "action" not in said
+    assert "argument" not in said
+    assert "ran" not in shell.user_ns
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-ql x -o s",
+        "-q --lab=x -o s",
+        "-q -lx -os",
+        "--quiet --label 'x' --output s",
+        "-qi.5 -l x -o s",
+    ],
+)
+def test_options_may_be_written_in_every_way_of_argparse(
+    shell: InteractiveShell, options: str
+) -> None:
+    """Short ones together, with their value or beside it, and as much of a long one as tells it."""
+    shell.run_cell(f"%%memwatch {options}\n1")
+
+    assert shell.user_ns["s"].label == "x"
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("name", ["memwatch", *(one.name for one in REPORTS)])
+def test_each_magic_shows_its_manual(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], name: str, option: str
+) -> None:
+    """What `?` shows, and nothing is done."""
+    shell.run_cell(f"%{name} {option}")
+    said = capsys.readouterr()
+
+    assert said.err == ""
+    assert f"%{name}" in said.out
+    assert "options:" in said.out
