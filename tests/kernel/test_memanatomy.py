@@ -102,7 +102,7 @@ def test_all_shows_every_device_that_was_used(loaded: Kernel) -> None:
         ("%memanatomy 99", "no step 99 on cuda:0; it has steps 1 to 60"),
         ("%memanatomy --device cuda:7", "no device 'cuda:7' in this session; there is cuda:0, cpu"),
         ("%memanatomy --all --device cpu", "--all shows every device and --device shows one"),
-        ("%memanatomy peak now", "unrecognized arguments: now"),
+        ("%memanatomy peak now", "one moment, not 'peak' and 'now'"),
     ],
 )
 def test_what_it_cannot_show_is_refused_in_a_sentence(loaded: Kernel, line: str, said: str) -> None:

@@ -94,7 +94,7 @@ def test_a_failed_and_a_quick_cell_are_kept_too(watched: Kernel) -> None:
         ("base --by epoch", "not by 'epoch'"),
         ("base --output 1x", "--output is the name of a variable"),
         ("'base", "No closing quotation"),
-        ("--nonsense", "unrecognized arguments"),
+        ("--nonsense", "no option --nonsense"),
     ],
 )
 def test_bad_input_says_what_is_allowed(watched: Kernel, line: str, said: str) -> None:

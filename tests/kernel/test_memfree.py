@@ -168,7 +168,7 @@ def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
         ("%memfree losses[0]", "losses[0] is a part of the variable losses"),
         ("%memfree get_ipython", "there is no variable 'get_ipython'"),
         ("%memfree torch", "torch is a module, not a variable"),
-        ("%memfree --everything", "unrecognized arguments: --everything"),
+        ("%memfree --everything", "no option --everything"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, said: str) -> None:

@@ -156,7 +156,7 @@ def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
             "%memholders --least much",
             "--least is a size such as 20GiB, 500MiB or 64KiB, not 'much'",
         ),
-        ("%memholders model", "unrecognized arguments: model"),
+        ("%memholders model", "options only, not 'model'"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, said: str) -> None:
