@@ -134,7 +134,7 @@ if not TYPE_CHECKING:  # a type checker would take it for a promise that every n
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -164,7 +164,7 @@ class History:
             return f"the cell {wanted!r} is still running; it can be compared when it has ended"
         if not records:
             return HOW_TO_WATCH
-        return f"no watched cell is called {wanted!r}; there is {_listed(_names(records))}"
+        return f"No watched cell {wanted!r}. Available: {_listed(_names(records))}."
 
     def _running(self) -> list[str]:
         return [

@@ -7,9 +7,13 @@ where they enter, and escaped again by each sink for its own syntax.
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 
 MAX_LENGTH = 120
+
+DEVICE_KEY = re.compile(r"cuda:\d+|cpu")
+"""What a device is called, everywhere."""
 
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:

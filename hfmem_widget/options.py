@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.labels import plain
+from hfmem_widget.labels import DEVICE_KEY, plain
 from hfmem_widget.units import MIB, parse_bytes
 
 SHORTEST_INTERVAL = 0.01
@@ -82,6 +82,7 @@ class WatchOptions:
         if not (math.isfinite(interval) and SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL):
             raise OptionError(_interval_message(interval))
         object.__setattr__(self, "devices", device_keys(self.devices))
+        _check_names(self.devices)
         object.__setattr__(self, "budget", budget_in_bytes(self.budget))
         for name in _SWITCHES:
             value: object = getattr(self, name)
@@ -144,6 +145,20 @@ def device_keys(devices: object) -> tuple[str, ...]:
             )
             raise OptionError(message)
     return keys
+
+
+def _check_names(devices: Iterable[str]) -> None:
+    """Raise `OptionError` for what no device is called anywhere, whichever are there."""
+    for device in devices:
+        if not DEVICE_KEY.fullmatch(device):
+            is_gpu = plain(device).lower().startswith(("gpu", "cuda"))
+            hint = (
+                "did you mean 'cuda:0'?"
+                if is_gpu
+                else "they are called 'cpu', 'cuda:0', 'cuda:1' …"
+            )
+            message = f"there is no device {plain(device)!r}; {hint}"
+            raise OptionError(message)
 
 
 def _interval_message(interval: object) -> str:

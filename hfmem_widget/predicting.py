@@ -11,6 +11,11 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.labels import plain
 from hfmem_widget.session import Session
 
+HOW_TO_RECORD = (
+    "a Trainer records it by itself, and a loop of yours with "
+    "span('step', tokens=..., longest=...) around each step"
+)
+
 KEPT = ("weights", "optimizer", "gradients")
 """What a training keeps for every parameter."""
 
@@ -48,7 +53,10 @@ def prediction(session: Session, device: str) -> Prediction:
 
     modules, optimizers = shared_monitor().attribution.subjects.all()
     if not modules or not optimizers:
-        message = "a model and its optimizer must still be there for a prediction"
+        message = (
+            "the model or its optimizer no longer exists, and a prediction is made of both; keep the Trainer "
+            "in a variable and run it again"
+        )
         raise OptionError(message)
     model = max(modules, key=_size)
     optimizer = _optimizer_of(model, optimizers)
@@ -98,12 +106,12 @@ def _worst(session: Session, device: str) -> dict[str, float]:
     """Return the shape of the largest batch of the worst step on a device."""
     groups = [group for group in session.steps if device in group.devices]
     if not groups:
-        message = "no steps were told apart, so the shape of a batch is not known"
+        message = f"no steps were recorded, so the shape of a batch is not known; {HOW_TO_RECORD}"
         raise OptionError(message)
     worst = max(groups, key=lambda group: group.devices[device].peak)
     tokens = worst.devices[device].worst_tokens
     if math.isnan(tokens) or math.isnan(worst.longest):
-        message = "the shape of the batch is not known"
+        message = f"no shape of a batch was recorded; {HOW_TO_RECORD}"
         raise OptionError(message)
     counts = {"largest_batch": tokens, "longest": worst.longest}
     return counts | {"batches": _batches(session)}

@@ -95,7 +95,7 @@ def watch(
     ------
     OptionError
         If a value is not one of those allowed, or a label is given twice; on entering, and with a Trainer
-        at once, if a device is not there.
+        at once, if a device is not there, though one may be called so.
 
     Examples
     --------

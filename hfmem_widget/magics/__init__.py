@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from weakref import WeakSet
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -30,6 +31,9 @@ REPORTS: tuple[type[ReportMagics], ...] = (
 )
 """The line magics that tell something on demand."""
 
+_shells: WeakSet[InteractiveShell] = WeakSet()
+"""Those that the extension is loaded in: a process has one monitor for all of them."""
+
 
 def register(shell: InteractiveShell) -> None:
     """Add the magics, their completion, and what they live by."""
@@ -38,17 +42,21 @@ def register(shell: InteractiveShell) -> None:
     memwatch.register(shell, history)
     for report in REPORTS:
         add(report(shell, history), shell)
+    _shells.add(shell)
     attach()
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take all of it back, the poller and the allocator's wrapped entry points included."""
+    """Take all of it back; with the last shell the poller and the allocator's wrapped entry points too."""
     if "MemwatchMagics" not in shell.magics_manager.registry:
         return
     # Each by itself: a fault in one must not leave the poller or the allocator's wrappers behind.
     harmless(memwatch.unregister, shell)
     for report in REPORTS:
         harmless(remove, report, shell)
+    _shells.discard(shell)
+    if _shells:
+        return
     harmless(detach)
     monitor = sys.modules.get("hfmem_widget.monitor")
     if monitor is not None:

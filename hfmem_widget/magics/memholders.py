@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hfmem_widget.holding import Holders
 
 NOTHING_EARLIER = (
-    "--since shows what holds more than at the last %memholders with the same --device, "
-    "and there was none"
+    "--since compares with an earlier %memholders of the same --device, and there was none; this one is "
+    "kept, so it works from now on"
 )
 
 

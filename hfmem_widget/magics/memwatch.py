@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from hfmem_widget.stretch import Watch
 
 NAME = "memwatch"
+ABOVE_CODE = (
+    "%memwatch watches nothing by itself. For this cell write %%memwatch (two % signs), for every later one "
+    "%memwatch on."
+)
 DEFAULTS = WatchOptions()
 ACTIONS = ("on", "off", "status")
 OPTIONS = (
@@ -234,8 +238,17 @@ class MemwatchMagics(Magics):
                 print("memwatch is already off.")  # noqa: T201
             else:
                 every_cell.end()
+        elif self._every_cell is None and self._stands_above_code():
+            print(ABOVE_CODE)  # noqa: T201
         else:
             print(self._status())  # noqa: T201
+
+    def _stands_above_code(self) -> bool:
+        """Return whether the cell that runs begins with the bare magic and goes on with something else."""
+        execution = self._executions.current()
+        raw = "" if execution is None else execution.info.raw_cell or ""
+        lines = [one.strip() for one in raw.splitlines() if one.strip() and one.strip()[0] != "#"]
+        return len(lines) > 1 and lines[0] == f"%{NAME}"
 
     def _turn_on(self, arguments: Namespace) -> None:
         from hfmem_widget.every_cell import EveryCell

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.labels import plain
+from hfmem_widget.labels import DEVICE_KEY, plain
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import (
     FINE_KINDS,
@@ -46,12 +45,18 @@ if TYPE_CHECKING:
 MAY_COME = frozenset({*ROLES, *HELD})
 """The metrics that any device may yet have a series for."""
 
-DEVICE_KEY = re.compile(r"cuda:\d+|cpu")
-
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
 BROKEN_OFF = "not watched to its end"
 """How a span ended that a fault of ours kept from being watched."""
+
+OF_THE_MONITOR = frozenset(
+    (
+        "adopt append break_off close_span count next_span_id note off_step on_step open_span progress "
+        "read_after replace_lock stop subscribe subscribers unsubscribe"
+    ).split()
+)
+"""What fills a session, and is not offered to those who read one."""
 
 RECENT_SAMPLES = 64
 """Samples kept as they came, for who reads them tick by tick."""
@@ -141,6 +146,9 @@ class Session:
             f"<Session {self.label!r} {state}: {self.timeline.samples} samples of "
             f"{len(self.series)} series, {len(self._spans)} spans>"
         )
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in OF_THE_MONITOR]
 
     @property
     def running(self) -> bool:
@@ -471,6 +479,10 @@ class Session:
             return
         device, _, metric = key.partition("/")
         metrics = [one.metric for one in self.series if one.device == device]
+        if metrics and not metric:
+            own = ", ".join(f"{device}/{one}" for one in metrics)
+            message = f"{plain(device)!r} is a device; name one of its series: {own}"
+            raise OptionError(message)
         if device not in {one.key for one in self.devices}:
             if self.running and DEVICE_KEY.fullmatch(device) and metric in MAY_COME:
                 return

@@ -113,6 +113,7 @@ class CellView:
         self._chart_id = ""
         self._broadcast: Broadcast | None = None
         self._asked_for_broadcast = False
+        self._chart_shown = False
         self._finished = False
         self._lock = threading.Lock()
 
@@ -163,6 +164,7 @@ class CellView:
     def _on_tick(self, session: Session) -> None:
         broadcast = self._broadcast
         if broadcast is not None:
+            self._show_chart(broadcast)
             broadcast(session)
         elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
             self._asked_for_broadcast = True
@@ -177,11 +179,16 @@ class CellView:
                 if self._finished or not (self._wants_chart or serves_labextensions()):
                     return
                 broadcast = Broadcast(self._session, panel=self._wants_panel)
-                if self._chart_id:
-                    broadcast.show(self._screen, self._chart_id)
+                self._show_chart(broadcast)
                 self._broadcast = broadcast
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
             self._session.notes.append(f"{_no_live_chart(error)} The card is complete.")
+
+    def _show_chart(self, broadcast: Broadcast) -> None:
+        # While an Output widget catches what the cell shows, an update of a display is lost.
+        if self._chart_id and not self._chart_shown and self._screen.live:
+            self._chart_shown = True
+            broadcast.show(self._screen, self._chart_id)
 
 
 class NotebookView:

@@ -88,7 +88,7 @@ def test_a_failed_and_a_quick_cell_are_kept_too(watched: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nothing", "no watched cell is called 'nothing'; there is 'base'"),
+        ("nothing", "No watched cell 'nothing'. Available: 'base'."),
         ("base --device cuda:9", "did not use 'cuda:9'; they used cpu"),
         ("base --by step", "none of these cells has steps"),
         ("base --by epoch", "not by 'epoch'"),

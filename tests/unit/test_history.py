@@ -221,10 +221,10 @@ def test_a_number_finds_one_run(history: History) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("qlora", "no watched cell is called 'qlora'; there is 4, 'lora', 'load', 'base'"),
+        ("qlora", "No watched cell 'qlora'. Available: 4, 'lora', 'load', 'base'."),
         ("lo", "'lo' may be 'load', 'lora'; write more of it"),
-        ("9", "no watched cell is called '9'; there is"),
-        ("", "no watched cell is called ''; there is"),
+        ("9", "No watched cell '9'. Available: "),
+        ("", "No watched cell ''. Available: "),
     ],
 )
 def test_an_unknown_name_says_what_there_is(history: History, name: str, said: str) -> None:

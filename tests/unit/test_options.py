@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -31,6 +32,20 @@ def test_an_unknown_device_is_named_with_those_there_are() -> None:
 
     with pytest.raises(OptionError, match=r"'cuda:9' here; there is cuda:0, cpu"):
         options.check_devices(("cuda:0", "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("gpu", "no device 'gpu'; did you mean 'cuda:0'?"),
+        ("cuda", "did you mean 'cuda:0'?"),
+        ("zz", "no device 'zz'; they are called 'cpu', 'cuda:0'"),
+    ],
+)
+def test_what_no_device_is_called_is_refused_when_a_watch_is_made(device: str, says: str) -> None:
+    """Before it is known which devices there are."""
+    with pytest.raises(OptionError, match=re.escape(says)):
+        WatchOptions(devices=("cpu", device))
 
 
 def test_a_label_is_plain_text() -> None:

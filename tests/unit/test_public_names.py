@@ -52,3 +52,19 @@ def test_a_type_checker_knows_every_name_and_no_other(
 
     assert run.stderr == ""
     assert errors == ['Module has no attribute "wacth"; maybe "watch"?  [attr-defined]'], run.stdout
+
+
+def test_the_tab_key_offers_what_is_public_and_nothing_else() -> None:
+    """What the package is made of is left out."""
+    offered = {name for name in dir(hfmem_widget) if not name.startswith("_")}
+
+    assert offered == set(hfmem_widget.__all__)
+    assert "__version__" in dir(hfmem_widget)
+
+
+def test_of_a_session_the_tab_key_offers_what_one_reads() -> None:
+    """Not what fills it."""
+    offered = {name for name in dir(hfmem_widget.Session()) if not name.startswith("_")}
+
+    assert not offered & {"adopt", "append", "off_step", "replace_lock", "subscribers", "open_span"}
+    assert {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"} <= offered

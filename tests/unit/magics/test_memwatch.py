@@ -53,3 +53,43 @@ def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> No
         shell.run_cell("import torch; torch.zeros(3)")
         shell.run_cell(end)
         assert (len(sys.meta_path), modes(), len(oom._watching), len(ending._asked)) == before
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], first: bool
+) -> None:
+    """A process has one monitor, which goes with the last shell."""
+    other = InteractiveShell()
+    other.run_cell("%load_ext hfmem_widget")
+    staying, leaving = (shell, other) if first else (other, shell)
+    staying.run_cell("%memwatch on --quiet --output session")
+    leaving.run_cell("%unload_ext hfmem_widget")
+    capsys.readouterr()
+    staying.run_cell("x = 1")
+
+    session: Session = staying.user_ns["session"]
+    assert session.running
+    assert len(session.spans) == 1
+    assert capsys.readouterr().err == ""
+    staying.run_cell("%unload_ext hfmem_widget")
+    assert not session.running
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("%memwatch\nx = 1", "two % signs"),
+        ("# note\n\n%memwatch  \n\nx = 1", "two % signs"),
+        ("%memwatch\n# note\n", "memwatch is off"),
+        ("%memwatch", "memwatch is off"),
+        ("x = 1\n%memwatch", "memwatch is off"),
+    ],
+)
+def test_one_percent_sign_above_code_says_that_nothing_is_watched(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, says: str
+) -> None:
+    """For the cell two are meant; alone or at the end it says whether every cell is."""
+    shell.run_cell(cell)
+
+    assert says in capsys.readouterr().out

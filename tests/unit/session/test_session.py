@@ -59,6 +59,12 @@ def test_a_series_that_cannot_be_is_an_error_that_says_what_there_is(
         assert str(raised.value) == f"this session has {says}"
 
 
+def test_a_device_is_no_series(session: Session) -> None:
+    """Its series are named in full."""
+    with pytest.raises(OptionError, match="'cuda:0' is a device; .*: cuda:0/allocated, cuda:0/res"):
+        session.peak("cuda:0")
+
+
 @pytest.mark.parametrize("key", ["cuda:1/device_used", "cpu/allocated"])
 def test_while_a_session_runs_a_device_may_still_come(key: str) -> None:
     """A driver that takes its time names its devices late: until the end that is no slip."""

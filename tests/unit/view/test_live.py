@@ -14,7 +14,7 @@ from hfmem_widget.session import Device, Sample, Series, Session
 from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.units import GIB
 from hfmem_widget.view import live
-from hfmem_widget.view.live import CellView, NotebookView
+from hfmem_widget.view.live import PATIENCE, CellView, NotebookView
 from hfmem_widget.view.protocol import Buffers, Message
 from hfmem_widget.view.screen import Screen
 
@@ -328,6 +328,27 @@ def test_a_clearing_for_another_request_is_not_the_cells() -> None:
     stage.view.finish(stage.session.spans[0])
 
     assert [update for _, update in stage.publisher.order] == [False, False, True, True]
+
+
+def test_a_live_chart_waits_while_an_output_widget_catches_what_is_shown(
+    widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update would be lost there; afterwards it is shown, once."""
+    caught = [False]
+    monkeypatch.setattr("hfmem_widget.view.screen.is_caught", lambda _request: caught[0])
+    stage = Stage()
+    stage.view.begin("a")
+    caught[0] = True
+    stage.tick(PATIENCE)
+    stage.asides.pop()()
+    stage.tick(0.1)
+    assert {"widget": "here"} not in stage.publisher.shown.values()
+    caught[0] = False
+    stage.tick(0.1)
+    stage.tick(0.1)
+
+    assert len(widgets) == 1
+    assert list(stage.publisher.shown.values()).count({"widget": "here"}) == 1
 
 
 def test_captured_outputs_get_the_card_alone() -> None:
