@@ -35,6 +35,7 @@ from hfmem_widget.session.model import (
 from hfmem_widget.session.phases import Phases
 from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps, Table, with_old_names
 from hfmem_widget.session.timeline import Timeline
+from hfmem_widget.units import format_counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,10 +52,11 @@ BROKEN_OFF = "not watched to its end"
 """How a span ended that a fault of ours kept from being watched."""
 
 OF_THE_MONITOR = frozenset(
-    (
-        "adopt append break_off close_span count next_span_id note off_step on_step open_span progress "
-        "read_after replace_lock stop subscribe subscribers unsubscribe"
-    ).split()
+    {
+        *("adopt", "append", "break_off", "close_span", "count", "next_span_id", "note", "off_step"),
+        *("on_step", "open_span", "progress", "read_after", "replace_lock", "stop"),
+        *("subscribe", "subscribers", "unsubscribe"),
+    }
 )
 """What fills a session, and is not offered to those who read one."""
 
@@ -143,9 +145,15 @@ class Session:
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"
         return (
-            f"<Session {self.label!r} {state}: {self.timeline.samples} samples of "
-            f"{len(self.series)} series, {len(self._spans)} spans>"
+            f"<Session {self.label!r} {state}: {format_counted(self.timeline.samples, 'sample')} of "
+            f"{len(self.series)} series, {format_counted(len(self._spans), 'span')}>"
         )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        # Against the arrow, as `figure`: an object shows itself where it is looked at.
+        from hfmem_widget.view.session import session_bundle
+
+        return session_bundle(self)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in OF_THE_MONITOR]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfmem_widget.view.clearing import is_caught, on_clearing, request_of
+from hfmem_widget.view.front_end import replaces_outputs
 
 Bundle = Mapping[str, Any]
 
@@ -50,7 +51,14 @@ class Screen:
             self._is_kernels
             and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
             and not is_caught(request_of(self._shell.display_pub))
+            and replaces_outputs(self._request, os.environ)
         )
+
+    @property
+    def _request(self) -> Mapping[str, Any]:
+        """The message that asked for what runs; empty where there is none."""
+        get_parent = getattr(self._shell, "get_parent", None)
+        return (get_parent() if get_parent is not None else None) or {}
 
     @property
     def _is_kernels(self) -> bool:

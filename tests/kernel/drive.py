@@ -133,11 +133,14 @@ class Kernel:
             self.interrupt()
         return self.collect(running, timeout=deadline - time.monotonic())
 
-    def send(self, code: str, *, silent: bool = False, subshell: str = "") -> Running:
-        """Send a cell, to a subshell if wanted, and return at once."""
+    def send(
+        self, code: str, *, silent: bool = False, subshell: str = "", as_terminal: bool = False
+    ) -> Running:
+        """Send a cell, to a subshell if wanted, or as a terminal does, and return at once."""
         first = len(self.published)
         if not subshell:
-            return Running(self._client.execute(code, silent=silent, allow_stdin=False), first)
+            request = self._client.execute(code, silent=silent, allow_stdin=as_terminal)
+            return Running(request, first)
         content = {"code": code, "silent": silent, "allow_stdin": False}
         message = self._client.session.msg("execute_request", content)
         message["header"]["subshell_id"] = subshell

@@ -433,3 +433,28 @@ def test_help_is_shown_and_the_cell_is_not_run(watched: Kernel, option: str) -> 
     assert "cell was not run" in result.text()
     assert cards(result) == []
     assert watched.run("print('ran' in globals())").text() == "False\n"
+
+
+def test_a_terminal_is_shown_the_end_alone(start_kernel: StartKernel) -> None:
+    """`jupyter console` prints the first display and none of its updates."""
+    kernel = start_kernel(env={"JPY_SESSION_NAME": None})
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run("import hfmem_widget, time")
+    ways = ("%%memwatch -l blk\n", "with hfmem_widget.watch('blk'): ")
+    for way in ways:
+        result = kernel.collect(kernel.send(f"{way}time.sleep(0.5)", as_terminal=True))
+
+        assert [one.kind for one in result.displays] == ["display_data"]
+        assert cards(result)[0].startswith('memwatch "blk" · ')
+
+
+def test_a_session_shows_itself_at_any_time(watched: Kernel) -> None:
+    """While its cell runs, and ever after: the way back to a card that a reload has lost."""
+    during = watched.run("%%memwatch -l again -o s\nimport time; time.sleep(0.5)\ns")
+    after = watched.run("s")
+
+    for result, state in ((during, "running"), (after, "done")):
+        assert result.value is not None
+        assert state in result.value["text/html"]
+        assert "<svg" in result.value["text/html"]
+        assert result.value["text/plain"].startswith('memwatch "again"')

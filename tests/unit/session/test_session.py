@@ -61,7 +61,9 @@ def test_a_series_that_cannot_be_is_an_error_that_says_what_there_is(
 
 def test_a_device_is_no_series(session: Session) -> None:
     """Its series are named in full."""
-    with pytest.raises(OptionError, match="'cuda:0' is a device; .*: cuda:0/allocated, cuda:0/res"):
+    with pytest.raises(
+        OptionError, match=r"'cuda:0' is a device; .*: cuda:0/allocated, cuda:0/res"
+    ):
         session.peak("cuda:0")
 
 

@@ -1,0 +1,31 @@
+"""Whether who asked for a cell shows what is sent to replace an output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether the front end of an execute request shows updates of displays.
+
+    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints the first and nothing after it, and
+    no message says who it is. It is known by what it does not say: it is a client of Python's own
+    (`jupyter_client`), which names the user and leaves the metadata empty, where pages send the cell's
+    id; it can be asked for input, which who runs notebooks unattended (nbclient) cannot; and its kernel
+    was not started for a notebook of a server's.
+
+    Parameters
+    ----------
+    request : mapping
+        The message; empty where there is none.
+    environ : mapping
+        The kernel's environment.
+    """
+    is_terminals = (
+        bool(request.get("content", {}).get("allow_stdin"))
+        and not request.get("metadata")
+        and bool(request.get("header", {}).get("username"))
+        and "JPY_SESSION_NAME" not in environ
+    )
+    return not is_terminals

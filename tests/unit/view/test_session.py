@@ -1,0 +1,59 @@
+"""A session shows itself where it is looked at: what its cell showed at the end, as it stands now."""
+
+from __future__ import annotations
+
+import pytest
+
+from hfmem_widget.session import Sample, Session
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.session import MOST_CELLS
+from hfmem_widget.view.sparkline import chart_html
+
+
+def test_a_watched_cell_is_its_card_and_its_chart() -> None:
+    """In one output, which needs no script; as text it is the one line."""
+    session = scripted_run("training")
+    span = session.spans[0]
+    card = card_bundle(session, span, with_chart=True)
+
+    assert session._repr_mimebundle_() == {
+        "text/html": card["text/html"] + chart_html(session, span),
+        "text/plain": card["text/plain"],
+    }
+
+
+def test_one_that_runs_shows_how_it_stands() -> None:
+    """With the peak so far."""
+    session = Session("now")
+    before = session.append(Sample(0.0, ()))
+    session.open_span("cell", "now", before)
+    session.append(Sample(2.0, ()))
+    shown = session._repr_mimebundle_()
+
+    assert "running" in shown["text/html"]
+    assert shown["text/plain"].startswith('memwatch "now" · 2.0 s · running')
+
+
+@pytest.mark.parametrize("count", [2, MOST_CELLS, MOST_CELLS + 3])
+def test_one_of_many_cells_lists_the_newest(count: int) -> None:
+    """A line for each, and how many are left out."""
+    session = Session("every cell")
+    for at in range(count):
+        sample = session.append(Sample(float(at), ()))
+        span = session.open_span("cell", f"[{at}]", sample)
+        session.close_span(span.id, sample, {})
+    text = session._repr_mimebundle_()["text/plain"]
+
+    assert text.count("memwatch ") == min(count, MOST_CELLS)
+    assert f'memwatch "[{count - 1}]"' in text
+    assert (f"{count - MOST_CELLS} cells before" in text) == (count > MOST_CELLS)
+
+
+def test_one_in_which_nothing_was_watched_is_a_line() -> None:
+    """In which one of a thing is no plural."""
+    session = Session("a")
+    session.append(Sample(0.0, ()))
+
+    assert session._repr_mimebundle_() == {"text/plain": repr(session)}
+    assert repr(session) == "<Session 'a' running: 1 sample of 0 series, 0 spans>"
