@@ -22,9 +22,13 @@ class EveryCell:
     options : WatchOptions
     monitor : Monitor
     screen : Screen
+    least : float, optional
+        Bytes; of a cell that changed less than that nothing is shown.
     """
 
-    def __init__(self, options: WatchOptions, *, monitor: Monitor, screen: Screen) -> None:
+    def __init__(
+        self, options: WatchOptions, *, monitor: Monitor, screen: Screen, least: float = 0.0
+    ) -> None:
         self._options = options
         self._monitor = monitor
         self._screen = screen
@@ -32,7 +36,10 @@ class EveryCell:
         self.session: Session = monitor.begin(replace(options, label=label))
         self._span: Span | None = None
         self._companions: tuple[Companion, ...] = ()
-        self._view = NotebookView(self.session, screen, chart=options.chart, panel=options.panel)
+        self.least = least
+        self._view = NotebookView(
+            self.session, screen, chart=options.chart, panel=options.panel, least=least
+        )
         if not options.quiet:
             self._view.begin()
 

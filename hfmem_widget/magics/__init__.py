@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from weakref import WeakSet
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -11,13 +12,14 @@ from hfmem_widget.attaching import attach, detach
 from hfmem_widget.faults import harmless
 from hfmem_widget.history import History
 from hfmem_widget.magics import memwatch
+from hfmem_widget.magics.completion import Offered, complete
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
 from hfmem_widget.magics.memcompare import MemcompareMagics
 from hfmem_widget.magics.memfit import MemfitMagics
 from hfmem_widget.magics.memfree import MemfreeMagics
 from hfmem_widget.magics.memholders import MemholdersMagics
 from hfmem_widget.magics.memmap import MemmapMagics
-from hfmem_widget.magics.report import ReportMagics, add, remove
+from hfmem_widget.magics.report import ReportMagics, remove
 
 __all__ = ["register", "unregister"]
 
@@ -31,8 +33,8 @@ REPORTS: tuple[type[ReportMagics], ...] = (
 )
 """The line magics that tell something on demand."""
 
-_shells: WeakSet[InteractiveShell] = WeakSet()
-"""Those that the extension is loaded in: a process has one monitor for all of them."""
+_shells: WeakKeyDictionary[InteractiveShell, Callable[[], None]] = WeakKeyDictionary()
+"""Those that the extension is loaded in, and what ends their completion; all of them have one monitor."""
 
 
 def register(shell: InteractiveShell) -> None:
@@ -41,8 +43,8 @@ def register(shell: InteractiveShell) -> None:
     history = History()
     memwatch.register(shell, history)
     for report in REPORTS:
-        add(report(shell, history), shell)
-    _shells.add(shell)
+        shell.register_magics(report(shell, history))
+    _shells[shell] = complete(shell, _offered())
     attach()
 
 
@@ -54,7 +56,7 @@ def unregister(shell: InteractiveShell) -> None:
     harmless(memwatch.unregister, shell)
     for report in REPORTS:
         harmless(remove, report, shell)
-    _shells.discard(shell)
+    harmless(_shells.pop(shell, _nothing))
     if _shells:
         return
     harmless(detach)
@@ -63,3 +65,15 @@ def unregister(shell: InteractiveShell) -> None:
         said = monitor.release_monitor()
         if said:
             print(said)  # noqa: T201
+
+
+def _offered() -> dict[str, Offered]:
+    memwatch_parser = memwatch.MemwatchMagics.memwatch.parser
+    offered: dict[str, Offered] = {memwatch.NAME: (memwatch_parser, memwatch.ACTIONS)}
+    for report in REPORTS:
+        offered[report.name] = (getattr(report, report.name).parser, report.words)
+    return offered
+
+
+def _nothing() -> None:
+    """There is no completion to end."""

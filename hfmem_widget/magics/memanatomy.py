@@ -27,7 +27,7 @@ class MemanatomyMagics(ReportMagics):
     """Tells what the memory of the newest watched cell is for."""
 
     name = "memanatomy"
-    options = (NOW, PEAK, "--device", "--all", "--predicted")
+    words = (NOW, PEAK)
 
     @magic_arguments("memanatomy")
     @argument(

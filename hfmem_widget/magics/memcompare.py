@@ -16,7 +16,6 @@ class MemcompareMagics(ReportMagics):
     """Compares what was watched."""
 
     name = "memcompare"
-    options = ("--by", "--device", "--baseline", "--output")
 
     @property
     def history(self) -> History:

@@ -19,10 +19,6 @@ class MemfitMagics(ReportMagics):
     """Forecasts."""
 
     name = "memfit"
-    options = (
-        "--train", "--inference", "--batch", "--length", "--optim", "--precision", "--checkpointing",
-        "--accumulation", "--lora", "--quantized", "--headroom", "--output",
-    )  # fmt: skip
 
     @magic_arguments("memfit")
     @argument(

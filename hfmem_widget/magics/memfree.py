@@ -14,10 +14,7 @@ class MemfreeMagics(ReportMagics):
     """Lets go of what is named, and measures what that frees."""
 
     name = "memfree"
-    options = (
-        "errors", "outputs", "all", "garbage", "cache",
-        "--dry-run", "--variable", "--no-gc", "--no-cache", "--trim",
-    )  # fmt: skip
+    words = ("errors", "outputs", "all", "garbage", "cache")
 
     @magic_arguments("memfree")
     @argument(

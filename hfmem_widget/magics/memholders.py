@@ -28,7 +28,6 @@ class MemholdersMagics(ReportMagics):
     """Tells which names keep which memory."""
 
     name = "memholders"
-    options = ("--device", "--least", "--detail", "--since")
 
     def __init__(self, shell: InteractiveShell, history: History) -> None:
         super().__init__(shell, history)

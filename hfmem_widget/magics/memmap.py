@@ -14,7 +14,6 @@ class MemmapMagics(ReportMagics):
     """Shows the segments of an allocator, and the blocks in them."""
 
     name = "memmap"
-    options = ("--device",)
 
     @magic_arguments("memmap")
     @argument(

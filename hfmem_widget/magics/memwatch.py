@@ -26,7 +26,7 @@ from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
 from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
-from hfmem_widget.units import format_counted
+from hfmem_widget.units import format_bytes, format_counted, parse_bytes
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from hfmem_widget.stretch import Watch
 
 NAME = "memwatch"
+LEAST = "10MiB"
+"""What a cell must change for `%memwatch on` to tell of it."""
+
 ABOVE_CODE = (
     "%memwatch watches nothing by itself. For this cell write %%memwatch (two % signs), for every later one "
     "%memwatch on."
 )
 DEFAULTS = WatchOptions()
 ACTIONS = ("on", "off", "status")
-OPTIONS = (
-    "--label", "--interval", "--devices", "--output", "--no-chart", "--no-panel", "--quiet",
-    "--no-ledger", "--resident-peak", "--budget", "--stop", "--stacks", "--map",
-)  # fmt: skip
+MOST_OF_TITLE = 40
 
 
 @magics_class
@@ -134,6 +134,13 @@ class MemwatchMagics(Magics):
         "--memory-map",
         action="store_true",
         help="Show how the allocator's reserved memory is laid out, while the cell runs and at the end.",
+    )
+    @argument(
+        "--min",
+        default="",
+        metavar="SIZE",
+        help=f"%%memwatch on only: show nothing of a cell that changed less than this. Default: {LEAST}; 0 "
+        "shows every cell.",
     )
     @output_can_be_silenced
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # it is typed for a callable of Never
@@ -256,6 +263,8 @@ class MemwatchMagics(Magics):
         from hfmem_widget.view.screen import Screen
 
         options = self._options(arguments)
+        with usage_errors():
+            least = parse_bytes(arguments.min or LEAST, of="--min")
         monitor = shared_monitor()
         with interrupts_deferred():
             with usage_errors():
@@ -265,9 +274,12 @@ class MemwatchMagics(Magics):
             if previous is not None:
                 previous.end()
             with usage_errors():
-                every_cell = EveryCell(options, monitor=monitor, screen=Screen(self._shell))
+                screen = Screen(self._shell)
+                every_cell = EveryCell(options, monitor=monitor, screen=screen, least=least)
             self._every_cell = every_cell
             self._keep(arguments, every_cell.session)
+        if least and not options.quiet:
+            print(f"memwatch is on. {_silence(least)}")  # noqa: T201
 
     def _status(self) -> str:
         every_cell = self._every_cell
@@ -282,7 +294,8 @@ class MemwatchMagics(Magics):
             f"memwatch is on: {format_counted(cells, 'cell')} so far, a sample every "
             f"{session.polling.current_interval:g} s while one runs."
         )
-        return "\n".join([state, f"Devices: {devices}.", *session.notes])
+        silence = [_silence(every_cell.least)] if every_cell.least else []
+        return "\n".join([state, *silence, f"Devices: {devices}.", *session.notes])
 
     def _help(self, below: str = "") -> None:
         print(self.memwatch.parser.format_help() + below)  # noqa: T201
@@ -296,6 +309,9 @@ class MemwatchMagics(Magics):
         arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:
             message = f"%memwatch {arguments.action} goes on a line of its own, with one % sign"
+            raise UsageError(message)
+        if arguments.min:
+            message = "--min is for %memwatch on; the cell below %%memwatch is always shown"
             raise UsageError(message)
         return arguments
 
@@ -409,14 +425,12 @@ class MemwatchMagics(Magics):
 
 
 def register(shell: InteractiveShell, history: History) -> None:
-    """Add the magics, their completion, and the events they live by."""
+    """Add the magics, and the events they live by."""
     magics = MemwatchMagics(shell, history)
     shell.register_magics(magics)
     shell.events.register("pre_run_cell", magics.cell_begins)
     shell.events.register("post_run_cell", magics.cell_ends)
     shell.input_transformers_cleanup.append(arm_first_line)
-    for command in (f"%{NAME}", f"%%{NAME}"):
-        shell.set_hook("complete_command", _complete, str_key=command)
 
 
 def unregister(shell: InteractiveShell) -> None:
@@ -433,17 +447,13 @@ def unregister(shell: InteractiveShell) -> None:
     ]
     for kind in ("line", "cell"):
         manager.magics[kind].pop(NAME, None)
-    completers = shell.strdispatchers.get("complete_command")
-    for command in (f"%{NAME}", f"%%{NAME}"):
-        if completers is not None:
-            completers.strs.pop(command, None)
 
 
-def _complete(_shell: InteractiveShell, event: Any) -> list[str]:
-    words = event.line.split()
-    if event.command == f"%{NAME}" and len(words) <= 2 and not event.symbol.startswith("-"):
-        return list(ACTIONS)
-    return list(OPTIONS)
+def _silence(least: float) -> str:
+    return (
+        f"Nothing is shown of a cell that changes less than {format_bytes(least)}; %memwatch on --min 0 "
+        "shows every cell."
+    )
 
 
 def _without_options(action: str | None) -> str:
@@ -486,4 +496,4 @@ def _kept_from_ending(error: BaseException | None) -> list[Watch]:
 
 def _title(cell: str | None, number: int) -> str:
     first = next((line.strip() for line in (cell or "").splitlines() if line.strip()), "")
-    return f"[{number}] {first}"[:60]
+    return plain(f"[{number}] {first}", MOST_OF_TITLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
@@ -25,8 +25,8 @@ class ReportMagics(Magics):
     name: ClassVar[str]
     """What follows the % sign; the method is called the same."""
 
-    options: ClassVar[tuple[str, ...]] = ()
-    """What the Tab key offers."""
+    words: ClassVar[tuple[str, ...]] = ()
+    """What the Tab key offers besides the options."""
 
     def __init__(self, shell: InteractiveShell, history: History) -> None:
         super().__init__(shell)
@@ -48,22 +48,8 @@ class ReportMagics(Magics):
         return parse(parser, words)
 
 
-def add(report: ReportMagics, shell: InteractiveShell) -> None:
-    """Add a magic to a shell, with its completion."""
-    shell.register_magics(report)
-    options = list(report.options)
-
-    def complete(_shell: InteractiveShell, _event: Any) -> list[str]:
-        return options
-
-    shell.set_hook("complete_command", complete, str_key=f"%{report.name}")
-
-
 def remove(report: type[ReportMagics], shell: InteractiveShell) -> None:
     """Take a magic back."""
     manager = shell.magics_manager
     manager.registry.pop(report.__name__, None)
     manager.magics["line"].pop(report.name, None)
-    completers = shell.strdispatchers.get("complete_command")
-    if completers is not None:
-        completers.strs.pop(f"%{report.name}", None)

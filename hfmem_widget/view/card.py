@@ -92,10 +92,10 @@ def running_bundle(label: str) -> dict[str, str]:
 
 
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
-    """Return the card of a quick cell: the same facts on one line."""
+    """Return the card of a quick cell: its change and its peak on one line."""
     facts, moved = facts_of(session, span), moved_devices(session, span)
     findings = findings_of(session, span)
-    devices = [[one.device.key, *parts(one)] for one in facts]
+    devices = [[one.device.key, *parts(one, brief=True)] for one in facts]
     first = devices.pop(0) if len(devices) == 1 and not moved else []
     first = sentence(moved).split(", ") if moved else first
     html = (
@@ -107,7 +107,7 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
         + findings_html(findings, in_sight=1)
         + "</div>"
     )
-    told = "\n".join((line(session, span), *findings_lines(findings, in_sight=1)))
+    told = "\n".join((line(session, span, brief=True), *findings_lines(findings, in_sight=1)))
     return {"text/html": html, "text/plain": told}
 
 

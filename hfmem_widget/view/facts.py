@@ -89,11 +89,16 @@ def did_nothing(session: Session, span: Span) -> bool:
     return (
         span.outcome == "done"
         and span.duration < QUICK
-        and all(
-            # Both are false of what is not known.
-            abs(one.left_behind) < NEXT_TO_NOTHING and one.above_start < NEXT_TO_NOTHING
-            for one in facts_of(session, span)
-        )
+        and changed_less(session, span, NEXT_TO_NOTHING)
+    )
+
+
+def changed_less(session: Session, span: Span, least: float) -> bool:
+    """Return whether a span left and took less than some bytes, on every device."""
+    return all(
+        # Both are false of what is not known.
+        abs(one.left_behind) < least and one.above_start < least
+        for one in facts_of(session, span)
     )
 
 

@@ -11,14 +11,17 @@ from hfmem_widget.view.facts import Facts, end_of, facts_of
 from hfmem_widget.view.moved import moved_devices, sentence
 
 
-def line(session: Session, span: Span) -> str:
+def line(session: Session, span: Span, *, brief: bool = False) -> str:
     """Return what a span cost; each further device gets a line of its own.
 
     Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) ·
     peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``.
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
-    devices = [" · ".join((plain(one.device.key), *parts(one))) for one in facts_of(session, span)]
+    devices = [
+        " · ".join((plain(one.device.key), *parts(one, brief=brief)))
+        for one in facts_of(session, span)
+    ]
     moved = moved_devices(session, span)
     if moved:
         return "\n  ".join((" · ".join((*head, plain(sentence(moved)))), *devices))
@@ -40,11 +43,13 @@ def duration_text(session: Session, span: Span) -> str:
     return format_duration(end_of(session, span) - span.start)
 
 
-def parts(facts: Facts) -> list[str]:
-    """Return one device's figures as short phrases, always in the same order."""
+def parts(facts: Facts, *, brief: bool = False) -> list[str]:
+    """Return one device's figures as short phrases, always in the same order; the first two in brief."""
+    told = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]
+    if brief:
+        return told
     return [
-        f"{facts.allocated_label} {change(facts)}",
-        f"peak {peak_text(facts.peak)}",
+        *told,
         f"{facts.reserved_label} {_like(facts.reserved, facts.peak.value)}",
         f"headroom {headroom_text(facts)}",
     ]

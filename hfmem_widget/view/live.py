@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
-from hfmem_widget.view.facts import QUICK, did_nothing
+from hfmem_widget.view.facts import QUICK, changed_less, did_nothing
 from hfmem_widget.view.figure import chart_bundle
 from hfmem_widget.view.publisher import Publisher
 from hfmem_widget.view.screen import Bundle, Screen
@@ -192,12 +192,29 @@ class CellView:
 
 
 class NotebookView:
-    """One live chart for a whole notebook, and an annotation under each of its cells."""
+    """One live chart for a whole notebook, and an annotation under each of its cells.
+
+    Parameters
+    ----------
+    session : Session
+    screen : Screen
+    chart, panel : bool
+        As for `CellView`.
+    least : float
+        Bytes; a cell that changed less than that, and of which there is nothing else to say, has none.
+    """
 
     def __init__(
-        self, session: Session, screen: Screen, *, chart: bool = True, panel: bool = True
+        self,
+        session: Session,
+        screen: Screen,
+        *,
+        chart: bool = True,
+        panel: bool = True,
+        least: float = 0.0,
     ) -> None:
         self._session = session
+        self._least = least
         self._screen = screen
         self._wants_chart = chart
         self._wants_panel = panel
@@ -219,6 +236,8 @@ class NotebookView:
         """Show what a finished cell did: one line for a quick one, a card for a long one."""
         if self._broadcast is not None:
             self._broadcast.refresh()
+        if changed_less(self._session, span, self._least) and not findings_of(self._session, span):
+            return
         if span.duration < QUICK:
             self._screen.show(compact_bundle(self._session, span))
         else:

@@ -99,7 +99,7 @@ def test_a_cell_that_leaves_more_with_each_run_is_called_out(ready: Kernel) -> N
 
 def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(ready: Kernel) -> None:
     """A front end that tells cells apart by an id need not label them."""
-    ready.run("%memwatch on --no-chart --no-panel\ngrows = []")
+    ready.run("%memwatch on --min 0 --no-chart --no-panel\ngrows = []")
     text = ""
     for _ in range(5):
         text = card(run_as(ready, "one", "grows.append(torch.ones(2**23))"))

@@ -18,14 +18,13 @@ def inventory():
     import sys, threading
     ip = get_ipython()
     hooks = {name: len(calls) for name, calls in ip.events.callbacks.items()}
-    completers = ip.strdispatchers.get("complete_command")
     return (
         sorted(thread.name for thread in threading.enumerate() if "hfmem" in thread.name),
         open_files(),
         hooks,
         len(ip.input_transformers_cleanup),
         sorted(kind for kind in ("line", "cell") if "memwatch" in ip.magics_manager.magics[kind]),
-        sorted(completers.strs) if completers else [],
+        len(ip.Completer.custom_matchers),
         "MemwatchMagics" in ip.magics_manager.registry,
     )
 """

@@ -66,7 +66,7 @@ def test_what_there_is_is_listed(watched: Kernel) -> None:
     """Without a name, a row for each label and for each cell without one."""
     work(watched, "base", 8)
     work(watched, "base", 8)
-    watched.run("%memwatch on --no-chart")
+    watched.run("%memwatch on --min 0 --no-chart")
     watched.run("x = 1")
     watched.run("%memwatch off")
     listed = told(watched.run("%memcompare")).splitlines()

@@ -107,7 +107,7 @@ def test_a_cell_that_catches_its_error_is_done(notebook: Kernel) -> None:
 
 def test_every_cell_is_told_why(notebook: Kernel) -> None:
     """Under ``%memwatch on`` the card stands below the cell's line, and the next cell has none."""
-    notebook.run("%memwatch on --no-chart")
+    notebook.run("%memwatch on --min 0 --no-chart")
     result = notebook.run(TOO_BIG)
     assert result.status == "error"
     assert len(cards(result)) == 1

@@ -239,7 +239,7 @@ def test_run_cell_magic_from_code_works_too(watched: Kernel) -> None:
 
 def test_memwatch_on_annotates_every_later_cell(watched: Kernel) -> None:
     """From the next cell on each has one line, until `off`; our own lines have none."""
-    assert cards(watched.run("%memwatch on")) == []
+    assert cards(watched.run("%memwatch on --min 0")) == []
     assert len(cards(watched.run("x = 1"))) == 1
     assert len(cards(watched.run("1 / 0"))) == 1
     status = watched.run("%memwatch")
@@ -253,7 +253,7 @@ def test_memwatch_on_annotates_every_later_cell(watched: Kernel) -> None:
 
 def test_an_unwatched_moment_is_silent(watched: Kernel) -> None:
     """With `%memwatch on` and no cell running, nothing is sent: an idle kernel can be culled."""
-    watched.run("%memwatch on")
+    watched.run("%memwatch on --min 0")
     watched.run("import time; time.sleep(0.5)")
     watched.read(0.5)
 
@@ -315,7 +315,7 @@ def test_an_error_that_cannot_be_shown_ends_the_watch(watched: Kernel) -> None:
     (card,) = cards(result)
     assert "raised Mute" in card
     assert_nothing_left(watched)
-    watched.run("%memwatch on")
+    watched.run("%memwatch on --min 0")
     assert len(cards(watched.run("x = 1"))) == 1
 
 

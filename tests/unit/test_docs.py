@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import hfmem_widget
 from hfmem_widget.forecast.predict import predict
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.view.screen import Screen
@@ -16,6 +18,8 @@ from hfmem_widget.view.screen import Screen
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 BENCHES = sorted(ROOT.glob("bench/*.py"))
+FROM_WITHIN = re.compile(r"^.*(?:from|import) hfmem_widget\.(?!testing\b).*", re.MULTILINE)
+IMPORTED = re.compile(r"^[ >.]*from hfmem_widget import ([\w, ]+)", re.MULTILINE)
 NEED_A_GPU = [path for path in BENCHES if "not_here(" in path.read_text(encoding="utf-8")]
 
 LINK = re.compile(r"\[[^\]\n]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -49,6 +53,22 @@ def test_files_that_are_cited_are_there(page: Path) -> None:
     built = {path for path in cited if path.startswith("hfmem_widget/static")}
 
     assert [path for path in sorted(cited - built) if not (ROOT / path.rstrip(".")).exists()] == []
+
+
+TAUGHT = sorted([*PAGES, *ROOT.glob("notebooks/*.ipynb")])
+
+
+@pytest.mark.parametrize("path", TAUGHT, ids=lambda path: path.name)
+def test_what_is_taught_imports_public_names_alone(path: Path) -> None:
+    """In notebooks and on pages; what is within the package may change."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(one["source"]) for one in cells if one["cell_type"] == "code")
+    names = [name.strip() for found in IMPORTED.findall(text) for name in found.split(",")]
+
+    assert FROM_WITHIN.findall(text) == []
+    assert [name for name in names if name not in hfmem_widget.__all__] == []
 
 
 def test_the_index_lists_every_page() -> None:

@@ -84,6 +84,7 @@ HOMES = {
     "anywidget": {"view/widget.py"},
     "IPython": {
         "magics/__init__.py",
+        "magics/completion.py",
         "magics/executions.py",
         "magics/memanatomy.py",
         "magics/memcompare.py",

@@ -93,3 +93,49 @@ def test_one_percent_sign_above_code_says_that_nothing_is_watched(
     shell.run_cell(cell)
 
     assert says in capsys.readouterr().out
+
+
+def test_of_cells_that_change_little_nothing_is_shown(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of others a short line, whose code is cut where it is long."""
+    shell.run_cell("%memwatch on")
+    assert "less than 10.0 MiB" in capsys.readouterr().out
+    shell.run_cell("x = 1")
+    quiet = capsys.readouterr().out
+    shell.run_cell("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
+    told = capsys.readouterr().out
+    shell.run_cell("%memwatch")
+
+    assert quiet == ""
+    assert told.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
+    assert "(+38." in told
+    assert "headroom" not in told
+    assert "less than 10.0 MiB" in capsys.readouterr().out
+
+
+def test_every_cell_is_shown_where_that_is_asked_for(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `--min 0`."""
+    shell.run_cell("%memwatch on --min 0")
+    assert capsys.readouterr().out == ""
+    shell.run_cell("x = 1")
+
+    assert capsys.readouterr().out.startswith('memwatch "[1] x = 1" · ')
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%memwatch on --min 10MB", "did you mean 10MiB?"),
+        ("%%memwatch --min 0\n1", "--min is for %memwatch on"),
+    ],
+)
+def test_what_min_cannot_be_is_said(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], line: str, says: str
+) -> None:
+    """In one line."""
+    shell.run_cell(line)
+
+    assert says in "".join(capsys.readouterr())

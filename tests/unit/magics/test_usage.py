@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget import predicting
 from hfmem_widget.errors import OptionError
-from hfmem_widget.magics import REPORTS, memwatch
+from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.session import Session
 
@@ -165,20 +165,6 @@ def test_an_option_may_be_called_as_the_functions_argument_is(
 ) -> None:
     """Where the two differ, both are taken."""
     assert getattr(parser_of(name).parse_args(line.split()), argument) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("memwatch", memwatch.OPTIONS), *((one.name, one.options) for one in REPORTS)],
-    ids=lambda one: one if isinstance(one, str) else "",
-)
-def test_the_tab_key_offers_every_option(name: str, options: tuple[str, ...]) -> None:
-    """By its first long name, and nothing that is no option."""
-    long = [
-        [one for one in action.option_strings if one.startswith("--")]
-        for action in parser_of(name)._actions
-    ]
-    assert {one for one in options if one.startswith("-")} == {one[0] for one in long if one}
 
 
 REFUSED = {
