@@ -274,3 +274,28 @@ def test_what_clears_an_output_widget_leaves_one_card_and_one_chart(lab: Lab) ->
     assert cell.locator("strong", has_text="progress").count() == 1
     assert cell.locator(STILL).count() == 1
     assert lab.errors == []
+
+
+CAUGHT = """%%memwatch --label "caught"
+import ipywidgets as w, time
+out = w.Output()
+display(out)
+with out:
+    time.sleep(2)
+time.sleep(6)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_live_chart_comes_after_an_output_widget_that_catches_all(lab: Lab) -> None:
+    """While it does, what would replace an output gets lost."""
+    lab.open("%load_ext hfmem_widget", CAUGHT)
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_draws(lab, 2)
+    assert busy(lab)
+    lab.screenshot("caught-live")
+    lab.wait_until_idle()
+
+    wait_for_still_chart(lab, 1)
+    assert lab.cell(1).locator(STILL).count() == 1
