@@ -23,11 +23,14 @@ def arm_first_line(lines: list[str]) -> list[str]:
     at = next((at for at, line in enumerate(lines) if not _NO_CODE.match(line)), len(lines))
     above, own, below = lines[:at], "".join(lines[at : at + 1]), lines[at + 1 :]
     match = _FIRST_LINE.match(own)
-    if match is None or not "".join(below).strip():
+    if match is None:
         return lines
     options = match["options"] or ""
+    wants_help = _asks_for_help(options)
+    if not wants_help and not "".join(below).strip():
+        return lines
     call = f"get_ipython().magics_manager.registry['MemwatchMagics'].arm_cell({options!r})\n"
-    if _asks_for_help(options):
+    if wants_help:
         return [*above, call]
     return [*above, call, *_body(below)]
 

@@ -179,7 +179,10 @@ class _Line:
 
 
 def _is_value(word: str) -> bool:
-    return not word.startswith("-") or word == "-" or bool(_NUMBER.fullmatch(word))
+    """Return whether argparse takes a word for a value."""
+    if not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word):
+        return True
+    return " " in word and "=" not in word
 
 
 def _metavar(action: Action) -> str:

@@ -182,7 +182,7 @@ def test_ranks_of_a_notebook_launcher_train_beside_a_watch() -> None:
     nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
     pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
     cells = [
-        "%load_ext hfmem_widget\n%memwatch on",
+        "%load_ext hfmem_widget\n%memwatch on --min 0",
         """
 import os, tempfile, torch
 from accelerate import Accelerator, notebook_launcher

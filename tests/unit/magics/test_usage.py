@@ -217,6 +217,7 @@ def test_what_is_wrong_with_a_line_is_said_as_it_was_typed(
         "-q --lab=x -o s",
         "-q -lx -os",
         "--quiet --label 'x' --output s",
+        "--quiet '--label=x' --output s",
         "-qi.5 -l x -o s",
     ],
 )
