@@ -1,6 +1,11 @@
 import { describe, expect, test } from "vitest";
+import { conditionOf } from "../src/core/condition.ts";
 import { decode, decodeHistory } from "../src/core/protocol.ts";
-import { frame, level, random, stepRow, withSteps } from "./frames.ts";
+import { Store } from "../src/core/store.ts";
+import { cellsOf } from "../src/hosts/panel/cells.ts";
+import { fullnessOf } from "../src/hosts/panel/fullness.ts";
+import { openPath } from "../src/hosts/panel/path.ts";
+import { frame, level, random, STATUS, span, stepRow, withSteps } from "./frames.ts";
 
 function shifted(buffer: ArrayBuffer, offset: number): DataView {
   const bytes = new Uint8Array(buffer.byteLength + offset);
@@ -93,5 +98,60 @@ describe("decode", () => {
     expect(decodeHistory(withRows)).toEqual(decode(told.content, told.buffers));
     expect(decodeHistory({})).toBeNull();
     expect(decodeHistory(undefined)).toBeNull();
+  });
+});
+
+describe("whatever comes", () => {
+  /** An object of JSON that no conversion makes a number or a text of. */
+  const STUBBORN = { toString: 1, valueOf: 2 };
+  const HOSTILE = [null, true, -1, 0.5, 1e300, "", "7", [], {}, STUBBORN, [STUBBORN], [null], { a: null }];
+
+  /** Replaces, or takes away, one entry anywhere in a message. */
+  function spoil(content: unknown, next: () => number): unknown {
+    const pick = <T>(from: readonly T[]): T => from[Math.floor(next() * from.length)]!;
+    const copy = structuredClone(content) as Record<string, unknown>;
+    let at: Record<string, unknown> = copy;
+    for (;;) {
+      const key = pick(Object.keys(at));
+      const inner = at[key];
+      const isFull = typeof inner === "object" && inner !== null && Object.keys(inner).length > 0;
+      if (isFull && next() < 0.7) at = inner as Record<string, unknown>;
+      else {
+        if (next() < 0.1) delete at[key];
+        else at[key] = pick(HOSTILE);
+        return copy;
+      }
+    }
+  }
+
+  test("decode does not throw where a count cannot be made a number", () => {
+    for (const name of ["rows", "steps", "protocol"]) {
+      const { content, buffers } = frame("snapshot", 1, [level(0, 1)]);
+      expect(() => decode({ ...content, [name]: STUBBORN }, buffers)).not.toThrow();
+    }
+  });
+
+  test("a spoilt message is no message, or one that the page can show", () => {
+    const next = random(14);
+    const open = { ...span(2, 1, "block", 0, 0), stop: null };
+    const more = { spans: [span(1, null, "cell", 0, 1), open], status: { ...STATUS, path: ["a", "b"] } };
+    const whole = withSteps(frame("snapshot", 1, [level(0, 1), level(1, 2)], more), [stepRow({ number: 1 })]);
+    const news = withSteps(frame("rows", 2, [level(2, 3)], more), [stepRow({ number: 2 })]);
+    for (let turn = 0; turn < 6000; turn++) {
+      const { content, buffers } = next() < 0.6 ? whole : news;
+      let spoilt: unknown = content;
+      for (let times = 1 + Math.floor(3 * next()); times > 0; times--) spoilt = spoil(spoilt, next);
+      const some = next() < 0.2 ? buffers.slice(0, Math.floor(3 * next())) : buffers;
+      const store = new Store(() => 0);
+      const show = () => {
+        store.apply(decode(whole.content, whole.buffers));
+        store.apply(decode(spoilt, some));
+        cellsOf(store);
+        fullnessOf(store);
+        openPath(store);
+        conditionOf(store, 0);
+      };
+      expect(show, JSON.stringify(spoilt)).not.toThrow();
+    }
   });
 });

@@ -108,17 +108,65 @@ export type Message = RowsMessage | SnapshotMessage | UnsupportedMessage;
 
 export type BufferLike = ArrayBufferLike | ArrayBufferView;
 
-/** Returns the message, or null for a kind that is not known or a frame that does not add up. */
+type Check = (value: unknown) => boolean;
+
+const isText = (value: unknown): value is string => typeof value === "string";
+const isNumber = (value: unknown): value is number => typeof value === "number";
+const isFlag: Check = (value) => typeof value === "boolean";
+const isNumberOrNull: Check = (value) => value === null || isNumber(value);
+const maybe = (check: Check) => (value: unknown) => value === undefined || check(value);
+const listOf = (check: Check) => (value: unknown) => Array.isArray(value) && value.every(check);
+const isCount = (value: unknown): value is number => isNumber(value) && Number.isInteger(value) && value >= 0;
+const recordOf = (check: Check) => (value: unknown) => isRecord(value) && Object.values(value).every(check);
+
+const isDevice = shape<Device>({ key: isText, name: isText, total: isNumberOrNull });
+const isSeries = shape<Series>({ device: isText, metric: isText, label: maybe(isText) });
+const isSchema = shape<Schema>({
+  label: isText,
+  started_at: isNumber,
+  panel: maybe(isFlag),
+  devices: listOf(isDevice),
+  series: listOf(isSeries),
+  step_columns: maybe(listOf(isText)),
+});
+const isMemory = shape<SpanMemory>({
+  before: isNumberOrNull,
+  after: isNumberOrNull,
+  peak: isNumberOrNull,
+  certainty: isText,
+});
+const isSpan = shape<Span>({
+  id: isNumber,
+  parent: isNumberOrNull,
+  kind: isText,
+  label: isText,
+  start: isNumber,
+  stop: isNumberOrNull,
+  outcome: isText,
+  devices: recordOf(isMemory),
+  counts: maybe(recordOf(isNumberOrNull)),
+});
+const isStatus = shape<Status>({
+  state: isText,
+  elapsed: isNumber,
+  interval: isNumber,
+  missed: isNumber,
+  cost: isNumberOrNull,
+  text: isText,
+  path: maybe(listOf(isText)),
+});
+
+/** Never throws. Returns the message, or null for a kind that is not known or a frame that does not add up. */
 export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Message | null {
   if (!isRecord(content)) return null;
   const { kind } = content;
   if (kind !== "rows" && kind !== "snapshot") return null;
   if (kind === "snapshot" && content.protocol !== PROTOCOL) {
-    return { kind: "unsupported", protocol: Number(content.protocol) };
+    return { kind: "unsupported", protocol: isNumber(content.protocol) ? content.protocol : Number.NaN };
   }
-  if (typeof content.run !== "string" || typeof content.seq !== "number") return null;
-  const rows = decodeRows(Number(content.rows), buffers[0], buffers[1]);
-  const steps = decodeSteps(Number(content.steps ?? 0), buffers[2]);
+  if (!isText(content.run) || !isNumber(content.seq)) return null;
+  const rows = decodeRows(content.rows, buffers[0], buffers[1]);
+  const steps = decodeSteps(content.steps ?? 0, buffers[2]);
   if (rows === null || steps === null) return null;
   const envelope = {
     run: content.run,
@@ -146,8 +194,8 @@ export function decodeHistory(history: unknown): Message | null {
   return decode(history, isBuffer(steps) ? [time, values, steps] : [time, values]);
 }
 
-function decodeRows(count: number, time?: BufferLike, values?: BufferLike): Rows | null {
-  if (!Number.isInteger(count) || count < 0) return null;
+function decodeRows(count: unknown, time?: BufferLike, values?: BufferLike): Rows | null {
+  if (!isCount(count)) return null;
   if (count === 0) return { time: new Float64Array(0), values: new Float32Array(0), columns: 0 };
   if (time === undefined || values === undefined) return null;
   const timeBytes = copyOf(time);
@@ -157,8 +205,8 @@ function decodeRows(count: number, time?: BufferLike, values?: BufferLike): Rows
   return { time: new Float64Array(timeBytes), values: new Float32Array(valueBytes), columns };
 }
 
-function decodeSteps(count: number, figures?: BufferLike): StepRows | null {
-  if (!Number.isInteger(count) || count < 0) return null;
+function decodeSteps(count: unknown, figures?: BufferLike): StepRows | null {
+  if (!isCount(count)) return null;
   if (count === 0) return { values: new Float64Array(0), columns: 0 };
   if (figures === undefined) return null;
   const columns = figures.byteLength / (8 * count);
@@ -182,30 +230,8 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null;
 }
 
-function isSpan(value: unknown): value is Span {
-  return (
-    isRecord(value) &&
-    typeof value.id === "number" &&
-    typeof value.start === "number" &&
-    typeof value.kind === "string" &&
-    typeof value.label === "string" &&
-    isRecord(value.devices)
-  );
-}
-
-function isStatus(value: unknown): value is Status {
-  return isRecord(value) && typeof value.state === "string" && typeof value.elapsed === "number";
-}
-
-function isSchema(value: unknown): value is Schema {
-  return (
-    isRecord(value) &&
-    Array.isArray(value.devices) &&
-    Array.isArray(value.series) &&
-    (value.step_columns === undefined || isListOfText(value.step_columns))
-  );
-}
-
-function isListOfText(value: unknown): value is string[] {
-  return Array.isArray(value) && value.every((each) => typeof each === "string");
+/** A check for each field of a type: the compiler sees to it that none is forgotten. */
+function shape<T>(checks: { [Name in keyof T]-?: Check }): (value: unknown) => value is T {
+  const fields = Object.entries<Check>(checks);
+  return (value): value is T => isRecord(value) && fields.every(([name, check]) => check(value[name]));
 }

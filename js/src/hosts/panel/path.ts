@@ -6,6 +6,6 @@ import type { Store } from "../../core/store.ts";
 export function openPath(store: Store): string[] {
   const { status, spans } = store;
   if (status?.state !== "running" || store.disconnected) return [];
-  if (Array.isArray(status.path)) return status.path.map(String);
+  if (status.path) return status.path;
   return [...spans.values()].filter(({ stop }) => stop === null).map(({ label }) => label);
 }
