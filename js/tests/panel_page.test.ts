@@ -2,12 +2,13 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { View } from "../src/core/view.ts";
 import type { Application, Widget } from "../src/hosts/panel/jupyterlab.ts";
+import { Note } from "../src/hosts/panel/note.ts";
 import { Notebooks } from "../src/hosts/panel/notebooks.ts";
 import { Opener } from "../src/hosts/panel/opener.ts";
 import { MemoryPanel } from "../src/hosts/panel/panel.ts";
 import { definePlugin } from "../src/hosts/panel/plugin.ts";
 import { StatusItem } from "../src/hosts/panel/status_item.ts";
-import { widen } from "../src/hosts/panel/width.ts";
+import { resize, widthIn } from "../src/hosts/panel/width.ts";
 import { SEEN } from "../src/hosts/seen.ts";
 import { level, SCHEMA, STATUS, span } from "./frames.ts";
 import { active, paint, preparePage } from "./page.ts";
@@ -26,6 +27,7 @@ beforeEach(() => {
   vi.useFakeTimers({ toFake: ["setTimeout", "setInterval", "clearTimeout", "clearInterval", "Date"] });
   preparePage();
   sessionStorage.clear();
+  localStorage.clear();
   sights.length = 0;
   const Observer = globalThis.IntersectionObserver as unknown as new () => object;
   class Sight extends Observer {
@@ -45,7 +47,7 @@ afterEach(() => {
 async function openPanel(load = async () => ({ View })) {
   const tracker = new FakeTracker();
   const notebooks = new Notebooks(tracker, sessionStorage);
-  const panel = new MemoryPanel(notebooks, load);
+  const panel = new MemoryPanel(notebooks, load, localStorage);
   document.body.append(panel.element);
   look(true);
   /** Lets what was asked for come, and a beat pass. */
@@ -337,6 +339,7 @@ describe("the plugin", () => {
     expect(plugin.requires).toEqual([]);
     expect(plugin.optional[0]).toBe(INotebookTracker);
     const tracker = new FakeTracker();
+    vi.spyOn(HTMLElement.prototype, "offsetWidth", "get").mockReturnValue(1600);
     plugin.activate(app, tracker, null, null, null, null);
     expect(added.map(({ id }) => id)).toEqual(["hfmem-panel"]);
     await vi.waitFor(() => {
@@ -345,6 +348,36 @@ describe("the plugin", () => {
     });
     expect(commands.get("hfmem-widget:clear")!.isEnabled!()).toBe(true);
   });
+
+  test.each([
+    [1019, null, false],
+    [1020, null, true],
+    [1020, true, true],
+    [1600, false, false],
+  ])(
+    "opens by itself beside a notebook of %d pixels, with the setting %j: %j",
+    async (width, wanted, opens) => {
+      const { app, activated, added } = application();
+      const plugin = await definePlugin(
+        scopeOf({
+          "@jupyterlab/notebook": { INotebookTracker: {} },
+          "@jupyterlab/ui-components": { LabIcon: class {} },
+          "@lumino/widgets": lumino,
+        }),
+      );
+      const registry = {
+        load: async () => ({ composite: { openWithWatch: wanted ?? undefined } }),
+        set: vi.fn(),
+      };
+      vi.spyOn(HTMLElement.prototype, "offsetWidth", "get").mockReturnValue(width);
+      const tracker = new FakeTracker();
+      plugin.activate(app, tracker, null, null, registry, null);
+      tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)]);
+      for (let turn = 0; turn < 10; turn++) await Promise.resolve();
+      expect(activated).toEqual(opens ? ["hfmem-panel"] : []);
+      expect(added[0]!.node.querySelector<HTMLElement>(".hfmem-panel-note")!.hidden).toBe(!opens);
+    },
+  );
 
   test("takes of a shared module the version that is loaded, else the newest", async () => {
     const token = (name: string) => ({ get: () => () => ({ INotebookTracker: name }) });
@@ -357,7 +390,22 @@ describe("the plugin", () => {
   });
 });
 
-describe("a side bar that is too narrow", () => {
+describe("the panel's width", () => {
+  test.each([
+    // What a window of JupyterLab has for notebook and panel, with its left side bar open or folded away.
+    ["900, open", 572, null],
+    ["900, folded", 824, null],
+    ["1280, open", 952, null],
+    ["1280, folded", 1204, 400],
+    ["1400, open", 1072, 372],
+    ["1920, open", 1592, 400],
+    ["just enough", 1020, 320],
+    ["a pixel short", 1019, null],
+    ["a notebook behind another tab", 0, null],
+  ])("in a window of %s is one that leaves the notebook its own", (_, room, width) => {
+    expect(widthIn(room)).toBe(width);
+  });
+
   const split = (width: number, sizes: number[]) => ({
     node: { clientWidth: width },
     parent: null,
@@ -369,21 +417,58 @@ describe("a side bar that is too narrow", () => {
   });
   const panelIn = (around: object) => ({ parent: { parent: around } }) as unknown as Widget;
 
-  test("is drawn wider at the expense of the notebook", () => {
+  test("is exchanged with the widest of its neighbours, either way", () => {
     const around = split(2000, [0.1, 0.75, 0.15]);
-    widen(panelIn(around), 500);
+    resize(panelIn(around), 500);
     expect(around.sizes.map((size) => Math.round(1000 * size))).toEqual([100, 650, 250]);
+    const wide = split(2000, [0.5, 0.5]);
+    resize(panelIn(wide), 400);
+    expect(wide.sizes.map((size) => Math.round(1000 * size))).toEqual([800, 200]);
   });
 
-  test("takes a third of a small window at most, and never shrinks", () => {
-    const [small, wide] = [split(900, [0.7, 0.3]), split(2000, [0.5, 0.5])];
-    widen(panelIn(small), 500);
-    widen(panelIn(wide), 500);
-    expect(small.sizes[1]).toBeCloseTo(0.33);
-    expect(wide.sizes).toEqual([0.5, 0.5]);
+  test("stays as it is where nothing around it can be asked, or nobody has so much", () => {
+    expect(() => resize({ parent: null } as unknown as Widget, 500)).not.toThrow();
+    const small = split(300, [0.5, 0.5]);
+    resize(panelIn(small), 400);
+    expect(small.sizes).toEqual([0.5, 0.5]);
+  });
+});
+
+describe("how to have it stay closed", () => {
+  const buttons = (note: Note) => [...note.element.querySelectorAll("button")];
+
+  test("is told once in a browser", () => {
+    const [first, second] = [new Note(localStorage), new Note(localStorage)];
+    expect(first.element.hidden).toBe(true);
+    first.show(() => {});
+    second.show(() => {});
+    expect(first.element.textContent).toContain("--no-panel");
+    expect([first, second].map(({ element }) => element.hidden)).toEqual([false, true]);
   });
 
-  test("stays as it is where nothing around it can be asked", () => {
-    expect(() => widen({ parent: null } as unknown as Widget, 500)).not.toThrow();
+  test("is one click where the page keeps settings, and can be sent away", () => {
+    const note = new Note(localStorage);
+    const turnOff = vi.fn();
+    document.body.append(note.element);
+    note.show(turnOff);
+    const [off, dismiss] = buttons(note);
+    off!.click();
+    expect(turnOff).toHaveBeenCalledOnce();
+    expect(buttons(note)).toEqual([dismiss]);
+    dismiss!.click();
+    expect(note.element.isConnected).toBe(false);
+  });
+
+  test("is words alone where it keeps none, or nothing at all", () => {
+    const full = {
+      getItem: () => null,
+      setItem: () => {
+        throw new DOMException("full");
+      },
+    };
+    const note = new Note(full as unknown as Storage);
+    note.show(null);
+    expect(note.element.hidden).toBe(false);
+    expect(buttons(note)).toHaveLength(1);
   });
 });

@@ -57,7 +57,7 @@ describe("what the kernel says", () => {
     expect(heard.isEmpty).toBe(true);
   });
 
-  test("of an inner run shows while it goes on, then the outer one again", () => {
+  test("of an inner run shows while it goes on, then the outer one again, also when both are over", () => {
     const heard = runs();
     heard.receive(custom("snapshot", 1, [level(0, 1)], { run: "outer" }));
     heard.receive(custom("snapshot", 1, [level(0, 1)], { run: "inner" }));
@@ -65,7 +65,9 @@ describe("what the kernel says", () => {
     heard.receive(custom("snapshot", 2, [level(0, 1)], { run: "inner", status: STOPPED }));
     expect(heard.current!.run).toBe("outer");
     heard.receive(custom("snapshot", 2, [level(0, 1)], { run: "outer", status: STOPPED }));
-    expect(heard.current!.run).toBe("inner");
+    expect(heard.current!.run).toBe("outer");
+    const reloaded = new Runs(() => {}, heard.remember());
+    expect(reloaded.current!.run).toBe("outer");
   });
 
   test("keeps the last eight cells, and few of the runs that they were in", () => {

@@ -73,6 +73,7 @@ export interface LayoutRestorer {
 
 export interface SettingRegistry {
   load(plugin: string): Promise<{ readonly composite: Record<string, unknown> }>;
+  set(plugin: string, key: string, value: boolean): Promise<void>;
 }
 
 export interface StatusBar {

@@ -7,8 +7,9 @@ export class Opener {
 
   constructor(
     private readonly notebooks: Notebooks,
-    private readonly show: () => void,
-    private readonly isWanted: () => boolean,
+    private readonly open: () => void,
+    /** Whether a person wants it, and there is room for it beside the notebook in front. */
+    private readonly mayOpen: () => boolean,
   ) {
     notebooks.subscribe(() => this.follow());
     this.follow();
@@ -19,6 +20,6 @@ export class Opener {
     const { front } = this.notebooks;
     if (!front?.runs.wantsPanel || this.opened.has(front)) return;
     this.opened.add(front);
-    if (this.isWanted()) this.show();
+    if (this.mayOpen()) this.open();
   }
 }

@@ -6,13 +6,14 @@ import type { View } from "../../core/view.ts";
 import { SEEN } from "../seen.ts";
 import { Beat } from "./beat.ts";
 import { CellTable } from "./cell_table.ts";
+import { Note } from "./note.ts";
 import type { Entry, Notebooks } from "./notebooks.ts";
 import { openPath } from "./path.ts";
 import { PathLine } from "./path_line.ts";
+import { NARROWEST } from "./width.ts";
 
 /** Numbers that change more often cannot be read. */
 const BEAT = 500;
-export const LEAST_WIDTH = 300;
 
 /** What chart.js gives, as far as it is used here. */
 export interface ChartParts {
@@ -29,8 +30,11 @@ export class MemoryPanel {
     role: "region",
     "aria-label": "Memory",
     // Inline, because JupyterLab's own rule for what stands in its side bars is stronger than a class.
-    style: `min-width: ${LEAST_WIDTH}px`,
+    style: `min-width: ${NARROWEST}px`,
   });
+
+  /** How to have it stay closed. */
+  readonly note: Note;
 
   private readonly chart = make("div", "panel-chart");
   private readonly path = new PathLine();
@@ -50,8 +54,11 @@ export class MemoryPanel {
   constructor(
     private readonly notebooks: Notebooks,
     private readonly load: () => Promise<ChartParts>,
+    storage: Storage,
   ) {
-    this.content = make("div", "panel-content", {}, [this.chart, this.path.element, this.table.element]);
+    this.note = new Note(storage);
+    const parts = [this.chart, this.path.element, this.table.element, this.note.element];
+    this.content = make("div", "panel-content", {}, parts);
     this.element.append(this.hint, this.content);
     // The figures of the table are those of the device whose tab was picked.
     this.chart.addEventListener("click", () => this.beat.now());

@@ -17,18 +17,19 @@ import type {
 } from "./jupyterlab.ts";
 import { Notebooks } from "./notebooks.ts";
 import { Opener } from "./opener.ts";
-import { type ChartParts, LEAST_WIDTH, MemoryPanel } from "./panel.ts";
+import { type ChartParts, MemoryPanel } from "./panel.ts";
 import { type ShareScope, shared } from "./shared.ts";
 import { StatusItem } from "./status_item.ts";
-import { widen } from "./width.ts";
+import { NARROWEST, resize, widthIn } from "./width.ts";
 
 const ID = "hfmem-widget:plugin";
 const PANEL = "hfmem-panel";
 const RANK = 900;
-const GOOD_WIDTH = 460;
 const CATEGORY = "Memory";
 const SHOW = "hfmem-widget:show";
 const CLEAR = "hfmem-widget:clear";
+/** The setting's name in labextension/schema/plugin.json. */
+const OPENS = "openWithWatch";
 
 /** Every service is optional: Notebook 7 has no status bar, and some of its pages have no notebook. */
 export async function definePlugin(scope: ShareScope): Promise<Plugin> {
@@ -63,20 +64,47 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
         return widget;
       };
       const notebooks = new Notebooks(tracker as NotebookTracker, sessionStorage);
-      const show = () => app.shell.activateById(PANEL);
       const icon = new ui.LabIcon({ name: "hfmem-widget:memory", svgstr: ICON });
       document.head.append(make("style", "", { "data-hfmem-panel": "" }, [styles, still]));
-      const panel = addPanel(app, makeWidget, notebooks, icon, restorer as LayoutRestorer | null);
+      const panel = new MemoryPanel(notebooks, importChart, localStorage);
+      const widget = addPanel(app, makeWidget, panel, icon, restorer as LayoutRestorer | null);
+      const place = new Place(app, notebooks, widget);
+      const show = () => place.show();
       addCommands(app, notebooks, show, palette as CommandPalette | null);
       addStatus(makeWidget, notebooks, show, bar as StatusBar | null);
-      const open = () => {
-        show();
-        // JupyterLab's side bars are this narrow as long as nobody has drawn them wider.
-        if (panel.node.offsetWidth <= LEAST_WIDTH) widen(panel, GOOD_WIDTH);
-      };
-      void openWithWatch(app, notebooks, open, registry as SettingRegistry | null);
+      void openWithWatch(app, notebooks, place, panel, registry as SettingRegistry | null);
     },
   };
+}
+
+/** The panel's place beside the notebook in front. */
+class Place {
+  constructor(
+    private readonly app: Application,
+    private readonly notebooks: Notebooks,
+    private readonly widget: Widget,
+  ) {}
+
+  /** Whether the panel may appear by itself: whoever looks at something else there goes on looking at it. */
+  get isFree(): boolean {
+    return this.taken === 0 && widthIn(this.room) !== null;
+  }
+
+  show(): void {
+    const { room, widget } = this;
+    this.app.shell.activateById(PANEL);
+    // A side bar is this narrow as long as nobody has drawn it wider.
+    if (widget.node.offsetWidth <= NARROWEST) resize(widget, widthIn(room) ?? NARROWEST);
+  }
+
+  private get room(): number {
+    return (this.notebooks.front?.notebook.node.offsetWidth ?? 0) + this.taken;
+  }
+
+  /** What the side bar has; nothing while it is closed. */
+  private get taken(): number {
+    return this.widget.parent?.node.offsetWidth ?? 0;
+  }
 }
 
 type MakeWidget = (node: HTMLElement, id: string) => Widget;
@@ -84,11 +112,10 @@ type MakeWidget = (node: HTMLElement, id: string) => Widget;
 function addPanel(
   app: Application,
   makeWidget: MakeWidget,
-  notebooks: Notebooks,
+  panel: MemoryPanel,
   icon: unknown,
   restorer: LayoutRestorer | null,
 ): Widget {
-  const panel = new MemoryPanel(notebooks, importChart);
   const widget = makeWidget(panel.element, PANEL);
   widget.title.caption = CATEGORY;
   widget.title.icon = icon;
@@ -135,13 +162,19 @@ function addStatus(
 async function openWithWatch(
   app: Application,
   notebooks: Notebooks,
-  open: () => void,
+  place: Place,
+  panel: MemoryPanel,
   registry: SettingRegistry | null,
 ): Promise<void> {
   const settings = await registry?.load(ID).catch(() => null);
   // Restoring the layout would close again what was opened before it.
   await app.restored;
-  new Opener(notebooks, open, () => settings?.composite.openWithWatch !== false);
+  const turnOff = registry && settings ? () => void registry.set(ID, OPENS, false) : null;
+  const open = () => {
+    place.show();
+    panel.note.show(turnOff);
+  };
+  new Opener(notebooks, open, () => settings?.composite[OPENS] !== false && place.isFree);
 }
 
 async function importChart(): Promise<ChartParts> {

@@ -15,6 +15,7 @@ export class Runs {
   /** The kernel restarted or is gone, and what it held with it. */
   isLost = false;
 
+  /** Those that go on in the order in which they began, those that are over in that in which they ended. */
   private readonly stores = new Map<string, Store>();
   private past: CellFacts[];
 
@@ -44,7 +45,7 @@ export class Runs {
     this.onChange();
   }
 
-  /** The run to show: of those that go on the one that began last, else the last one. */
+  /** The run to show: of those that go on the one that began last, else the one that ended last. */
   get current(): Store | null {
     const newest = [...this.stores.values()].reverse();
     return newest.find(isLive) ?? newest[0] ?? null;
@@ -86,7 +87,12 @@ export class Runs {
       this.stores.set(run, store);
       this.letGo();
     }
+    const wasLive = isLive(store);
     store.apply(message);
+    if (wasLive && !isLive(store)) {
+      this.stores.delete(run);
+      this.stores.set(run, store);
+    }
     return store;
   }
 

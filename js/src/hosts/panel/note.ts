@@ -1,0 +1,45 @@
+/** Says once, in a panel that opened by itself, how to have it stay closed. */
+
+import { button, make, setText } from "../../core/dom.ts";
+
+const KEY = "hfmem-widget/told-of-opening";
+const WHERE = "Settings › Settings Editor › Memory";
+
+export class Note {
+  readonly element = make("p", "panel-note", { role: "note" });
+
+  constructor(private readonly storage: Storage) {
+    this.element.hidden = true;
+  }
+
+  /** `turnOff` has it stay closed from now on; null where this page keeps no settings. */
+  show(turnOff: (() => void) | null): void {
+    if (!this.isNew()) return;
+    const off = button("panel-off", "Turn off that it opens by itself", () => {
+      turnOff?.();
+      off.remove();
+      setText(text, `It opens by a click now; ${WHERE} has it open by itself again. `);
+    });
+    setText(off, "Turn off");
+    const text = make("span", "", {}, [
+      "This panel opens by itself with the first watch of a notebook, unless ",
+      make("code", "", {}, ["--no-panel"]),
+      ` or ${WHERE} says no. `,
+    ]);
+    const dismiss = button("panel-dismiss", "OK, say this no more", () => this.element.remove());
+    setText(dismiss, "OK");
+    this.element.replaceChildren(text, ...(turnOff ? [off, " "] : []), dismiss);
+    this.element.hidden = false;
+  }
+
+  /** A browser that keeps nothing is told with every page. */
+  private isNew(): boolean {
+    try {
+      const isNew = this.storage.getItem(KEY) === null;
+      this.storage.setItem(KEY, "1");
+      return isNew;
+    } catch {
+      return true;
+    }
+  }
+}
