@@ -82,6 +82,7 @@ class Watch(Decorates):
         self._followers: list[Follower] = []
         self._session: Session | None = None
         self._span: Span | None = None
+        self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
         self._also = also
         self._companions: list[Companion] = []
@@ -131,7 +132,10 @@ class Watch(Decorates):
     )
     def _start(self) -> Session:
         self._span = None
+        outer = self._monitor.current
         self._session = session = self._monitor.begin(self._options)
+        if outer is not None:
+            harmless(self._open_in, outer)
         harmless(follow_optimizers)
         if not self._options.quiet:
             self._view = CellView(
@@ -170,12 +174,23 @@ class Watch(Decorates):
         while self._companions:
             harmless(self._end_one, self._companions[0], session, span, error)
             self._companions.pop(0)
+        if self._in_outer is not None:
+            harmless(self._close_in, *self._in_outer, outcome_of(error))
+            self._in_outer = None
 
     @staticmethod
     def _end_one(
         companion: Companion, session: Session, span: Span, error: BaseException | None
     ) -> None:
         companion.end(session, session.span(span.id), error)
+
+    def _open_in(self, outer: Session) -> None:
+        """Be a block on the chart of the watch around this one."""
+        self._in_outer = outer, self._monitor.open_span(outer, "block", self._label).id
+
+    def _close_in(self, outer: Session, span_id: int, outcome: str) -> None:
+        if outer.running:
+            self._monitor.close_span(outer, span_id, outcome)
 
     def _tell(
         self,
@@ -209,7 +224,7 @@ class Watch(Decorates):
     def _another(self) -> Watch:
         fresh = copy.copy(self)
         fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
-        fresh._followers, fresh._companions = [], []  # noqa: SLF001
+        fresh._followers, fresh._companions, fresh._in_outer = [], [], None  # noqa: SLF001
         return fresh
 
     def __enter__(self) -> Session:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import weakref
+from contextlib import suppress
 from unittest import mock
 
 import pytest
@@ -260,3 +261,32 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     assert "has no thread for it" in session.polling.stopped
     assert "has no thread for it" in card_bundle(session, span, with_chart=False)["text/html"]
     assert hfmem_widget.holders({"kept": torch.zeros(1000)}).rows != ()
+
+
+def test_a_watch_within_a_watch_is_a_block_of_the_outer_one() -> None:
+    """It has a bar in the outer chart's lanes, as long as it lasted and with how it ended."""
+    with hfmem_widget.watch("outer", quiet=True) as outer:
+        with hfmem_widget.watch("first", quiet=True) as first:
+            open_now = [span.label for span in outer.open_spans]
+        with suppress(ValueError), hfmem_widget.watch("second", quiet=True):
+            raise ValueError
+
+    whole, *blocks = outer.spans
+    assert open_now == ["outer", "first"]
+    assert [(one.label, one.kind, one.parent, one.outcome) for one in blocks] == [
+        ("first", "block", whole.id, "done"),
+        ("second", "block", whole.id, "raised ValueError"),
+    ]
+    assert [one.label for one in first.spans] == ["first"]
+
+
+def test_a_watch_outlives_the_one_it_was_begun_in() -> None:
+    """Of two that overlap, each has its own end."""
+    outer, inner = hfmem_widget.watch("outer", quiet=True), hfmem_widget.watch("inner", quiet=True)
+    told, told_inside = outer.start(), inner.start()
+    outer.stop()
+    inner.stop()
+
+    assert [one.outcome for one in told.spans] == ["done", "done"]
+    assert not told_inside.running
+    assert [one.label for one in told_inside.spans] == ["inner"]
