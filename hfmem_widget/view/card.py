@@ -91,6 +91,19 @@ def running_bundle(label: str) -> dict[str, str]:
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
 
 
+def lost_bundle(label: str) -> dict[str, str]:
+    """Return what stands in the card's place where the page did not see the cell end."""
+    sentence = (
+        "This page did not see the watch end. A session that was kept with %%memwatch --output NAME shows "
+        "its card."
+    )
+    html = (
+        f"{_ALONE}{_bullet(palette.DEVICE_USED)} <strong>{for_html(label)}</strong> "
+        f'<span style="{_QUIET}">· {sentence}</span></div>'
+    )
+    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {sentence}'}
+
+
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     """Return the card of a quick cell: its change and its peak on one line."""
     facts, moved = facts_of(session, span), moved_devices(session, span)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.session import Session, Span
-from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.facts import QUICK, changed_less, did_nothing
 from hfmem_widget.view.figure import chart_bundle
 from hfmem_widget.view.publisher import Publisher
@@ -52,7 +52,7 @@ class Broadcast:
     def show(self, screen: Screen, display_id: str) -> None:
         """Show the chart in the place of an output."""
         if self._widget is not None:
-            screen.replace(display_id, self._widget.bundle())
+            screen.replace(display_id, self._widget.bundle(), lost={})
 
     def refresh(self) -> None:
         """Send all there is, now."""
@@ -121,7 +121,7 @@ class CellView:
         """Take the places of card and chart at the top of the cell's outputs."""
         if not self._screen.live:
             return
-        self._card_id = self._screen.show(running_bundle(label))
+        self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
         self._screen.watch_clearing()
         if self._wants_chart:
             # No MIME type at all is an output of no height, until there is something to show.

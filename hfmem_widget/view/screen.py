@@ -13,6 +13,10 @@ from hfmem_widget.view.front_end import replaces_outputs
 
 Bundle = Mapping[str, Any]
 
+MARK = "hfmem-widget"
+"""The metadata of an output that is to be replaced: its display id, which a page that is reloaded forgets, and
+what stands there if nothing replaces it. JupyterLab's panel reads it (`js/src/hosts/panel/outputs.ts`)."""
+
 STAND_INS = str.maketrans(
     {
         "·": "|",
@@ -70,15 +74,21 @@ class Screen:
         """True once the user's code has cleared the outputs."""
         return self._cleared
 
-    def show(self, bundle: Bundle, *, display_id: str = "") -> str:
-        """Show a bundle of MIME types as a new output, and return its display id."""
+    def show(self, bundle: Bundle, *, display_id: str = "", lost: Bundle | None = None) -> str:
+        """Show a bundle of MIME types as a new output, and return its display id.
+
+        Parameters
+        ----------
+        lost : mapping, optional
+            Of an output that is to be replaced: what stands there where nothing came to replace it.
+        """
         display_id = display_id or f"hfmem-{secrets.token_hex(8)}"
-        self._publish(bundle, display_id, update=False)
+        self._publish(bundle, display_id, update=False, lost=lost)
         return display_id
 
-    def replace(self, display_id: str, bundle: Bundle) -> None:
+    def replace(self, display_id: str, bundle: Bundle, *, lost: Bundle | None = None) -> None:
         """Show a bundle in the place of an earlier one; as a new output if the user cleared that."""
-        self._publish(bundle, display_id, update=not self._cleared)
+        self._publish(bundle, display_id, update=not self._cleared, lost=lost)
 
     def watch_clearing(self) -> None:
         """Notice from now on if the user's code clears the outputs."""
@@ -100,7 +110,9 @@ class Screen:
         if stop is not None:
             stop()
 
-    def _publish(self, bundle: Bundle, display_id: str, *, update: bool) -> None:
+    def _publish(
+        self, bundle: Bundle, display_id: str, *, update: bool, lost: Bundle | None
+    ) -> None:
         data = dict(bundle)
         if not self._is_kernels and "text/plain" in data:
             data["text/plain"] = printable(
@@ -109,8 +121,9 @@ class Screen:
         if self._shell is None:
             print(data.get("text/plain", ""))  # noqa: T201  (the output of a script is its terminal)
             return
+        mark = {} if lost is None else {MARK: {"display_id": display_id, "lost": dict(lost)}}
         self._shell.display_pub.publish(
-            data=data, metadata={}, transient={"display_id": display_id}, update=update
+            data=data, metadata=mark, transient={"display_id": display_id}, update=update
         )
 
 

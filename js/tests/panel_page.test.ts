@@ -234,6 +234,43 @@ describe("the page's notebooks", () => {
   });
 });
 
+describe("the kernel's subshell for widgets", () => {
+  const input = (code: unknown) => ({ header: { msg_type: "execute_input" }, content: { code } });
+  const open = (change: object = {}) => {
+    const tracker = new FakeTracker();
+    new Notebooks(tracker, sessionStorage);
+    const { sessionContext } = tracker.open("a");
+    Object.assign(sessionContext.session!.kernel!, change);
+    const run = (code: unknown) => sessionContext.iopubMessage.emit(sessionContext, input(code));
+    return { sessionContext, run };
+  };
+
+  test("is kept from when a cell names this package, once for each life of a kernel", () => {
+    const { sessionContext, run } = open();
+    run("import torch");
+    run(7);
+    expect(sessionContext.comms).toEqual([]);
+    run("%load_ext hfmem_widget");
+    run("import hfmem_widget");
+    expect(sessionContext.comms).toEqual([{ target: "jupyter.widget", isDisposed: false }]);
+    sessionContext.comms[0]!.isDisposed = true;
+    run("%load_ext hfmem_widget");
+    sessionContext.changeKernel("another");
+    run("%load_ext hfmem_widget");
+    expect(sessionContext.comms).toHaveLength(3);
+  });
+
+  test.each([
+    { supportsSubshells: false },
+    { commsOverSubshells: "disabled" },
+    { commsOverSubshells: undefined },
+  ])("is none of ours where a page has it otherwise: %j", (change) => {
+    const { sessionContext, run } = open(change);
+    run("%load_ext hfmem_widget");
+    expect(sessionContext.comms).toEqual([]);
+  });
+});
+
 describe("opening by itself", () => {
   test("happens once for each notebook, when it is in front, and only where it is wanted", () => {
     const tracker = new FakeTracker();

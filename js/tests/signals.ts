@@ -1,9 +1,11 @@
 /** Stand-ins for what JupyterLab hands to its extensions. */
 
 import type {
+  Kernel,
   KernelMessage,
   NotebookPanel,
   NotebookTracker,
+  OutputList,
   SessionContext,
   Signal,
 } from "../src/hosts/panel/jupyterlab.ts";
@@ -21,12 +23,28 @@ export class FakeSignal<Sender, Args> implements Signal<Sender, Args> {
 
 export class FakeSession implements SessionContext {
   session: SessionContext["session"];
+  readonly ready = Promise.resolve();
+  /** The widgets that the kernel has; it answers when this is there. */
+  widgets: Promise<string[]> = Promise.resolve([]);
+  /** What the page holds of it, newest last. */
+  readonly comms: { target: string; isDisposed: boolean }[] = [];
   readonly iopubMessage = new FakeSignal<SessionContext, KernelMessage>();
   readonly kernelChanged = new FakeSignal<SessionContext, unknown>();
   readonly statusChanged = new FakeSignal<SessionContext, string>();
 
   constructor(kernel: string) {
-    this.session = { kernel: { id: kernel } };
+    this.session = { kernel: this.kernel(kernel) };
+  }
+
+  private kernel(id: string): Kernel {
+    const comms = async () => Object.fromEntries((await this.widgets).map((name) => [name, {}]));
+    const createComm = (target: string) => {
+      const comm = { target, isDisposed: false };
+      this.comms.push(comm);
+      return comm;
+    };
+    const requestCommInfo = async () => ({ content: { comms: await comms() } });
+    return { id, createComm, requestCommInfo, supportsSubshells: true, commsOverSubshells: "perCommTarget" };
   }
 
   say(...parameters: Parameters<typeof frame>): void {
@@ -34,7 +52,7 @@ export class FakeSession implements SessionContext {
   }
 
   changeKernel(id: string): void {
-    this.session = { kernel: { id } };
+    this.session = { kernel: this.kernel(id) };
     this.kernelChanged.emit(this, undefined);
   }
 
@@ -43,10 +61,23 @@ export class FakeSession implements SessionContext {
   }
 }
 
+export class FakeOutputs implements OutputList {
+  all: { data: Record<string, unknown>; metadata: Record<string, unknown> }[] = [];
+  get length(): number {
+    return this.all.length;
+  }
+  get = (place: number) => this.all[place]!;
+  set = (place: number, output: object) => {
+    this.all[place] = output as (typeof this.all)[number];
+  };
+}
+
 export class FakeNotebook implements NotebookPanel {
   readonly node = document.createElement("div");
   readonly parent = null;
   readonly title = { label: "notebook", caption: "", icon: null };
+  readonly context = { ready: Promise.resolve() };
+  readonly model = { cells: [{}, { outputs: new FakeOutputs() }] };
   readonly disposed = new FakeSignal<unknown, unknown>();
   readonly sessionContext: FakeSession;
 

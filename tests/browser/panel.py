@@ -28,6 +28,12 @@ class Panel:
         return self.element.is_visible()
 
     @property
+    def width(self) -> float:
+        """How wide it is, in pixels."""
+        box = self.element.bounding_box()
+        return box["width"] if box else 0.0
+
+    @property
     def path(self) -> str:
         """What stands for the open spans."""
         return self.element.locator(".hfmem-path").get_attribute("title") or ""

@@ -16,7 +16,7 @@ from hfmem_widget.units import GIB
 from hfmem_widget.view import live
 from hfmem_widget.view.live import PATIENCE, CellView, NotebookView
 from hfmem_widget.view.protocol import Buffers, Message
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.screen import MARK, Screen
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -28,15 +28,21 @@ class Publisher:
 
     def __init__(self) -> None:
         self.shown: dict[str, dict[str, Any]] = {}
+        self.marks: dict[str, Any] = {}
         self.order: list[tuple[str, bool]] = []
         self.parent_header = {"msg_id": "this cell"}
         self.cleared = 0
 
     def publish(
-        self, *, data: dict[str, Any], metadata: object, transient: dict[str, str], update: bool
+        self,
+        *,
+        data: dict[str, Any],
+        metadata: dict[str, Any],
+        transient: dict[str, str],
+        update: bool,
     ) -> None:
         """Keep a bundle."""
-        assert metadata == {}
+        self.marks[transient["display_id"]] = metadata.get(MARK)
         self.shown[transient["display_id"]] = data
         self.order.append((transient["display_id"], update))
 
@@ -288,6 +294,23 @@ def test_card_and_chart_replace_their_own_places() -> None:
     assert [update for _, update in stage.publisher.order] == [False, False, True, True]
     assert len(stage.publisher.shown) == 2
     assert "clear_output" not in vars(stage.publisher)
+
+
+def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list[Widget]) -> None:
+    """Card and chart carry their ids, and what stands there if nothing comes, until they are still."""
+    stage = Stage()
+    stage.view.begin("<b>a</b>")
+    stage.tick(0.5)
+    stage.asides[0]()
+    marks = dict(stage.publisher.marks)
+    stage.view.finish(stage.session.spans[0])
+
+    assert [mark["display_id"] for mark in marks.values()] == list(marks)
+    card, chart = (mark["lost"] for mark in marks.values())
+    assert "&lt;b&gt;a" in card["text/html"]
+    assert chart == {}
+    assert widgets[0].closed
+    assert list(stage.publisher.marks.values()) == [None, None]
 
 
 def test_after_the_user_cleared_the_outputs_card_and_chart_are_shown_anew() -> None:

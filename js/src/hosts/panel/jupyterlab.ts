@@ -13,8 +13,18 @@ export interface KernelMessage {
   buffers?: BufferLike[];
 }
 
+/** JupyterLab 4.4 and newer know of subshells. */
+export interface Kernel {
+  readonly id: string;
+  readonly supportsSubshells?: boolean;
+  readonly commsOverSubshells?: string;
+  createComm(target: string): { readonly isDisposed: boolean };
+  requestCommInfo(of: { target_name: string }): Promise<{ content: { comms?: Record<string, unknown> } }>;
+}
+
 export interface SessionContext {
-  readonly session: { kernel: { id: string } | null } | null;
+  readonly ready: Promise<unknown>;
+  readonly session: { kernel: Kernel | null } | null;
   /** Follows the session from kernel to kernel. */
   readonly iopubMessage: Signal<SessionContext, KernelMessage>;
   readonly kernelChanged: Signal<SessionContext, unknown>;
@@ -36,8 +46,18 @@ export interface SplitPanel extends Widget {
   setRelativeSizes(sizes: number[]): void;
 }
 
+/** A cell's outputs. */
+export interface OutputList {
+  readonly length: number;
+  get(place: number): { readonly data: Record<string, unknown>; readonly metadata: Record<string, unknown> };
+  set(place: number, output: object): void;
+}
+
 export interface NotebookPanel extends Widget {
   readonly title: Widget["title"] & { label: string };
+  readonly context: { readonly ready: Promise<unknown> };
+  /** Null before the notebook is read; only code cells have outputs. */
+  readonly model: { readonly cells: Iterable<{ readonly outputs?: OutputList }> } | null;
   readonly sessionContext: SessionContext;
 }
 

@@ -2,8 +2,10 @@
 
 import { defaultSettings, type Settings } from "../../core/settings.ts";
 import type { KernelMessage, NotebookPanel, NotebookTracker } from "./jupyterlab.ts";
+import { Outputs } from "./outputs.ts";
 import { loadMemory, type Memory, saveMemory } from "./remembered.ts";
 import { Runs } from "./runs.ts";
+import { Subshell } from "./subshell.ts";
 
 const ENDED = new Set(["restarting", "autorestarting", "terminating", "dead"]);
 
@@ -48,9 +50,17 @@ export class Notebooks {
     if (this.entries.has(notebook)) return;
     const { sessionContext } = notebook;
     const entry = { notebook, kernel: "", runs: new Runs(this.tell), settings: defaultSettings() };
-    const receive = (_: unknown, message: KernelMessage) => entry.runs.receive(message);
+    const outputs = new Outputs(notebook);
+    const subshell = new Subshell(sessionContext);
+    const receive = (_: unknown, message: KernelMessage) => {
+      entry.runs.receive(message);
+      outputs.receive(message);
+      subshell.receive(message);
+    };
     const followStatus = (_: unknown, status: string) => {
-      if (ENDED.has(status)) entry.runs.disconnect();
+      if (!ENDED.has(status)) return;
+      entry.runs.disconnect();
+      outputs.kernelEnded();
     };
     const followKernel = () => this.followKernel(entry);
     sessionContext.iopubMessage.connect(receive);

@@ -1,0 +1,114 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { KernelMessage } from "../src/hosts/panel/jupyterlab.ts";
+import { Notebooks } from "../src/hosts/panel/notebooks.ts";
+import { FakeTracker } from "./signals.ts";
+
+const VIEW = "application/vnd.jupyter.widget-view+json";
+const CARD = { "text/html": "<b>the card</b>" };
+const LOST = { "text/html": "not seen to its end" };
+
+const marked = (id: string, data: Record<string, unknown>, lost: object = {}) => ({
+  data,
+  metadata: { "hfmem-widget": { display_id: id, lost } },
+});
+const card = () => marked("card", { "text/html": "watching …" }, LOST);
+const chart = (model_id = "m1") => marked("chart", { [VIEW]: { model_id } });
+
+const update = (id: string, data: object): KernelMessage => ({
+  header: { msg_type: "update_display_data" },
+  content: { data, metadata: {}, transient: { display_id: id } },
+});
+
+/** A page with a notebook that holds these outputs when it is read. */
+async function open(...outputs: ReturnType<typeof marked>[]) {
+  return openWith(Promise.resolve([]), ...outputs);
+}
+
+/** One whose kernel tells its widgets later. */
+async function openWith(widgets: Promise<string[]>, ...outputs: ReturnType<typeof marked>[]) {
+  const tracker = new FakeTracker();
+  new Notebooks(tracker, sessionStorage);
+  const notebook = tracker.open("a");
+  notebook.sessionContext.widgets = widgets;
+  const list = notebook.model.cells[1]!.outputs!;
+  list.all = outputs;
+  await vi.advanceTimersByTimeAsync(0);
+  const hear = (message: KernelMessage) =>
+    notebook.sessionContext.iopubMessage.emit(notebook.sessionContext, message);
+  return { list, hear, session: notebook.sessionContext, shown: () => list.all.map(({ data }) => data) };
+}
+
+beforeEach(() => {
+  vi.useFakeTimers();
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+describe("the outputs of a watch that an earlier page began", () => {
+  test("are replaced by what the kernel has for them, like on that page", async () => {
+    const { hear, shown, list } = await open(card(), chart());
+    hear(update("card", CARD));
+    hear(update("chart", { plot: 1 }));
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(shown()).toEqual([CARD, { plot: 1 }]);
+    expect(list.all.map(({ metadata }) => metadata)).toEqual([{}, {}]);
+  });
+
+  test("say that nobody saw the end where nothing came in their place", async () => {
+    const { shown } = await open(card(), chart());
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(shown()).toEqual([LOST, {}]);
+  });
+
+  test("are left to a kernel that is busy, and to a chart that it still feeds", async () => {
+    let answer: (widgets: string[]) => void = () => {};
+    const answered = new Promise<string[]>((resolve) => {
+      answer = resolve;
+    });
+    const { shown } = await openWith(answered, chart("alive"), chart("closed"));
+    const before = shown();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(shown()).toEqual(before);
+    answer(["alive"]);
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(shown()).toEqual([before[0], {}]);
+  });
+
+  test("are no others, whatever stands in a notebook's metadata", async () => {
+    const odd = [
+      null,
+      7,
+      "x",
+      {},
+      { display_id: 1, lost: {} },
+      { display_id: "a" },
+      { display_id: "a", lost: 1 },
+    ];
+    const outputs = odd.map((mark) => ({ data: { mark }, metadata: { "hfmem-widget": mark } }));
+    const { hear, shown } = await open(...(outputs as unknown as ReturnType<typeof marked>[]));
+    hear(update("a", CARD));
+    hear({ header: { msg_type: "update_display_data" }, content: {} });
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(shown()).toEqual(odd.map((mark) => ({ mark })));
+  });
+});
+
+describe("the outputs of a watch that this page began", () => {
+  test("are JupyterLab's to replace", async () => {
+    const { list, hear, shown } = await open();
+    list.all = [card()];
+    hear(update("card", CARD));
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(shown()).toEqual([{ "text/html": "watching …" }]);
+  });
+
+  test("are not watching any more when the kernel restarts; the chart stays", async () => {
+    const { list, session, shown } = await open();
+    list.all = [card(), chart()];
+    session.statusChanged.emit(session, "restarting");
+    expect(shown()).toEqual([LOST, { [VIEW]: { model_id: "m1" } }]);
+  });
+});

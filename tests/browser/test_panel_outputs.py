@@ -1,0 +1,97 @@
+"""What a page that is reloaded while a cell is busy makes of the cell's outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.browser.lab import Lab
+from tests.browser.test_panel import LOAD, busy, errors_but_lost_widgets, wait_for_panel
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+LOST = "did not see the watch end"
+
+
+def begin(lab: Lab, mark: Path, steps: int) -> None:
+    """Run a watched cell, save the notebook while its chart is live, and reload the page."""
+    lab.open(LOAD, busy("--label long", steps, mark))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    lab.cell(1).locator("[data-hfmem-draws]").wait_for()
+    lab.save()
+    lab.reload(wait=False)
+    panel.wait_for_draws()
+
+
+def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """The still forms come into the places that the earlier page left, and are saved."""
+    mark = tmp_path / "ended"
+    begin(lab, mark, 260)
+    assert not mark.exists()
+    lab.wait_for_text(1, "left behind")
+    lab.cell(1).locator(".js-plotly-plot").wait_for()
+    lab.screenshot("reloaded-ended")
+
+    card, chart = (one.data for one in lab.save().cells[1].outputs)
+    assert "left behind" in card["text/html"]
+    assert "text/html" in chart
+    assert WIDGET not in chart
+    assert "model not found" not in lab.cell(1).inner_text()
+    assert errors_but_lost_widgets(lab) == []
+
+
+def test_a_cell_whose_end_no_page_saw_says_so(lab: Lab, tmp_path: Path) -> None:
+    """Opened again after the run, the notebook has a sentence, and no widget that is not found."""
+    mark = tmp_path / "ended"
+    begin(lab, mark, 120)
+    path = lab.path
+    lab.page.goto("about:blank")
+    for _ in range(200):
+        if mark.exists():
+            break
+        lab.page.wait_for_timeout(100)
+    lab.page.wait_for_timeout(1000)
+    lab.open_path(path)
+    lab.wait_for_text(1, LOST)
+    lab.screenshot("reloaded-lost")
+
+    assert [one.data for one in lab.save().cells[1].outputs][1:] == [{}]
+    assert "model not found" not in lab.cell(1).inner_text()
+    # Before anybody can know, JupyterLab has looked for the widget.
+    errors = errors_but_lost_widgets(lab)
+    assert [error for error in errors if "widget model not found" not in error] == []
+
+
+def test_a_card_does_not_watch_on_when_the_kernel_restarts(lab: Lab) -> None:
+    """The chart stays as it was drawn."""
+    lab.open(LOAD, busy("--label cut", 400))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_panel(lab)
+    lab.cell(1).locator("[data-hfmem-draws]").wait_for()
+    lab.restart_kernel()
+    lab.wait_for_text(1, LOST)
+    lab.screenshot("restarted")
+
+    assert lab.cell(1).locator("[data-hfmem-draws]").is_visible()
+    assert errors_but_lost_widgets(lab) == []
+
+
+def test_the_kernel_is_busy_as_long_as_the_watched_cell_runs(lab: Lab) -> None:
+    """JupyterLab's indicator says so too, when all cells are run at once, and with a second watch."""
+    lab.open(LOAD, busy("--label one", 60), busy("--label two", 60))
+    lab.page.evaluate(
+        """() => { window.seen = []; kernel().statusChanged.connect((_, status) => seen.push(status)) }"""
+    )
+    lab.run_all(wait=False)
+    for label in ("one", "two"):
+        lab.page.wait_for_function(
+            "label => document.querySelector('#hfmem-panel .hfmem-path')?.title === label",
+            arg=label,
+        )
+        lab.page.wait_for_timeout(1500)
+        assert lab.page.evaluate("() => kernel().status") == "busy"
+    lab.wait_until_idle()
+    assert lab.errors == []

@@ -1,0 +1,93 @@
+"""The panel and the notebook share a window: the notebook comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.lab import Lab
+from tests.browser.panel import Panel
+from tests.browser.test_panel import LOAD, busy
+
+NOTEBOOK = 700
+
+
+@pytest.fixture
+def window(lab: Lab) -> Iterator[Lab]:
+    """Return a page whose browser forgets, after the test, that it was told of the panel."""
+    yield lab
+    lab.page.evaluate("() => localStorage.clear()")
+
+
+def width_of_notebook(lab: Lab) -> int:
+    """Return how wide the notebook is, in pixels."""
+    width: int = lab.page.evaluate("() => notebook().node.offsetWidth")
+    return width
+
+
+@pytest.mark.parametrize(
+    ("width", "folded", "opens"),
+    [
+        (900, False, False),
+        (900, True, False),
+        (1280, False, False),
+        (1280, True, True),
+        (1920, False, True),
+    ],
+    ids=["900", "900 folded", "1280", "1280 folded", "1920"],
+)
+def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
+    window: Lab, width: int, folded: bool, opens: bool
+) -> None:
+    """With the left side bar open or folded; elsewhere the status bar has the figures, and opens it."""
+    lab = window
+    lab.page.set_viewport_size({"width": width, "height": 800})
+    lab.open(LOAD, busy("--label fine-tune", 60))
+    if folded:
+        lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
+    lab.run_cell(0)
+    before = width_of_notebook(lab)
+    lab.run_cell(1)
+    panel = Panel(lab)
+    panel.status.wait_for()
+    lab.screenshot(f"panel-room-{width}{'-folded' if folded else ''}")
+
+    assert panel.shown == opens
+    if opens:
+        assert width_of_notebook(lab) >= NOTEBOOK
+        assert 320 <= panel.width <= 400
+    else:
+        assert width_of_notebook(lab) == before
+        panel.status.click()
+        panel.wait_for_cell("fine-tune")
+        assert panel.width == pytest.approx(320, abs=2)
+        lab.screenshot(f"panel-room-{width}{'-folded' if folded else ''}-clicked")
+    assert lab.errors == []
+
+
+def test_it_says_once_how_to_have_it_stay_closed(window: Lab) -> None:
+    """One click turns the setting off: on a page that is opened later it stays closed."""
+    lab = window
+    lab.page.set_viewport_size({"width": 1600, "height": 900})
+    lab.open(LOAD, busy("--label first", 30))
+    lab.run_cell(0)
+    lab.run_cell(1)
+    panel = Panel(lab)
+    note = panel.element.get_by_role("note")
+    note.wait_for()
+    lab.screenshot("panel-note")
+    note.get_by_role("button", name="Turn off").click()
+    panel.element.get_by_text("opens by a click").wait_for()
+    lab.page.wait_for_function(
+        "() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())"
+        ".then(({raw}) => raw.includes('openWithWatch'))"
+    )
+    other = lab.another_page()
+    other.restart_kernel()
+    other.run_cell(0)
+    other.run_cell(1)
+
+    assert not Panel(other).shown
+    other.page.close()
+    assert lab.errors == []
