@@ -159,7 +159,7 @@ describe("the panel", () => {
     await settle();
     const rows = () => [...panel.element.querySelectorAll("tbody > tr")].map((row) => row.className);
     expect(rows()).toEqual(["", "", "hfmem-cell-found"]);
-    const found = panel.element.querySelector<HTMLElement>(".hfmem-cell-found > td")!;
+    const found = panel.element.querySelector<HTMLElement>(".hfmem-cell-found .hfmem-notice")!;
     expect(found.textContent).toBe("▲warning: over 20 GiB");
     expect(found.title).toBe("over 20 GiB\ngrows <b>a little</b>");
     expect(panel.element.querySelectorAll("b")).toHaveLength(0);

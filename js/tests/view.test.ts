@@ -1,5 +1,6 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { defaultSettings, type Settings } from "../src/core/settings.ts";
 import { Store } from "../src/core/store.ts";
 import { View } from "../src/core/view.ts";
 import { level, message, PARTS_SCHEMA, partRow, SCHEMA, STATUS, span, stepRow, tableOf } from "./frames.ts";
@@ -10,10 +11,11 @@ vi.mock("../src/core/plotly.ts", () => plotly);
 
 const HOSTILE = "<img src=x onerror=alert(1)>";
 
-function open(store: Store): { view: View; life: AbortController; element: HTMLElement } {
+function open(store: Store, chosen: Partial<Settings> = {}) {
   const life = new AbortController();
-  const view = new View(document.body, store, { signal: life.signal, clock: () => Date.now() });
-  return { view, life, element: view.element };
+  const settings = { ...defaultSettings(), ...chosen };
+  const view = new View(document.body, store, { signal: life.signal, clock: () => Date.now(), settings });
+  return { view, life, settings, element: view.element };
 }
 
 function snapshot(more: object = {}, rows = [level(0, 100), level(1, 200)]) {
@@ -80,7 +82,7 @@ describe("View", () => {
     const { element } = open(store);
     store.apply(snapshot());
     paint();
-    button(element, "pause the drawing").click();
+    button(element, "pause").click();
     paint();
     plotly.draw.mockClear();
     store.apply(message("rows", 1, [level(5, 1)]));
@@ -88,7 +90,7 @@ describe("View", () => {
     paint();
     expect(plotly.draw).not.toHaveBeenCalled();
     expect(store.timeline.length).toBe(3);
-    button(element, "go on drawing").click();
+    button(element, "resume").click();
     paint();
     expect(plotly.draw).toHaveBeenCalledTimes(1);
   });
@@ -112,12 +114,56 @@ describe("View", () => {
     const store = new Store(Date.now);
     const { element } = open(store);
     store.apply(snapshot());
-    const percent = element.querySelector<HTMLButtonElement>(".hfmem-unit")!;
-    percent.click();
+    const units = element.querySelector<HTMLElement>(".hfmem-units")!;
+    button(element, "show percent").click();
     expect(element.querySelector(".hfmem-current")!.textContent).toBe("20.0 %");
     element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
-    expect(percent.disabled).toBe(true);
+    expect(units.hidden).toBe(true);
     expect(element.querySelector(".hfmem-current")!.textContent).toBe("0.00 MiB");
+  });
+
+  test.each([
+    [9, true],
+    [10, false],
+  ])("percent is offered from one percent on, of 1000: with %d it is hidden: %j", (allocated, hidden) => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot({}, [level(0, allocated)]));
+    expect(element.querySelector<HTMLElement>(".hfmem-units")!.hidden).toBe(hidden);
+  });
+
+  test("a button shows which unit is shown", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    const pressed = () =>
+      [...element.querySelectorAll(".hfmem-unit")].map((node) => node.getAttribute("aria-pressed"));
+    expect(pressed()).toEqual(["true", "false"]);
+    button(element, "show percent").click();
+    expect(pressed()).toEqual(["false", "true"]);
+  });
+
+  test.each([
+    [30, []],
+    [31, ["all", "30 s"]],
+    [301, ["all", "30 s", "60 s", "5 min"]],
+  ])("after %d s there are the windows %j", (elapsed, windows) => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot({ status: { ...STATUS, elapsed } }));
+    const shown = element.querySelectorAll<HTMLElement>(".hfmem-group > :not([hidden])");
+    expect([...shown].map((node) => node.textContent)).toEqual(windows);
+  });
+
+  test("a zoomed chart says so, and a click shows what was shown before", () => {
+    const store = new Store(Date.now);
+    const { element, settings } = open(store, { window: 30, zoom: [0.2, 0.4] });
+    store.apply(snapshot({ status: { ...STATUS, elapsed: 40 } }));
+    const reset = element.querySelector<HTMLButtonElement>(".hfmem-unzoom")!;
+    expect(reset.hidden).toBe(false);
+    reset.click();
+    expect(settings).toMatchObject({ window: 30, zoom: null });
+    expect(reset.hidden).toBe(true);
   });
 
   test("a switched-off series is not drawn and stays in the legend", () => {
@@ -305,7 +351,7 @@ describe("View", () => {
       paint();
       expect(figureOf()).toContain('"markers"');
       expect(legend()).toEqual(["peak of a step", "after it"]);
-      expect(button(element, "show the last 30 seconds").disabled).toBe(true);
+      expect(button(element, "show the last 30 seconds").hidden).toBe(true);
       button(element, "draw memory over time").click();
       paint();
       expect(figureOf()).toContain('"lanes"');
@@ -324,7 +370,7 @@ describe("View", () => {
 
   test("silence is told while a run goes on, and not after it", () => {
     for (const [state, text] of [
-      ["running", /^no news for 30 s \(last \d\d:\d\d:\d\d\)$/],
+      ["running", /^no news for 30 s \(last update \d\d:\d\d:\d\d\)$/],
       ["stopped", /^stopped · /],
     ] as const) {
       const store = new Store(Date.now);

@@ -27,14 +27,14 @@ export function conditionOf(store: Store, now: number): Condition {
   if (status.state === "stopped") return { kind: "stopped", text: `stopped · ${elapsed}` };
   const silence = now - store.heardAt;
   const last = formatClock(store.heardAt);
-  if (store.disconnected) return { kind: "silent", text: `the kernel is gone (last ${last})` };
+  if (store.disconnected) return { kind: "silent", text: `kernel stopped (last update ${last})` };
   const patience = Math.max(
     SILENT_INTERVALS * 1000 * status.interval,
     LEAST_SILENCE,
     SILENT_PACES * store.pace,
   );
   if (silence > patience) {
-    return { kind: "silent", text: `no news for ${Math.round(silence / 1000)} s (last ${last})` };
+    return { kind: "silent", text: `no news for ${Math.round(silence / 1000)} s (last update ${last})` };
   }
   return { kind: "running", text: `running · ${elapsed}` };
 }

@@ -10,9 +10,21 @@ const WINDOWS: { seconds: number | null; text: string; title: string }[] = [
   { seconds: 300, text: "5 min", title: "show the last 5 minutes" },
 ];
 
+/** What there is to choose from; what would make no difference is not offered. */
+export interface Offer {
+  /** Seconds that the run has taken so far. */
+  elapsed: number;
+  /** Windows are stretches of time: where something else is drawn there are none. */
+  isOverTime: boolean;
+  hasPercent: boolean;
+}
+
 export class Controls {
   readonly element = make("div", "controls", { role: "toolbar", "aria-label": "chart" });
   private readonly windows: HTMLButtonElement[];
+  private readonly unzoom: HTMLButtonElement;
+  private readonly units: HTMLElement;
+  private readonly bytes: HTMLButtonElement;
   private readonly percent: HTMLButtonElement;
   private readonly pause: HTMLButtonElement;
 
@@ -20,42 +32,60 @@ export class Controls {
     private readonly settings: Settings,
     private readonly onChange: () => void,
   ) {
-    this.windows = WINDOWS.map(({ text, title }, index) => {
-      const node = button("choice", title, () => this.pickWindow(index));
-      setText(node, text);
-      return node;
-    });
-    this.percent = button("choice unit", "show percent of capacity", () =>
-      this.change({ percent: !settings.percent }),
+    this.windows = WINDOWS.map(({ text, title }, index) =>
+      choice("choice", text, title, () => this.pickWindow(index)),
     );
-    this.pause = button("choice pause", "pause the drawing", () => this.change({ paused: !settings.paused }));
+    const unzoom = "show again what was shown before zooming in; a double-click on the chart does the same";
+    this.unzoom = choice("choice unzoom", "reset zoom", unzoom, () => this.resetZoom());
+    const unit = (text: string, title: string, percent: boolean) =>
+      choice("choice unit", text, title, () => this.change({ percent }));
+    this.bytes = unit("GiB", "show GiB and MiB", false);
+    this.percent = unit("%", "show percent of capacity", true);
+    this.units = make("span", "units", {}, [this.bytes, this.percent]);
+    this.pause = button("choice pause", "pause", () => this.change({ paused: !settings.paused }));
     this.pause.append(make("span", "pause-icon"));
-    this.element.append(make("span", "group", {}, this.windows), this.percent, this.pause);
+    const windows = make("span", "group", {}, [this.unzoom, ...this.windows]);
+    this.element.append(windows, this.units, this.pause);
   }
 
-  /** Windows are stretches of time: where something else is drawn there are none. */
-  update(hasTotal: boolean, isOverTime: boolean): void {
-    const { settings } = this;
+  update({ elapsed, isOverTime, hasPercent }: Offer): void {
+    const { settings, windows } = this;
+    const isZoomed = isOverTime && settings.zoom !== null;
+    const isOffered = WINDOWS.map(
+      ({ seconds }) => seconds === null || elapsed > seconds || settings.window === seconds,
+    );
+    const isChoice = isOverTime && isOffered.filter(Boolean).length > 1;
     WINDOWS.forEach(({ seconds }, index) => {
-      this.windows[index]!.disabled = !isOverTime;
-      const isOn = isOverTime && settings.zoom === null && settings.window === seconds;
-      setAttribute(this.windows[index]!, "aria-pressed", String(isOn));
-      // Narrow pages show one of them: the one that was chosen, also while zoomed in.
-      this.windows[index]!.classList.toggle("hfmem-chosen", settings.window === seconds);
+      windows[index]!.hidden = !isChoice || !isOffered[index];
+      const isOn = !isZoomed && settings.window === seconds;
+      setAttribute(windows[index]!, "aria-pressed", String(isOn));
+      // Narrow pages show one of them.
+      windows[index]!.classList.toggle("hfmem-chosen", isOn);
     });
-    this.percent.disabled = !hasTotal;
-    setText(this.percent, settings.percent ? "%" : "GiB");
-    name(this.percent, settings.percent ? "show GiB and MiB" : "show percent of capacity");
+    this.unzoom.hidden = !isZoomed;
+    this.unzoom.classList.toggle("hfmem-chosen", isZoomed);
+    this.units.hidden = !hasPercent;
+    setAttribute(this.bytes, "aria-pressed", String(!settings.percent));
+    setAttribute(this.percent, "aria-pressed", String(settings.percent));
     setAttribute(this.pause, "aria-pressed", String(settings.paused));
-    name(this.pause, settings.paused ? "go on drawing" : "pause the drawing; data still arrive");
+    name(this.pause, settings.paused ? "resume" : "pause (data keep arriving)");
   }
 
   /** Picking what is already picked moves on to the next: with one button showing, it reaches all. */
   private pickWindow(index: number): void {
     const isPicked = this.settings.zoom === null && WINDOWS[index]!.seconds === this.settings.window;
-    const next = WINDOWS[isPicked && this.showsOne() ? (index + 1) % WINDOWS.length : index]!;
+    const offered = WINDOWS.filter((_, place) => !this.windows[place]!.hidden);
+    const after = offered[(offered.indexOf(WINDOWS[index]!) + 1) % offered.length]!;
+    const next = isPicked && this.showsOne() ? after : WINDOWS[index]!;
     this.change({ window: next.seconds, zoom: null });
     this.windows[WINDOWS.indexOf(next)]!.focus({ preventScroll: true });
+  }
+
+  /** The button goes, and the focus with it to what is shown now. */
+  private resetZoom(): void {
+    this.change({ zoom: null });
+    const isOn = (node: HTMLElement) => !node.hidden && node.getAttribute("aria-pressed") === "true";
+    (this.windows.find(isOn) ?? this.pause).focus({ preventScroll: true });
   }
 
   private showsOne(): boolean {
@@ -66,6 +96,12 @@ export class Controls {
     Object.assign(this.settings, change);
     this.onChange();
   }
+}
+
+function choice(names: string, text: string, title: string, onClick: () => void): HTMLButtonElement {
+  const node = button(names, title, onClick);
+  setText(node, text);
+  return node;
 }
 
 function name(node: Element, text: string): void {

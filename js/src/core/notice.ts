@@ -33,14 +33,14 @@ function newest(store: Store): Span | undefined {
   return [...store.spans.values()].findLast(({ kind, parent }) => parent === null && OUTERMOST.has(kind));
 }
 
-/** A mark and a sentence that stays on one line; whoever wants the rest points at it. */
+/** A mark and a sentence on two lines at most; whoever wants the rest points at it. */
 export class Notice {
   readonly element: HTMLElement;
   private readonly mark = make("span", "notice-mark", { "aria-hidden": "true" });
   private readonly word = make("span", "hidden");
   private readonly sentence = make("span", "");
 
-  constructor(tag: "span" | "td", attributes: Record<string, string> = {}) {
+  constructor(tag: "span" | "div", attributes: Record<string, string> = {}) {
     this.element = make(tag, "notice", attributes, [this.mark, this.word, this.sentence]);
     this.update([]);
   }

@@ -38,6 +38,11 @@ export function shareUsed(store: Store, device: Device): number {
   return (known.find((value) => !Number.isNaN(value)) ?? Number.NaN) / (device.total ?? Number.NaN);
 }
 
+/** The most that was allocated, of the device's capacity; NaN if that is not known. */
+export function peakShare({ allocated, peak, total }: Readings): number {
+  return Math.max(allocated || 0, peak?.bytes ?? 0) / total;
+}
+
 export function labelOf(store: Store, device: string, metric: string): string {
   return (
     store.schema?.series.find((s) => s.device === device && s.metric === metric)?.label ??

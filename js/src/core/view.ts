@@ -10,7 +10,7 @@ import { Legend, type Shown } from "./legend.ts";
 import { Lens } from "./lens.ts";
 import { knowsParts } from "./parts.ts";
 import { Progress } from "./progress.ts";
-import { readDevice, shareUsed } from "./readings.ts";
+import { peakShare, readDevice, shareUsed } from "./readings.ts";
 import { namesIn } from "./scene.ts";
 import { defaultSettings, type Range, type Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
@@ -23,6 +23,8 @@ import { watchTheme } from "./theme.ts";
 const BEAT = 500;
 const BEATS_TO_SUMMARY = 20;
 const SLOW_NEWS = 750;
+/** Of the capacity: a run that never holds more is not told in percent of it. */
+const LEAST_SHARE = 0.01;
 
 export interface ViewOptions {
   signal: AbortSignal;
@@ -34,7 +36,7 @@ export interface ViewOptions {
 }
 
 export class View {
-  readonly element = make("section", "root", { "aria-label": "memory" });
+  readonly element = make("div", "root", { role: "group", "aria-label": "memory" });
   private readonly settings: Settings;
   private readonly chart: Chart;
   private readonly tabs = new Tabs((key) => this.pickDevice(key));
@@ -155,9 +157,14 @@ export class View {
     setText(this.title, [store.schema?.label, device.name].filter(Boolean).join(" · "));
     setAttribute(this.title, "title", this.title.textContent ?? "");
     this.tabs.update(devices, device.key, (each) => shareUsed(store, each));
-    this.headline.update(store, readDevice(store, device), settings.percent);
+    const readings = readDevice(store, device);
+    this.headline.update(store, readings, settings.percent);
     const isCloud = settings.lens === "tokens" && hasCloud(store, device.key);
-    this.controls.update(device.total !== null, !isCloud);
+    this.controls.update({
+      elapsed: store.status?.elapsed ?? 0,
+      isOverTime: !isCloud,
+      hasPercent: settings.percent ? device.total !== null : peakShare(readings) >= LEAST_SHARE,
+    });
     this.legend.update(store, this.shown(device.key), isCloud);
     this.progress.update(store);
     this.lens.update(hasCloud(store, device.key));

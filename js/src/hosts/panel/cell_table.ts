@@ -16,7 +16,7 @@ class Row {
   readonly element: HTMLTableRowElement;
   /** A row of its own beneath, while there is something to say in it. */
   private readonly found: HTMLTableRowElement;
-  private readonly notice = new Notice("td", { colspan: `${HEADINGS.length}` });
+  private readonly notice = new Notice("div");
   private readonly label = make("span", "cell-label");
   private readonly outcome = make("span", "cell-outcome");
   private readonly took = make("td", "");
@@ -28,7 +28,9 @@ class Row {
   constructor() {
     const name = make("td", "cell-name", {}, [make("div", "cell-words", {}, [this.label, this.outcome])]);
     this.element = make("tr", "", {}, [name, this.took, this.change, this.peak]);
-    this.found = make("tr", "cell-found", {}, [this.notice.element]);
+    this.found = make("tr", "cell-found", {}, [
+      make("td", "", { colspan: `${HEADINGS.length}` }, [this.notice.element]),
+    ]);
   }
 
   update(cell: CellFacts, device: string, isWorst: boolean): void {
