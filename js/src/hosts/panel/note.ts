@@ -18,13 +18,13 @@ export class Note {
     const off = button("panel-off", "Turn off that it opens by itself", () => {
       turnOff?.();
       off.remove();
-      setText(text, `It opens by a click now; ${WHERE} has it open by itself again. `);
+      setText(text, `The panel now opens by a click. ${WHERE} turns this on again. `);
     });
     setText(off, "Turn off");
     const text = make("span", "", {}, [
-      "This panel opens by itself with the first watch of a notebook, unless ",
+      "This panel opens with the first watch of a notebook. ",
       make("code", "", {}, ["--no-panel"]),
-      ` or ${WHERE} says no. `,
+      `, or ${WHERE}, keeps it closed. `,
     ]);
     const dismiss = button("panel-dismiss", "OK, say this no more", () => this.element.remove());
     setText(dismiss, "OK");
