@@ -15,7 +15,7 @@ Bundle = Mapping[str, Any]
 
 MARK = "hfmem-widget"
 """The metadata of an output that is to be replaced: its display id, which a page that is reloaded forgets,
-and what stands there if nothing replaces it. JupyterLab's panel reads it (`js/src/hosts/panel/outputs.ts`)."""
+and what stands there if nothing replaces it. JupyterLab's panel reads both (`panel/outputs.ts`)."""
 
 STAND_INS = str.maketrans(
     {
