@@ -16,6 +16,7 @@ from common import measure  # noqa: F401  (puts the checkout on the path)
 from hfmem_widget.analysis.leaking.trends import trend_in
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.units import MIB, format_bytes
+from tests.unit.analysis.leak_cases import CASES
 from tests.unit.analysis.leak_noise import GROWING, STILL, readings
 from tests.unit.analysis.leak_played import Played, played
 
@@ -81,7 +82,7 @@ def report_cost() -> None:
 
 
 if __name__ == "__main__":
-    report(played())
+    report(tuple(played(case) for case in CASES))
     print(f"\nrandom rows of readings, noise of up to {format_bytes(30 * MIB)}")
     report_random()
     print("\nwhat it takes to ask")

@@ -26,8 +26,8 @@ from tests.kernel.messages import Message, Result
 __all__ = ["Kernel", "Message", "Result", "Running"]
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT = 60.0
-CELL_TIMEOUT = 60.0
+START_TIMEOUT = 240.0
+CELL_TIMEOUT = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class Kernel:
         *,
         timeout: float = CELL_TIMEOUT,
         interrupt_after: float | None = None,
+        once_printed: str = "",
         silent: bool = False,
     ) -> Result:
         """Run a cell and wait until it is idle.
@@ -115,6 +116,8 @@ class Kernel:
             Seconds until a TimeoutError with what was published so far.
         interrupt_after : float, optional
             Interrupt the kernel this many seconds after it took the cell up.
+        once_printed : str
+            Count them from where the cell has printed this.
         silent : bool
             Run it as front ends run code of their own.
         """
@@ -129,6 +132,12 @@ class Kernel:
                 running.first,
                 deadline,
             )
+            if once_printed:
+                self._until(
+                    lambda one: once_printed in str(one.content.get("text")),
+                    running.first,
+                    deadline,
+                )
             self.read(interrupt_after)
             self.interrupt()
         return self.collect(running, timeout=deadline - time.monotonic())

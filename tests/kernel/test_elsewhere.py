@@ -34,7 +34,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def execute(*cells: str) -> nbformat.NotebookNode:
     """Run some cells as nbclient and papermill do, and return the notebook with its outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=None, kernel_name="python3")
     client.create_kernel_manager().kernel_spec_manager = _ThisPython()
     executed: nbformat.NotebookNode = client.execute()
     return executed

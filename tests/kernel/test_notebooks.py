@@ -15,7 +15,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 def run(path: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    # pytest's own limit ends what hangs.
+    nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3").execute()
     return notebook
 
 

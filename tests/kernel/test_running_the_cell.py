@@ -323,7 +323,7 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(watched: Kernel) -> None:
     """Of two cells that overlap, the one that began first ends first, each with its card."""
     subshell = watched.open_subshell()
     watched.run("import threading, time\nbegan = threading.Event()")
-    first = watched.send("%%memwatch -l first -o session\nbegan.wait(20)")
+    first = watched.send("%%memwatch -l first -o session\nbegan.wait()")
     watched.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
     second = watched.send(
         "%%memwatch -l second\nbegan.set()\nwhile session.running: time.sleep(0.01)",
@@ -340,7 +340,9 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(watched: Kernel)
     watched.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(4000, 4000)")
     watched.run("with hfmem_widget.watch(quiet=True): pass")
     result = watched.run(
-        "with hfmem_widget.watch(quiet=True) as session:\n    b = a @ a", interrupt_after=0.2
+        "with hfmem_widget.watch(quiet=True) as session:\n    print('begun', flush=True)\n    b = a @ a",
+        interrupt_after=0.1,
+        once_printed="begun",
     )
     ended = watched.run("print(session.running, session.spans[0].outcome)").text()
 
@@ -350,10 +352,8 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(watched: Kernel)
 
 def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
     """The interrupt reaches the user once and the card names it."""
-    watched.run(
-        "%%memwatch -q\npass"
-    )  # what the first one imports may take longer than the interrupt
-    result = watched.run("%%memwatch -o s\nimport time\ntime.sleep(30)", interrupt_after=1.0)
+    cell = "%%memwatch -o s\nimport time\nprint('asleep', flush=True)\ntime.sleep(600)"
+    result = watched.run(cell, interrupt_after=0.0, once_printed="asleep")
 
     assert (result.status, len(result.errors)) == ("error", 1)
     assert watched.run("print(s.spans[0].outcome)").text() == "interrupted\n"

@@ -101,7 +101,6 @@ def test_an_interrupt_stays_the_cells_own(notebook: Kernel) -> None:
         result = notebook.run(
             "%%memwatch --stacks --no-chart\nx = torch.ones(8)\nwhile True: x = x + 1",
             interrupt_after=instants.uniform(0.02, 0.3),
-            timeout=20,
         )
         assert result.reply["ename"] == "KeyboardInterrupt"
         assert value(notebook, LEFT) == "0"

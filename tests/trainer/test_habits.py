@@ -217,7 +217,7 @@ class Meets(InOrder):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self.arrived.set()
-        assert self.may_go_on.wait(30)
+        assert self.may_go_on.wait(300)
         return super().training_step(*args, **kwargs)
 
 
@@ -230,7 +230,7 @@ def test_of_two_trainings_at_once_the_first_is_followed_and_a_note_says_so(tmp_p
         threads = [threading.Thread(target=one.train) for one in (first, second)]
         for trainer, thread in zip((first, second), threads, strict=True):
             thread.start()
-            assert trainer.arrived.wait(30)
+            assert trainer.arrived.wait(300)
         first.may_go_on.set()
         for thread in threads:
             thread.join()
@@ -251,7 +251,7 @@ def test_a_training_that_outlived_its_cell_is_in_nobodys_way(tmp_path: Path) -> 
     cell = monitor.open_span(session, "cell", "one")
     thread = threading.Thread(target=first.train)
     thread.start()
-    assert first.arrived.wait(30)
+    assert first.arrived.wait(300)
     monitor.close_span(session, cell.id)
     cell = monitor.open_span(session, "cell", "two")
     make_trainer(tmp_path / "b").train()

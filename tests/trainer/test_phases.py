@@ -49,6 +49,7 @@ def test_each_phase_begins_where_the_one_before_ends(trainer: Any) -> None:
         trainer.train()
 
     phases = [of_kind(session, kind) for kind in ("forward", "backward", "optimizer")]
+    assert [len(one) for one in phases] == [2, 2, 2]
     for forward, backward, optimizer in zip(*phases, strict=True):
         assert forward.after is backward.before
         assert backward.after is optimizer.before

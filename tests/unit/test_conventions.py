@@ -7,26 +7,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+SOURCES = {
+    file.relative_to(TESTS.parent): file.read_text("utf-8")
+    for file in sorted(TESTS.rglob("test_*.py"))
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def each_test(source: str) -> Iterator[Function]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, Function) and node.name.startswith("test_"):
+            yield node
 
 
 def without_docstring(file: Path, source: str) -> Iterator[str]:
     """Yield where a test does not say its fact."""
-    for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.name.startswith("test_")
-            and not (ast.get_docstring(node) or "").strip()
-        ):
-            yield f"{file}:{node.lineno} {node.name}"
+    for test in each_test(source):
+        if not (ast.get_docstring(test) or "").strip():
+            yield f"{file}:{test.lineno} {test.name}"
 
 
 def test_every_test_says_its_fact() -> None:
     """A test without a docstring is named by its file and line."""
-    silent = [
-        place
-        for file in sorted(TESTS.rglob("test_*.py"))
-        for place in without_docstring(file.relative_to(TESTS.parent), file.read_text("utf-8"))
-    ]
+    silent = [place for one in SOURCES.items() for place in without_docstring(*one)]
 
     assert not silent, "\n".join(["tests without a docstring:", *silent])
 
@@ -47,3 +50,74 @@ def helper(): ...
     found = list(without_docstring(Path("test_x.py"), source))
 
     assert sorted(found) == ["test_x.py:6 test_two", "test_x.py:8 test_three"]
+
+
+def is_something(looped: ast.expr) -> bool:
+    """Return whether a loop over this surely has a turn: over a literal, a range, or a constant."""
+    match looped:
+        case ast.Tuple(elts) | ast.List(elts) | ast.Set(elts):
+            return bool(elts)
+        case ast.Call(ast.Name("range")):
+            return True
+        case ast.Call(ast.Name("enumerate" | "sorted" | "zip"), [first, *_]):
+            return is_something(first)
+        case ast.Call(ast.Attribute(owner, "items" | "values")):
+            return is_something(owner)
+    return isinstance(looped, ast.Name) and looped.id.isupper()
+
+
+def checks(node: ast.AST, *, sure: bool = True) -> Iterator[bool]:
+    """Yield, for each check below a node, whether it is sure to be reached."""
+    match node:
+        case ast.Assert() | ast.With(items=[ast.withitem(ast.Call(ast.Attribute(attr="raises")))]):
+            yield sure
+        case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if name.startswith("assert"):
+            yield sure
+        case ast.For(iter=looped):
+            sure = sure and is_something(looped)
+    for child in ast.iter_child_nodes(node):
+        yield from checks(child, sure=sure)
+
+
+def checks_of_nothing(file: Path, source: str) -> Iterator[str]:
+    """Yield where all that a test checks is in a loop that may have no turn."""
+    for test in each_test(source):
+        found = list(checks(test))
+        drawn = any("given" in ast.unparse(one) for one in test.decorator_list)
+        if found and not any(found) and not drawn:
+            yield f"{file}:{test.lineno} {test.name}"
+
+
+def test_no_test_checks_nothing() -> None:
+    """A test whose checks are all in a loop over what might be empty says that it is not."""
+    assert [place for one in SOURCES.items() for place in checks_of_nothing(*one)] == []
+
+
+def test_a_test_that_may_check_nothing_is_found() -> None:
+    """Over what is looked up, within however many loops; not over constants, nor with a check beside."""
+    source = """
+def test_one():
+    for number in (1, 2):
+        for each in found(number): assert each
+
+def test_two():
+    assert found()
+    for each in found(): assert each
+
+def test_three():
+    for key, value in CASES.items(): assert value
+
+def test_four():
+    for each in found():
+        with pytest.raises(KeyError): each()
+"""
+    found = list(checks_of_nothing(Path("test_x.py"), source))
+
+    assert found == ["test_x.py:2 test_one", "test_x.py:13 test_four"]
+
+
+def test_no_test_sets_a_deadline() -> None:
+    """Hypothesis' is switched off in one place: none of its tests fails because the machine is busy."""
+    set_here = [file for file, source in SOURCES.items() if "deadline=" in source]
+
+    assert set_here == [Path("tests", "unit", "test_conventions.py")]

@@ -25,7 +25,9 @@ def device_of(session: Session) -> DeviceRecord:
 def test_a_record_stays_within_its_bounds(name: str) -> None:
     """However long the run, curve and steps are short, and nothing of the peak is lost in them."""
     session = scripted_run(name)
-    for device in record_of(session, whole(session)).devices:
+    devices = record_of(session, whole(session)).devices
+    assert devices
+    for device in devices:
         assert device.curve.shape[1] <= MOST_POINTS
         assert len(device.steps) <= MOST_STEP_ROWS
         if len(device.steps):

@@ -208,8 +208,8 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
     model, optimizer = stepped()
 
     def loop() -> bool:
-        signal.setitimer(signal.ITIMER_REAL, 0.003)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.003)
             for _ in range(10_000):
                 optimizer.step()
                 optimizer.zero_grad()

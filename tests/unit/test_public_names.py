@@ -35,14 +35,15 @@ assert_type(session.stacks, hfmem_widget.Stacks | None)
 
 
 def test_a_type_checker_knows_every_name_and_no_other(
-    tmp_path: Path, pytestconfig: pytest.Config
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """A slip is an error before it runs; what the functions return can be named in annotations."""
     pytest.importorskip("mypy", reason="the lint group is not installed")
     known = "".join(f"hfmem_widget.{name}\n" for name in hfmem_widget.__all__)
     path = tmp_path / "user.py"
     path.write_text(f"{NOTEBOOK}{known}hfmem_widget.wacth('a')\n", encoding="utf-8")
-    cache = pytestconfig.cache.mkdir("mypy")
+    kept = getattr(request.config, "cache", None)  # there is none under `-p no:cacheprovider`
+    cache = kept.mkdir("mypy") if kept else tmp_path / "mypy"
     run = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "--no-error-summary",
          "--cache-dir", cache, "--config-file", ROOT / "pyproject.toml", path],

@@ -38,6 +38,7 @@ def test_known_parts_never_exceed_what_is_allocated(name: str) -> None:
     """At no edge of a span, by more than the rounding of a sum."""
     session = scripted_run(name)
     key = keys_with_parts(session)[0]
+    assert session.spans
     for span in session.spans:
         for sample in filter(None, (span.before, span.after)):
             held = [session.value(sample, f"{key}/{metric}") for metric in HELD]
@@ -65,6 +66,7 @@ def test_gradients_come_in_the_backward_and_states_with_the_first_step() -> None
 def test_what_was_not_attributed_is_known_within_steps_alone() -> None:
     """The unattributed bytes have a reading in steps and their phases, and nowhere else."""
     session = scripted_run("steps")
+    assert {span.kind for span in session.spans} > {"step", "forward", "backward", "optimizer"}
     for span in session.spans:
         known = not math.isnan(session.value(span.before, "cuda:0/unattributed"))
         assert known == (span.kind in {"step", "forward", "backward", "optimizer"}), span.label

@@ -12,7 +12,7 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.analysis.leaking.trends import Trend, trends_of
-from tests.unit.analysis.leak_cases import CASES, Case, Loop
+from tests.unit.analysis.leak_cases import Case, Loop
 from tests.unit.analysis.leak_mirror import mirrored, on_the_host
 
 MB = 1_000_000
@@ -41,12 +41,12 @@ class Played:
 
 
 @functools.cache
-def played() -> tuple[Played, ...]:
-    """Play all cases, once."""
+def played(case: Case) -> Played:
+    """Play a case, once."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return tuple(_play(case) for case in CASES)
+        return _play(case)
     finally:
         torch.set_num_threads(threads)
 

@@ -366,6 +366,7 @@ def test_a_model_that_is_gone_was_there() -> None:
 def test_every_run_has_an_anatomy_on_every_device(name: str, at: str) -> None:
     """In all scripted runs the parts are positive and account for all that is allocated."""
     session = scripted_run(name)
+    assert session.devices
     for device in session.devices:
         told = anatomy(session, at, device.key)
         parts = sum(told.bytes(one) for one in OF_ALLOCATED if told.bytes(one) > 0)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.analysis.leak_cases import CASES, Case
-from tests.unit.analysis.leak_played import Played, played
-
-pytestmark = pytest.mark.timeout(300)
+from tests.unit.analysis.leak_played import played
 
 LEAKING = tuple(one for one in CASES if one.leaks)
 STILL = tuple(one for one in CASES if not one.leaks)
@@ -15,10 +13,6 @@ STILL = tuple(one for one in CASES if not one.leaks)
 
 def name_of(case: Case) -> str:
     return case.name
-
-
-def of(case: Case) -> Played:
-    return next(one for one in played() if one.case is case)
 
 
 def test_there_are_enough_of_both() -> None:
@@ -30,7 +24,7 @@ def test_there_are_enough_of_both() -> None:
 @pytest.mark.parametrize("case", LEAKING, ids=name_of)
 def test_a_loop_that_leaks_is_found(case: Case) -> None:
     """As a GPU's allocator counts it, and on the heap; it is told by what makes it grow."""
-    told = of(case)
+    told = played(case)
 
     assert told.on_gpu is not None
     assert told.on_host is not None
@@ -41,7 +35,7 @@ def test_a_loop_that_leaks_is_found(case: Case) -> None:
 @pytest.mark.parametrize("case", STILL, ids=name_of)
 def test_a_loop_that_does_not_leak_is_left_alone(case: Case) -> None:
     """On both."""
-    told = of(case)
+    told = played(case)
 
     assert told.on_gpu is None
     assert told.on_host is None
@@ -50,7 +44,7 @@ def test_a_loop_that_does_not_leak_is_left_alone(case: Case) -> None:
 @pytest.mark.parametrize("rule", ["mean", "any"])
 def test_more_than_a_megabyte_an_iteration_misses_leaks_and_cries_wolf(rule: str) -> None:
     """Whether it looks at the mean or at each iteration."""
-    says = {one.case.name: getattr(one, rule) for one in played()}
+    says = {case.name: getattr(played(case), rule) for case in CASES}
     missed = [one for one in LEAKING if not says[one.name]]
     false = [one for one in STILL if says[one.name]]
 

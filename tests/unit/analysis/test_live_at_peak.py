@@ -92,7 +92,7 @@ def histories(draw: st.DrawFn) -> Allocator:
     return allocator
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(histories())
 def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
     """Of what the ring retains: the peak, its live blocks, and the peak of what was active, to the byte."""
@@ -103,7 +103,7 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
     assert found.active == max(active for _, active in allocator.retained)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(histories())
 def test_a_block_has_the_stack_that_allocated_it(allocator: Allocator) -> None:
     """Not that of a later block at its address; what no retained event made is not seen."""

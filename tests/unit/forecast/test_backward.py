@@ -23,6 +23,7 @@ def test_gradients_are_the_engines_bit_for_bit(config: Any) -> None:
     torch.set_rng_state(state)
     run_backward([(model(**given).loss, None)])
 
+    assert wanted
     for name, parameter in model.named_parameters():
         expected = wanted[name]
         assert (parameter.grad is None) == (expected is None), name

@@ -99,8 +99,8 @@ def test_the_rule_is_what_the_optimizer_keeps(
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str, Any]) -> None:
     """Temporaries of foreach, as GPUs have it, and of one tensor after the other; by no wild guess."""
-    ways = [{}] if name == "Muon" else [{"foreach": True}, {"foreach": False}]
-    for way in ways:
+    for foreach in (True, False):
+        way = {} if name == "Muon" else {"foreach": foreach}
         made = suited(name, parameters())
         optimizer = getattr(torch.optim, name)(made, **options, **way)
         rule = of_class(name, optimizer.param_groups[0])

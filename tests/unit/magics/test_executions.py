@@ -136,15 +136,15 @@ def test_cells_of_two_threads_end_each_their_own_watch(shell: InteractiveShell) 
     """A begins first and ends first, while B still runs: as the cells of a subshell do."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)
-    cell = "%%memwatch --quiet --output b\nbegan.set()\nended.wait(10)"
+    cell = "%%memwatch --quiet --output b\nbegan.set()\nended.wait()"
     beside = threading.Thread(target=shell.run_cell, args=(cell,))
     shell.user_ns["beside"] = beside
 
-    shell.run_cell("%%memwatch --quiet --output a\nbeside.start()\nbegan.wait(10)")
+    shell.run_cell("%%memwatch --quiet --output a\nbeside.start()\nbegan.wait()")
     a, b = shell.user_ns["a"], shell.user_ns["b"]
     assert (a.running, b.running) == (False, True)
     ended.set()
-    beside.join(10)
+    beside.join()
 
     assert not b.running
     assert not shared_monitor().polling
@@ -156,12 +156,12 @@ def test_a_first_watch_that_begins_slowly_is_its_own_cells(
     """While its imports run another thread's cell begins."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)
-    beside = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait(10)",))
+    beside = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait()",))
     make = magics._make_watch
 
     def slowly(*args: Any) -> Watch:
         beside.start()
-        began.wait(10)
+        began.wait()
         return make(*args)
 
     monkeypatch.setattr(magics, "_make_watch", slowly)
@@ -169,7 +169,7 @@ def test_a_first_watch_that_begins_slowly_is_its_own_cells(
 
     assert outcome(shell) == "done"
     ended.set()
-    beside.join(10)
+    beside.join()
 
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:

@@ -329,7 +329,7 @@ class _Truth:
         self.windows[following] = self.allocator.allocated
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(actions=ACTIONS, data=st.data())
 def test_any_interleaving_of_windows_is_exact(actions: list[str], data: Any) -> None:
     """Nested, overlapping and repeated windows, user resets and reads: nobody's peak is a byte off."""
@@ -362,7 +362,7 @@ def test_any_interleaving_of_windows_is_exact(actions: list[str], data: Any) -> 
         truth.look()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(actions=ACTIONS, data=st.data())
 def test_the_user_reads_what_they_would_read_without_us(actions: list[str], data: Any) -> None:
     """Every statistic of every pool says what it says where there is no ledger."""

@@ -44,7 +44,7 @@ def run(code: str, library: Path, **settings: object) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **paths, **stub},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

@@ -33,7 +33,9 @@ def with_snapshot(snapshot: Callable[..., Any], devices: int = 1) -> FakeTorch:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_byte_of_a_real_snapshot_is_in_a_block(name: str) -> None:
     """Blocks fill their segments, end to end."""
-    for segment in segments_of(recorded(name)[1]):
+    segments = segments_of(recorded(name)[1])
+    assert segments
+    for segment in segments:
         address = segment.address
         for block in segment.blocks:
             assert block.address == address

@@ -85,7 +85,9 @@ def test_html_and_plain_text_say_the_same() -> None:
     """But for the bars' own words, and the rule below the parts."""
     bundle = anatomy_bundle([training().anatomy(), training().anatomy("peak")], title="fine-tune")
     table = bundle["text/html"].split("</table>")[0].split("<table")[1]
-    for line in bundle["text/plain"].splitlines()[2:]:
+    lines = bundle["text/plain"].splitlines()[2:]
+    assert len(lines) > 5
+    for line in lines:
         if not line.startswith(("\u2500", "At the")):
             assert " ".join(line.split()) in text(f"<table{table}").replace("\u25a0 ", "")
 

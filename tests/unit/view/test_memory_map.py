@@ -94,6 +94,7 @@ def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
 def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
     """The bars of a row have room between them and end within the picture."""
     laid = layout(fragmentation(recorded_map(name), "cuda:0").places, 2000)
+    assert any(bars for _, bars in laid.places)
     for _, bars in laid.places:
         rows: dict[int, list[tuple[float, float]]] = {}
         for bar in bars:
@@ -113,6 +114,7 @@ def test_lengths_of_colour_are_bytes(name: str) -> None:
     for colour, path in PATH.findall(html):
         lengths[colour] += sum(float(one) for one in re.findall(r"h([\d.]+)", path))
     unit = layout(how.places, 2000).full / WIDTH
+    assert how.parts
     for part in how.parts:
         assert lengths[palette.BLOCKS[part.name]] * unit == pytest.approx(
             part.bytes, rel=1e-3, abs=how.reserved * 1e-3

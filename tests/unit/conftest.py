@@ -1,0 +1,28 @@
+"""What holds for all unit tests: nothing of the machine, or of how busy it is, decides their outcome."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
+# a change in CI is judged by the same ones as the change before it.
+settings.register_profile(
+    "facts",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("facts")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_as_usual() -> Iterator[None]:
+    """Let tests be interrupted: what is started under nohup, or in the background, ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
