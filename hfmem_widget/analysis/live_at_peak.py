@@ -84,7 +84,7 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     blocks = _blocks_at_end(snapshot, device)
     highest, active, position = _highest(events, blocks)
     live = _live_after(events, blocks, position)
-    times = [event.get("time_us") for event in (events[position - 1 : position] or events[:0])]
+    times = [event.get("time_us") for event in events[position - 1 : position]]
     return Replay(
         bytes=highest,
         active=active,

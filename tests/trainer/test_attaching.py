@@ -320,3 +320,26 @@ def test_a_train_method_of_its_own_is_followed_with_a_callback(tmp_path: Path) -
     assert outline(session) == (
         "train\n  step 1\n    forward\n    backward\n  step 2\n    forward\n    backward"
     )
+
+
+def test_a_callback_made_before_the_trainer_is_imported_follows_it(tmp_path: Path) -> None:
+    """Without `%load_ext`: the Trainer that is given it is followed, whenever its class came."""
+    code = f"""
+import sys
+import hfmem_widget
+callback = hfmem_widget.MemoryCallback()
+before = "transformers.trainer" in sys.modules
+from tests.trainer.tiny import make_trainer
+from pathlib import Path
+trainer = make_trainer(Path({str(tmp_path)!r}), callbacks=[callback])
+with hfmem_widget.watch(quiet=True) as session:
+    trainer.train()
+    trainer.evaluate(trainer.train_dataset)
+print(before, session.steps.count, session.spans[-1].kind)
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+
+    assert run.stdout.split()[-3:] == ["False", "2", "evaluate"], run.stderr

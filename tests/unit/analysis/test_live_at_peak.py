@@ -184,3 +184,22 @@ def test_other_events_change_nothing(action: str) -> None:
 def test_a_device_without_a_history_has_nothing() -> None:
     """Asked for a device that the snapshot does not have, it finds nothing."""
     assert replay({"segments": [], "device_traces": []}, 3).bytes == 0
+
+
+def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
+    """Most was live as the history begins: when that was it does not tell."""
+    allocator = Allocator(10, {0: 4000})
+    allocator.free(0, in_use=False)
+    found = replay(allocator.snapshot(), 0)
+
+    assert (found.bytes, found.time_us, found.first_us, found.events) == (4000, None, 0, 2)
+
+
+def test_a_peak_has_the_time_of_the_event_that_made_it() -> None:
+    """Not of the one before or after."""
+    allocator = Allocator(10)
+    for address in range(3):
+        allocator.alloc(address, 100)
+    allocator.free(0, in_use=False)
+
+    assert replay(allocator.snapshot(), 0).time_us == 2

@@ -22,7 +22,7 @@ from hfmem_widget.analysis.shortage.texts import Origin
 from hfmem_widget.analysis.shortage.words import WHO, finding_of, where
 from hfmem_widget.session.shortage import BACKWARD
 from hfmem_widget.units import GIB
-from tests.unit.analysis.oom_incidents import CASES, GPU, Case, incident, spans
+from tests.unit.analysis.oom_incidents import CASES, GPU, HOST, Case, incident, spans
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -198,3 +198,17 @@ def test_what_called_a_backward_pass_did_not_ask() -> None:
     calls = (BACKWARD, "torch._tensor.backward", "__main__.closure", "torch.optim.lbfgs.step")
     assert not in_optimizer(incident(asked=1, free=0, calls=calls))
     assert training(incident(asked=1, free=0, calls=calls))
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [
+        (64, "Really full: of the machine's 64.0 GiB 512.0 MiB were free"),
+        (float("nan"), "The machine had no memory left for it."),
+    ],
+)
+def test_a_full_machine_is_told_by_its_own_figures(total: float, told: str) -> None:
+    """Where they are known."""
+    full = incident(asked=4, free=0.5, total=total, device=HOST, origin="cpu", allocated=60)
+
+    assert diagnose(full).sentence.startswith(told)

@@ -146,3 +146,24 @@ def test_of_two_dry_runs_one_waits() -> None:
     assert order == ["first", "second"]
     assert torch.autocast is autocast
     assert torch.cuda.is_current_stream_capturing is is_capturing
+
+
+class Dropping(torch.nn.Module):
+    """Does nothing but drop out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.drop(hidden)
+
+
+def test_what_is_generated_drops_nothing_out() -> None:
+    """Inference is forecast as it runs, without the masks of a model that was being trained."""
+    size = 4 << 20
+    told = inference(
+        Dropping().train(), lambda: {"hidden": torch.empty(size, device="meta")}, device="cpu"
+    )
+
+    assert told.peak == 4 * size

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.companions import rerun
 from hfmem_widget.every_cell import EveryCell
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.monitor import shared_monitor
-from hfmem_widget.session import Session
+from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.stretch import Watch
 
 WATCHED = "%%memwatch --quiet --output session\n"
@@ -213,3 +215,22 @@ def test_an_interrupt_at_the_begin_of_a_cell_leaves_nothing_half_done(
         "[1] x = 1",
         "[1] x = 2",
     ]
+
+
+@pytest.mark.parametrize(("options", "runs"), [("--label a", [0, 1, 2]), ("", [])])
+def test_a_cell_with_a_label_is_seen_beside_its_earlier_runs(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, options: str, runs: list[int]
+) -> None:
+    """All of that label; without one, where nobody tells which cell it is, it is beside none."""
+    seen: list[int] = []
+
+    def reruns(_session: Session, _span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
+        assert {one.label for one in earlier} <= {"a"}
+        seen.append(len(earlier))
+        return ()
+
+    monkeypatch.setattr(rerun, "reruns", reruns)
+    for _ in range(3):
+        shell.run_cell(f"%%memwatch --quiet {options}\npass")
+
+    assert seen == runs

@@ -234,3 +234,16 @@ def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
         now[0] += 0.001
 
     assert 1 <= times[0] <= 12
+
+
+def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop) -> None:
+    """The edge of a cell counts them; a step that begins then finds them there, and later gone."""
+    loop.backward()
+    loop.edge("cell", begins=True)
+    loop.edge("step", begins=True)
+    there = dict(loop.held)
+    loop.optimizer.zero_grad()
+    loop.edge("step", begins=False)
+
+    assert there["gradients"] == loop.size
+    assert "gradients" not in loop.held

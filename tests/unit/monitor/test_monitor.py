@@ -489,3 +489,13 @@ def test_a_row_older_than_the_series_is_taken() -> None:
 
     assert watched.append([10.0], 1.0).values[0] == 10.0
     assert watched.append([12.0, 4.0, 0.0, 0.0, 0.0, math.nan], 2.0).values[-1] == 6.0
+
+
+def test_the_end_of_all_tells_what_it_leaves(bench: Bench) -> None:
+    """The user's own peak reads lower after a watch, and unloading says so; elsewhere it says nothing."""
+    bench.allocator.free(bench.allocator.alloc(32 << 20))
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.close_span(session, bench.monitor.open_span(session, "cell").id)
+
+    assert "cuda:0 32.0 MiB" in bench.monitor.shutdown()
+    assert Bench().monitor.shutdown() == ""

@@ -123,3 +123,20 @@ def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
     made.count(span, {"tokens": 5.0})
 
     assert "tokens" not in made.span(span).counts
+
+
+def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
+    """Those of another name count for themselves, wherever they lie."""
+    made = session()
+    cell = open_at(made, "cell", 0)
+    outer = open_at(made, "block", 0, "load")
+    close_at(made, open_at(made, "block", 1, "load"), 2, 3.0)
+    close_at(made, open_at(made, "block", 3, "warm up"), 5, 3.0)
+    close_at(made, outer, 6, 3.0)
+    close_at(made, cell, 7, 3.0)
+
+    assert {(one.label, one.count, one.seconds) for one in made.phases(cell)} == {
+        ("load", 1, 6.0),
+        ("warm up", 1, 2.0),
+        ("", 1, 7.0),
+    }

@@ -434,3 +434,21 @@ def test_torchs_functions_are_its_own_again() -> None:
     with Following(), Following():
         assert module._run_on_profiler_start is not before[0]
     assert (module._run_on_profiler_start, module._run_on_profiler_stop) == before
+
+
+def test_a_fault_of_ours_ends_the_following_and_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's operators go on, of which none is seen any more; one line says why."""
+    with Following() as following:
+        kept = floats(8)
+        with monkeypatch.context() as patched:
+            patched.setattr(following.tracker, "_look", {}.__getitem__)
+            results = [floats(4) + 1 for _ in range(3)]
+        after = floats(16)
+
+    assert all(torch.isfinite(one).shape == (KIB,) for one in results)
+    assert sizes(following.peak) == [8 * KIB]
+    said = capsys.readouterr().err
+    assert said.count("stacks are followed no longer (TypeError") == 1
+    del kept, after

@@ -154,3 +154,19 @@ def test_earlier_errors_are_counted() -> None:
     assert "Measured: bert-large" in bundle(incident, 2)["text/html"]
     assert "1 earlier out-of-memory error was caught" in bundle(incident, 1)["text/plain"]
     assert "earlier" not in bundle(incident)["text/plain"]
+
+
+def test_the_lines_of_the_biggest_blocks_stand_beside_their_sizes() -> None:
+    """Each has the line of code that made it; one from before the recording says that instead."""
+    incident = case("float32 on a card that has")
+    blocks = incident.blocks
+    assert blocks is not None
+    biggest = (LiveBlocks(GIB, 3, "model.py:12 forward"), LiveBlocks(GIB / 2, 1))
+    html = bundle(replace(incident, blocks=replace(blocks, biggest=biggest)))["text/html"]
+    rows = re.findall(r"<tr.*?</tr>", html.rpartition("<table")[2])
+    told = [re.sub(r"<[^>]+>", " ", row).replace("\u00a0", " ").split() for row in rows]
+
+    assert [" ".join(words) for words in told] == [
+        "3 \u00d7 1.00 GiB model.py:12 forward",
+        "512.0 MiB made before stacks were recorded",
+    ]

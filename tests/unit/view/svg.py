@@ -1,0 +1,179 @@
+"""Reads the SVG of the still views back: where every stroke, area, box and word is, in pixels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+Point = tuple[float, float]
+
+
+class Word(NamedTuple):
+    """A text, where it stands, and which of its ends is there."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path of some subpaths, its corners in pixels, and how it is drawn."""
+
+    runs: tuple[tuple[Point, ...], ...]
+    fill: str
+    stroke: str
+    width: float
+    dash: str
+    opacity: float
+    closed: bool
+    title: str = ""
+
+    @property
+    def style(self) -> tuple[str, float, str, float]:
+        """What a stroke looks like."""
+        return self.stroke, self.width, self.dash, self.opacity
+
+
+class Drawing:
+    """What an `svg` element shows where it is as wide as `width` pixels."""
+
+    def __init__(self, html: str, width: float = 1000.0) -> None:
+        self.width = width
+        self.tree = ET.fromstring(f"<body>{html}</body>")
+        self.svg = next(self.tree.iter("svg"))
+        self.height = float(self.svg.get("height", "nan"))
+        self.label = self.svg.get("aria-label", "")
+
+    def words(self) -> list[Word]:
+        """Return the texts of the drawing, in order."""
+        return [
+            Word(
+                "".join(one.itertext()),
+                self._x(one.get("x", "0")) + _moved(one),
+                float(one.get("y", "0")),
+                one.get("text-anchor", "start"),
+            )
+            for one in self.svg.iter("text")
+        ]
+
+    def levels(self) -> list[tuple[float, str]]:
+        """Return height and dash of each line that lies level across the whole width."""
+        return [
+            (float(one.get("y1", "nan")), one.get("stroke-dasharray", ""))
+            for one in self.svg.iter("line")
+            if (one.get("x1"), one.get("x2")) == ("0", "100%") and one.get("y1") == one.get("y2")
+        ]
+
+    def frames(self) -> list[list[Path]]:
+        """Return the paths of each frame that fills the width, in pixels of the whole drawing."""
+        return [
+            list(self._paths(one, float(one.get("y", "0"))))
+            for one in self.svg.findall("svg")
+            if one.get("viewBox") is not None
+        ]
+
+    def dots(self) -> list[Point]:
+        """Return the middles of all circles."""
+        return [
+            (self._x(one.get("cx", "")), float(one.get("cy", "")))
+            for one in self.svg.iter("circle")
+        ]
+
+    def boxes(self) -> list[tuple[float, float, float, float]]:
+        """Return left, top, width and height of all rectangles."""
+        return [
+            (
+                self._x(one.get("x", "0")) + _moved(one),
+                float(one.get("y", "0")),
+                self._x(one.get("width", "0")),
+                float(one.get("height", "0")),
+            )
+            for one in self.svg.iter("rect")
+        ]
+
+    def signs(self) -> list[tuple[Point, str]]:
+        """Return where the small drawings of one size stand, and what pointing at them says."""
+        return [
+            ((self._x(one.get("x", "0")), float(one.get("y", "0"))), one.findtext(".//title") or "")
+            for one in self.svg.findall("svg")
+            if one.get("viewBox") is None
+        ]
+
+    def legend(self) -> list[tuple[str, Path | str]]:
+        """Return name and key of each entry: a path as the lines are, or a colour."""
+        found: list[tuple[str, Path | str]] = []
+        for entry in self.tree.iter("span"):
+            small, square = entry.find("svg"), entry.find("span")
+            name = " ".join("".join(entry.itertext()).replace("\u25a0", "").split())
+            if square is not None:
+                found.append((name, (square.get("style") or "").partition("color:")[2]))
+            elif small is not None:
+                paths, box = list(self._paths(small, 0.0)), small.find("rect")
+                found.append(
+                    (
+                        name,
+                        paths[0] if paths else (box.get("fill") or "" if box is not None else ""),
+                    )
+                )
+        return found
+
+    def _x(self, told: str) -> float:
+        return float(told[:-1]) / 100 * self.width if told.endswith("%") else float(told)
+
+    def _paths(self, frame: ET.Element, top: float) -> list[Path]:
+        box = frame.get("viewBox")
+        left_of, top_of, wide, high = map(float, box.split()) if box else (0, 0, self.width, 1)
+        tall = float(frame.get("height", "nan")) / high if box else 1.0
+        titles = {
+            id(path): group.findtext("title") or "" for group in frame.iter("g") for path in group
+        }
+        return [
+            Path(
+                tuple(
+                    tuple(
+                        ((x - left_of) * self.width / wide, top + (y - top_of) * tall)
+                        for x, y in run
+                    )
+                    for run in corners(one.get("d", ""))
+                ),
+                one.get("fill", "black"),
+                one.get("stroke", "none"),
+                float(one.get("stroke-width", "0")),
+                one.get("stroke-dasharray", ""),
+                float(one.get("stroke-opacity") or one.get("fill-opacity") or 1),
+                one.get("d", "").endswith("z"),
+                titles.get(id(one), ""),
+            )
+            for one in frame.iter("path")
+        ]
+
+
+def corners(path: str) -> list[list[Point]]:
+    """Return the corners of each subpath."""
+    runs: list[list[Point]] = []
+    x = y = 0.0
+    for command, numbers in re.findall(r"([MLlhvHVz])([^MLlhvHVz]*)", path):
+        given = [float(one) for one in re.findall(r"-?[\d.]+", numbers)]
+        if command == "z":
+            continue
+        if command in "hHvV":
+            (moved,) = given
+            x, y = {"h": (x + moved, y), "H": (moved, y), "v": (x, y + moved), "V": (x, moved)}[
+                command
+            ]
+        else:
+            (dx, dy) = given
+            x, y = (x + dx, y + dy) if command == "l" else (dx, dy)
+        if command == "M":
+            runs.append([])
+        runs[-1].append((x, y))
+    return runs
+
+
+def _moved(one: ET.Element) -> float:
+    found = re.search(r"translate\((-?[\d.]+)\)", one.get("transform", ""))
+    return float(found[1]) if found else 0.0

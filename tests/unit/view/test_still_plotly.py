@@ -1,0 +1,354 @@
+"""The still chart as Plotly is given it, read back: every trace and axis has what the scene has."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfmem_widget.session import Session
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.units import GIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.figure import _columns, anatomy_dict, figure_dict
+from hfmem_widget.view.scene import Scene, build_scene
+from tests.unit.view.test_figure import CHARTED, trace, unpacked
+from tests.unit.view.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.test_still_svg import seconds_of, value_of
+
+Points = list[tuple[float, float]]
+
+
+class Shown:
+    """A chart, and the scene it was drawn from."""
+
+    def __init__(self, session: Session | str) -> None:
+        session = scripted_run(session) if isinstance(session, str) else session
+        figure = figure_dict(session, session.spans[0])
+        built = build_scene(session, session.spans[0], columns=_columns(session))
+        assert built is not None
+        self.scene: Scene = built
+        self.data: list[dict[str, Any]] = figure["data"]
+        self.layout: dict[str, Any] = figure["layout"]
+        self.plot = self.layout["height"] - sum(self.layout["margin"][one] for one in "tb")
+
+    def named(self, name: str) -> dict[str, Any]:
+        return trace({"data": self.data}, name)
+
+    @property
+    def bars(self) -> list[dict[str, Any]]:
+        return [one for one in self.data if one.get("orientation") == "h"]
+
+    def points(self, one: dict[str, Any]) -> Points:
+        """Return what a trace draws, in seconds and bytes."""
+        x, y = unpacked(one["x"]), unpacked(one["y"])
+        assert len(x) == len(y)
+        return list(zip(x.tolist(), (y * self.scene.unit[0]).tolist(), strict=True))
+
+
+def alike(drawn: Points, wanted: Points) -> bool:
+    one, other = np.array(drawn), np.array(wanted)
+    return one.shape == other.shape and bool(
+        np.allclose(one, other, rtol=1e-5, atol=1e-4, equal_nan=True)
+    )
+
+
+def grounded(runs: list[Points]) -> Points:
+    return [point for run in runs for point in [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]]
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_line_has_the_points_of_its_series(name: str) -> None:
+    """As many as were chosen, in the unit of the axis; a break is a missing value."""
+    chart = Shown(name)
+    checked = 0
+    for line in chart.scene.lines:
+        drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
+        if line.metric == "device_used":
+            assert alike(chart.points(drawn[0]), grounded(line.runs))
+        else:
+            assert alike(chart.points(drawn[-1]), line.points)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
+    """The edge is drawn, and brought down to zero at a break; pointing at it tells the part's own bytes."""
+    chart = Shown(name)
+    for layer in chart.scene.layers:
+        drawn = chart.named(layer.short_label)
+        broken = len(layer.runs) > 1
+        sizes = [
+            one for run in layer.heights for one in ((run[0], *run, run[-1]) if broken else run)
+        ]
+
+        assert alike(chart.points(drawn), grounded([*layer.runs]) if broken else layer.runs[0])
+        assert unpacked(drawn["customdata"]) * chart.scene.unit[0] == pytest.approx(sizes, rel=1e-5)
+        assert drawn["line"]["width"] == 0
+    knows = [one for one in chart.data if "legendrank" in one]
+    assert len(knows) == len(chart.scene.layers)
+    assert all(one["legendrank"] < 1000 for one in knows)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_what_a_line_looks_like_says_what_it_is(name: str) -> None:
+    """What is reserved is dashed and thinner; a further device has its colour; only areas are filled."""
+    chart = Shown(name)
+    scene = chart.scene
+    styles = []
+    for line in scene.lines:
+        drawn = [one for one in chart.data if one.get("name") == scene.name(line)]
+        styles.append((drawn[-1]["line"]["color"], drawn[-1]["line"].get("dash", "")))
+        if line.device != scene.device.key:
+            at = scene.devices.index(line.device) % len(palette.DEVICES)
+            assert styles[-1] == palette.DEVICES[at]
+            assert not any(one.get("fill") for one in drawn)
+        elif line.metric == "reserved":
+            assert styles[-1][1].endswith("px")
+            assert not any(one.get("fill") for one in drawn)
+        elif line.metric == "device_used":
+            assert (drawn[0]["fill"], drawn[0]["line"]["width"]) == ("tozeroy", 0)
+        else:
+            assert not styles[-1][1]
+            assert bool([one for one in drawn if one.get("fill")]) is not bool(scene.layers)
+            assert [one.get("showlegend", True) for one in drawn].count(True) == 1
+            assert len(drawn) == (1 if scene.layers or len(line.runs) == 1 else 2)
+    assert len(set(styles)) == len(styles)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_ticks_stand_at_what_they_say(name: str) -> None:
+    """Of both axes, which begin at zero and end with the data; times are told to their end."""
+    chart = Shown(name)
+    x, y = chart.layout["xaxis"], chart.layout["yaxis"]
+    divisor, unit = chart.scene.unit
+
+    assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
+    assert [seconds_of(one) for one in x["ticktext"]] == pytest.approx(x["tickvals"], abs=1e-6)
+    assert [one.split()[1:] for one in y["ticktext"]] == [[]] * (len(y["ticktext"]) - 1) + [[unit]]
+    assert min(len(x["tickvals"]), len(y["tickvals"])) > 2
+    assert x["range"] == [0, chart.scene.duration]
+    assert y["range"] == pytest.approx([0, chart.scene.top / divisor], rel=1e-4)
+    assert x["showgrid"] is False
+    assert y["fixedrange"] is True
+    assert y["tickvals"][-1] * divisor <= chart.scene.ceiling * (1 + 1e-9)
+    assert {one["tickmode"] for one in (x, y)} == {"array"}
+    assert not any(one[flag] for one in (x, y) for flag in ("zeroline", "showline", "tickangle"))
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_legend_covers_neither_the_plot_nor_its_times(name: str) -> None:
+    """It stands above the plot, or at least a line of text below it, with room for its rows."""
+    chart = Shown(name)
+    legend, margin = chart.layout["legend"], chart.layout["margin"]
+    below = -legend["y"] * chart.plot
+
+    if legend["y"] < 1:
+        assert below >= 16
+        assert legend["yanchor"] == "top"
+        assert below + 19 <= margin["b"]
+    assert legend["x"] == 0
+    assert chart.plot > 200
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_lanes_stand_above_the_plot(name: str) -> None:
+    """Each lane is as high as the next, they do not reach into the plot, and the first is at the top."""
+    chart = Shown(name)
+    below, lanes = chart.layout["yaxis"]["domain"], chart.layout["yaxis2"]
+    count = 1 + max(one.lane for one in chart.scene.bars)
+
+    assert below[0] == 0
+    assert below[1] < lanes["domain"][0] < lanes["domain"][1] == 1
+    assert (lanes["domain"][0] - below[1]) * chart.plot == pytest.approx(8, abs=0.1)
+    assert (1 - lanes["domain"][0]) * chart.plot == pytest.approx(15 * count, abs=0.1)
+    assert lanes["range"] == [count - 0.5, -0.5]
+    assert (lanes["visible"], lanes["fixedrange"]) == (False, True)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
+    """As long as it took, or as little as can be seen; a label too long for its bar is cut or left out."""
+    chart = Shown(name)
+    scene = chart.scene
+    least = scene.duration / 400
+    drawn = {
+        (round(base, 3), lane, told): (length, color, text)
+        for one in chart.bars
+        for base, length, lane, told, text, color in zip(
+            unpacked(one["base"]).tolist(),
+            unpacked(one["x"]).tolist(),
+            unpacked(one["y"]).tolist(),
+            one["hovertext"],
+            one["text"],
+            [one["marker"]["color"]] * len(one["text"]),
+            strict=True,
+        )
+    }
+
+    assert sum(len(one["text"]) for one in chart.bars) == len(scene.bars) > 0
+    for bar in scene.bars:
+        near = [
+            value
+            for (base, lane, told), value in drawn.items()
+            if abs(base - bar.start) < 1e-3 * max(1, scene.duration)
+            and lane == bar.lane
+            and told.startswith(bar.told[0][:5])
+        ]
+        length = max(bar.stop - bar.start, least)
+        fits = length / scene.duration * 320 - 8 >= 5.7 * len(bar.label)
+        assert any(
+            color == palette.bar(bar.kind, bar.lane, worst=bar.worst)
+            and length - least * 0.61 <= drawn_length <= length * 1.0001
+            and (drawn_length < length * 0.9999) is (length > 3 * least)
+            and (text == bar.label) is fits
+            for drawn_length, color, text in near
+        ), bar
+
+
+@pytest.mark.parametrize(
+    ("share", "label", "kind", "text"),
+    [
+        (1.0, "fine-tune", "cell", "fine-tune"),
+        (0.19, "fine-tune", "cell", "fine-tune"),
+        (0.16, "a name that is long", "cell", ""),
+        (0.18, "a name that is long", "cell", "a name …"),
+        (0.3, "a name that is long", "cell", "a name that is…"),
+        (0.3, "steps 100\u2013200 of many", "step", ""),
+        (0.01, "x", "cell", ""),
+    ],
+)
+def test_a_label_is_shortened_to_its_bar(share: float, label: str, kind: Any, text: str) -> None:
+    """Cut where most of a word fits, left out where less does; steps are not cut, which are all alike."""
+    from hfmem_widget.view.bar import Bar
+    from hfmem_widget.view.traces import _fitting
+
+    bar = Bar(0, kind, label, start=0.0, stop=1.0, worst=False, told=())
+
+    assert _fitting(bar, share) == text
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
+    """The mark at its bytes, the label's foot above all that is drawn, its text on the side with room."""
+    chart = Shown(name)
+    peak, (divisor, _) = chart.scene.peak, chart.scene.unit
+    assert peak is not None
+    mark = chart.named("peak")
+    (label,) = [one for one in chart.layout["annotations"] if one["text"].startswith("<b>peak")]
+    share = peak.time / chart.scene.duration
+
+    assert (mark["x"], mark["y"]) == (
+        [pytest.approx(peak.time, abs=1e-4)],
+        [pytest.approx(peak.peak.value / divisor, rel=1e-4)],
+    )
+    assert (label["x"], label["y"]) == (mark["x"][0], mark["y"][0])
+    assert (label["ax"], label["axref"], label["ayref"]) == (label["x"], "x", "y")
+    assert label["ay"] == pytest.approx(peak.label_at / divisor, rel=1e-4)
+    assert label["xanchor"] == ("left" if share < 0.25 else "right" if share > 0.75 else "center")
+    assert (label["yanchor"], label["showarrow"]) == ("bottom", True)
+    assert mark["cliponaxis"] is mark["showlegend"] is False
+
+
+def test_the_capacitys_line_is_at_the_capacity() -> None:
+    """Across the whole plot, with its word at the end that the peak leaves free."""
+    chart = Shown("failed")
+    (line,) = chart.layout["shapes"]
+    (word,) = [one for one in chart.layout["annotations"] if one["text"] == "capacity"]
+    capacity = chart.scene.device.total / chart.scene.unit[0]
+
+    assert (line["x0"], line["x1"], line["xref"]) == (0, 1, "paper")
+    assert line["y0"] == line["y1"] == word["y"] == pytest.approx(capacity, rel=1e-4)
+    assert (word["x"], word["xanchor"], word["xref"]) == (0, "left", "paper")
+    assert (word["yanchor"], word["showarrow"]) == ("bottom", False)
+
+
+def test_a_gap_is_hatched_from_its_begin_to_its_end() -> None:
+    """As high as the plot, and told when pointed at."""
+    chart = Shown("hour with gaps")
+    hatched = chart.named("nothing sampled")
+    edges = [
+        (middle - wide / 2, middle + wide / 2)
+        for middle, wide in zip(hatched["x"], hatched["width"], strict=True)
+    ]
+
+    assert len(edges) == len(chart.scene.gaps) == 3
+    for drawn, gap in zip(edges, chart.scene.gaps, strict=True):
+        assert drawn == pytest.approx(gap, abs=2e-3)
+    assert set(hatched["y"]) == {chart.layout["yaxis"]["range"][1]}
+    assert hatched["showlegend"] is False
+    assert "nothing was sampled" in hatched["hovertemplate"]
+
+
+def test_a_break_lies_between_the_readings_about_it() -> None:
+    """The missing value is at the middle of the gap, so that the order of time is kept."""
+    line = Shown("hour with gaps").named("allocated")
+    x, y = unpacked(line["x"]), unpacked(line["y"])
+    breaks = np.flatnonzero(np.isnan(y))
+
+    assert len(breaks) == 3
+    assert all(one <= two for one, two in pairwise(x.tolist()))
+    for at in breaks:
+        assert x[at] == pytest.approx((x[at - 1] + x[at + 1]) / 2, rel=1e-5)
+
+
+def test_guides_are_drawn_between_their_ends() -> None:
+    """In small pieces, so that pointing anywhere at a line finds it; a trend within its band."""
+    session = run(budget(6.0), trend(), oom(4.0), findings=(crossing(4.25),))
+    chart = Shown(session)
+    level, mark = [one for one in chart.data if one.get("name") == "budget 6.0 GiB"]
+    band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
+    points, duration = chart.points(level), chart.scene.duration
+
+    assert len(points) == 17
+    assert alike(points, [(at / 16 * duration, 6 * GIB) for at in range(17)])
+    assert alike(chart.points(line), [(2 + at / 2, (1 + at / 4) * GIB) for at in range(17)])
+    assert alike(chart.points(casing), [(2, GIB), (10, 5 * GIB)])
+    assert alike(chart.points(band), [(2, 1.5 * GIB), (10, 6 * GIB), (10, 4 * GIB), (2, 0.5 * GIB)])
+    assert (mark["x"], mark["y"]) == ([4.25], [6.0])
+    assert "crossed at 4.2 s" in mark["hovertemplate"]
+    assert all(one["showlegend"] is False for one in (level, mark, band, casing, line))
+    assert band["line"]["width"] == 0
+    assert {one["hoverinfo"] for one in (band, casing)} == {"skip"}
+
+
+@pytest.mark.parametrize("gib", [0.5, 5.0])
+@pytest.mark.parametrize("time", [0.5, 4.0, 6.0, 11.5])
+def test_the_word_of_a_shortage_keeps_off_its_cross(time: float, gib: float) -> None:
+    """It begins some pixels above or below, and reaches into the picture."""
+    chart = Shown(run(oom(time, gib=gib)))
+    (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]
+    share = time / chart.scene.duration
+
+    assert (word["x"], word["y"]) == (time, pytest.approx(gib, rel=1e-4))
+    assert word["yshift"] * (1 if word["yanchor"] == "bottom" else -1) >= 6
+    assert (word["yanchor"] == "bottom") is (gib < 1)
+    assert word["xanchor"] == ("left" if share < 0.4 else "right" if share > 0.6 else "center")
+    assert word["showarrow"] is False
+
+
+def test_the_bar_of_an_anatomy_is_as_long_as_its_parts() -> None:
+    """One after the other, in the unit of its axis, a row for each moment, the first at the top."""
+    session = scripted_run("steps")
+    told = [session.anatomy("now"), session.anatomy("peak")]
+    drawn = anatomy_dict(told)
+    divisor = GIB
+    lengths = {one["name"]: one["x"] for one in drawn["data"]}
+    labels = {part.label: part.name for one in told for part in one.parts}
+    layout = drawn["layout"]
+    plot = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+
+    assert lengths
+    for label, sizes in lengths.items():
+        wanted = [max(0.0, one.bytes(labels[label])) / divisor for one in told]
+        assert sizes == pytest.approx(wanted, rel=1e-4)
+    assert layout["xaxis"]["ticksuffix"] == " GiB"
+    assert (layout["barmode"], layout["yaxis"]["autorange"]) == ("stack", "reversed")
+    assert plot == 34 * len(told)
+    assert -layout["legend"]["y"] * plot >= 16
+    assert layout["margin"]["b"] >= -layout["legend"]["y"] * plot + 19 * math.ceil(len(lengths) / 5)
+    assert all(len(one["y"]) == len(one["x"]) == 2 for one in drawn["data"])
