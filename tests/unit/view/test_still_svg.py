@@ -66,7 +66,7 @@ def shown(session: Session | str) -> Shown:
 
 def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
     """Return whether a point is on a run of straight lines."""
-    return any(off(point, *ends) < within for ends in pairwise(run))
+    return any(off(point, *ends) < within for ends in pairwise([run[0], *run]))
 
 
 def off(point: Point, start: Point, stop: Point) -> float:
