@@ -13,6 +13,7 @@ from hfmem_widget.view.comparison_scene import (
     ALL_ALLOCATED,
     ComparisonScene,
     Drawn,
+    has_band,
 )
 from hfmem_widget.view.comparison_text import part_label
 from hfmem_widget.view.figure import CONFIG, MARK, legend_height
@@ -38,16 +39,12 @@ def plotly(scene: ComparisonScene) -> dict[str, Any]:
 def _traces(scene: ComparisonScene) -> list[Trace]:
     drawn: list[Trace] = []
     lines = [(cell, cell.line) for cell in scene.cells if cell.line is not None]
-    drawn += [_band(cell, line, scene) for cell, line in lines if _has_band(line)]
+    drawn += [_band(cell, line, scene) for cell, line in lines if has_band(line)]
     drawn += [_line(cell, line, scene) for cell, line in lines]
     names = scene.part_names
     if any(name == "" for cell in scene.cells for name, _ in cell.parts):
         names = (*names, "")
     return drawn + [_bars(name, scene) for name in names]
-
-
-def _has_band(line: Line) -> bool:
-    return line.low is not line.high and bool((line.high > line.low).any())
 
 
 def _line(cell: Drawn, line: Line, scene: ComparisonScene) -> Trace:

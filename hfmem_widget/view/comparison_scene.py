@@ -126,6 +126,11 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
     )
 
 
+def has_band(line: Line) -> bool:
+    """Whether the runs of a cell differ anywhere."""
+    return bool((line.high > line.low).any())
+
+
 def step_ticks(first: float, last: float, count: int = 6) -> Ticks:
     """Return about `count` ticks at round numbers of steps; that they are steps is said at the first."""
     width = _round_up(max(1.0, (last - first) / count))

@@ -11,6 +11,7 @@ from hfmem_widget.view.comparison_scene import (
     ALL_ALLOCATED,
     ComparisonScene,
     Drawn,
+    has_band,
 )
 from hfmem_widget.view.comparison_text import part_label
 from hfmem_widget.view.root import CHART, drawing
@@ -33,7 +34,7 @@ def svg(scene: ComparisonScene) -> str:
 
 def _lines(scene: ComparisonScene) -> str:
     drawn = [(cell, cell.line) for cell in scene.cells if cell.line is not None]
-    bands = "".join(_band(cell, line, scene) for cell, line in drawn if line.low is not line.high)
+    bands = "".join(_band(cell, line, scene) for cell, line in drawn if has_band(line))
     paths = "".join(_path(cell, line, scene) for cell, line in drawn)
     inside = _grid(scene) + _frame(bands + paths) + _ticks(scene)
     said = for_html(f"{scene.what}: {', '.join(cell.name for cell, _ in drawn)}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 import signal
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -318,6 +320,62 @@ def test_what_was_freed_reads_so() -> None:
         "1,200 objects looked at in 100 ms"
     )
     assert DONE.freed("cuda:0") == 3.2 * GIB
+
+
+def test_each_device_has_a_column_of_its_own() -> None:
+    """GPUs first; what keeps nothing there, or nothing alone, says so."""
+    release = Release(
+        (
+            Freeable("errors", ("a", "b", "c", "d"), {"cpu": int(GIB)}),
+            Freeable("outputs", (), {"cuda:1": int(2 * GIB)}),
+            Freeable("x", (), {}),
+        ),
+        {"cpu": int(GIB), "cuda:1": int(2.5 * GIB)},
+        objects=1,
+    )
+    told = release_bundle(release)
+    lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:7]]
+
+    assert lines == [
+        "would be free cuda:1 cpu",
+        "errors 0.00 MiB 1.00 GiB",
+        "a, b, c, d",
+        "outputs 2.00 GiB 0.00 MiB",
+        "x 0.00 MiB 0.00 MiB",
+        "keeps no tensor alone",
+        "together 2.50 GiB 1.00 GiB",
+    ]
+    assert told["text/plain"].endswith("1 object looked at in 0.0 ms")
+    assert "together" not in release_bundle(replace(release, items=release.items[:1]))["text/plain"]
+    assert "memory" in release_bundle(Release((Freeable("x", (), {}),), {}))["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ([("cuda:0", 5, 2)], ["cuda:0: freed 3.00 of 5.00 GiB."]),
+        ([("cuda:0", 5, 6)], ["cuda:0: freed 0.00 of 5.00 GiB."]),
+        ([("cuda:0", 5, 2), ("cpu", 3, 3)], ["cuda:0: freed 3.00 of 5.00 GiB."]),
+        (
+            [("cpu", 3, 2), ("cuda:0", 5, 2)],
+            ["cuda:0: freed 3.00 of 5.00 GiB.", "cpu: freed 1.00 of 3.00 GiB."],
+        ),
+        ([("cuda:0", 0, 0), ("cpu", 3, 3)], ["cpu: freed 0.00 of 3.00 GiB."]),
+        ([("cuda:0", math.nan, 2), ("cpu", 3, 2)], ["cpu: freed 1.00 of 3.00 GiB."]),
+        ([("cuda:0", 0, 2)], ["cuda:0: freed 0.00 of 0.00 MiB."]),
+    ],
+)
+def test_what_was_freed_is_told_of_devices_in_use(
+    changes: list[tuple[str, float, float]], told: list[str]
+) -> None:
+    """Never less than nothing; of the host where its heap has moved, or where there is no other."""
+    measured = tuple(
+        Change(device, "allocated", "allocated", before * GIB, after * GIB)
+        for device, before, after in changes
+    )
+    text = release_bundle(Release((), {}, done=True, changes=measured))["text/plain"]
+
+    assert [line for line in text.splitlines() if "freed" in line] == told
 
 
 def test_text_from_outside_is_escaped() -> None:
