@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hfmem_widget.analysis.call_sites import BACKWARD, BEFORE, MOVED, OUTSIDE, sites_of
+from hfmem_widget.analysis.call_sites import BACKWARD, BEFORE, MOVED, OUTSIDE, TORCHS_OWN, sites_of
 from hfmem_widget.analysis.live_at_peak import LiveBlock
 from hfmem_widget.session.stacks import OPERATOR, Site
 
@@ -143,3 +144,47 @@ def test_a_file_that_is_no_python_costs_nothing(tmp_path: Path) -> None:
     file = tmp_path / "odd.py"
     file.write_text("this is (not python", encoding="utf-8")
     assert site((str(file), 1, "forward"), IN_CELL).module == "forward \u00b7 odd.py"
+
+
+TRAINS = (f"{PACKAGES}/transformers/trainer.py", 9, "train")
+OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
+
+
+@pytest.mark.parametrize(
+    ("frames", "line"),
+    [
+        ((OWN, BACKWARD_CALL), BACKWARD),
+        ((OWN, CALL), TORCHS_OWN),
+        ((OWN, TRAINS), "transformers/trainer.py:9"),
+        ((OWN, ("<frozen runpy>", 3, "run"), IN_CELL), "cell [3] line 2"),
+        ((OWN, ("<ipython-input-7-abc>", 4, "<module>")), "cell [7] line 4"),
+        ((OWN, ("/tmp/ipykernel_12/999.py", 4, "<module>")), "a cell's line 4"),
+        ((OWN, (json.__file__, 4, "loads"), IN_CELL), "cell [3] line 2"),
+        ((OWN, (json.__file__, 4, "loads")), "json/__init__.py:4"),
+    ],
+)
+def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
+    """The user's own, else a library's that is not torch, else what torch was doing."""
+    assert site(*frames).line == line
+
+
+@pytest.mark.parametrize(
+    ("frames", "module"),
+    [
+        (((f"{PACKAGES}/torch/nn/modules/module.py", 934, "_apply"),), MOVED),
+        (((f"{PACKAGES}/torch/nn/modules/module.py", 934, "to"),), OUTSIDE),
+        ((("/somewhere/mine.py", 9, "my_apply"),), OUTSIDE),
+    ],
+)
+def test_only_torchs_own_moving_is_a_model_that_moves(
+    frames: tuple[Frame, ...], module: str
+) -> None:
+    """Not whatever function is called so."""
+    assert site(*frames, IN_CELL).module == module
+
+
+def test_the_biggest_place_comes_first() -> None:
+    """Whatever the order of the blocks."""
+    blocks = [block(IN_CELL, size=5), block(LINEAR, IN_CELL, size=7), block(seen=False, size=6)]
+
+    assert [one.bytes for one in sites_of(blocks, {})] == [7, 6, 5]

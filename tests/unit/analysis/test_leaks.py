@@ -370,3 +370,47 @@ def test_growth_by_little_is_told_in_small_units() -> None:
         "grows by 1.25 KiB a step (95 %: 1.20 to 1.30 KiB) since step 6: 6.10 MiB so far" in title
     )
     assert guide_of(trend(1.25 * KIB)).label == "+1.25 KiB a step"
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (13, "13th"),
+     (21, "21st"), (22, "22nd"), (111, "111th"), (123, "123rd")],
+)  # fmt: skip
+def test_a_number_in_a_row_is_written_as_it_is_said(count: int, told: str) -> None:
+    """As of the evaluation since which memory grows."""
+    trend = Trend(GPU, "an evaluation", 1, count, 200, 0, 1, MIB, MIB, MIB, 0, 9 * MIB, 0, 9)
+    session = trained(leaking)
+
+    assert f" since the {told}: " in finding_of(session, session.spans[0], trend).title
+
+
+def test_the_moments_of_a_trend_are_those_it_grew_in() -> None:
+    """From the first step of it to the last, with their times, and none from before."""
+    session = trained(lambda step: 500 + 12.5 * max(0, step - 20), steps=60)
+    (trend,) = trends_of(session)
+
+    assert (trend.what, trend.last) == ("a step", 60)
+    assert 17 <= trend.first <= 22
+    assert trend.moments == trend.last - trend.first + 1
+    assert trend.slope == pytest.approx(12.5 * MIB, rel=0.02)
+    assert trend.grown == pytest.approx(trend.slope * (trend.last - trend.first))
+    steps = {span.label: span.stop for span in session.spans if span.kind == "step"}
+    assert trend.start == pytest.approx(steps[f"step {trend.first:.0f}"])
+    assert trend.stop == pytest.approx(steps["step 60"])
+
+
+def test_forward_passes_within_steps_are_not_moments_of_their_own() -> None:
+    """Those outside of any are, as of somebody who only infers."""
+    stage = Stage("infer", gpus=1)
+    with stage.span("cell", "infer"):
+        for number in range(20):
+            with stage.span("forward", "forward"):
+                stage.hold({GPU: (500 + 12.5 * number) * MIB}, 0.1)
+        with stage.span("step", "step 1") as span:
+            stage.session.count(span.id, {"step": 1.0})
+            with stage.span("forward", "forward"):
+                stage.hold({GPU: 800 * MIB}, 0.1)
+    rows = {one.what: len(one) for one in moments_of(stage.finish()) if one.device == GPU}
+
+    assert rows["a forward pass"] == 20
