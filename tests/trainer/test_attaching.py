@@ -343,3 +343,14 @@ print(before, session.steps.count, session.spans[-1].kind)
     )  # fmt: skip
 
     assert run.stdout.split()[-3:] == ["False", "2", "evaluate"], run.stderr
+
+
+def test_a_callback_that_is_added_later_follows_its_trainer(tmp_path: Path) -> None:
+    """Without `%load_ext`, and to a Trainer that is built already."""
+    attaching.detach()
+    trainer = make_trainer(tmp_path)
+    trainer.add_callback(MemoryCallback())
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.evaluate(trainer.train_dataset)
+
+    assert [span.kind for span in session.spans] == ["block", "evaluate"]

@@ -16,6 +16,7 @@ from hfmem_widget.session.segments import Block, MemoryMap, Segment
 from hfmem_widget.view import palette
 from hfmem_widget.view.memory_map import STRIP, live_bundle, memory_map_bundle, moments_bundle
 from hfmem_widget.view.memory_map_rows import WIDTH, layout, merged
+from hfmem_widget.view.memory_map_svg import HEIGHT, STEP, picture_html
 from tests.unit.recorded import NAMES, recorded_map
 from tests.unit.view.test_hostile_text import Strict
 
@@ -206,3 +207,42 @@ def test_every_part_has_a_colour_of_its_own() -> None:
     """No two parts of a map have the same colour."""
     colours = [palette.BLOCKS[name] for name in LABELS]
     assert len(set(colours)) == len(LABELS)
+
+
+@pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
+def test_each_piece_is_drawn_where_its_segment_has_it(found: MemoryMap) -> None:
+    """In its row, from the left end of its bar on; the picture is as high as its rows."""
+    how = fragmentation(found, "cuda:0")
+    laid = layout(how.places, 700)
+    unit = laid.full / WIDTH
+    pictures = re.findall(r'<svg role="img".*?</svg>', picture_html(how, 700), re.DOTALL)
+
+    assert len(pictures) == len(laid.places) > 0
+    for (_, bars), html in zip(laid.places, pictures, strict=True):
+        box = re.search(r'viewBox="0 0 (\d+) (\d+)"', html)
+        assert box is not None
+        rows = 1 + max(bar.row for bar in bars)
+        assert (int(box[1]), int(box[2])) == (WIDTH, rows * STEP - (STEP - HEIGHT))
+        drawn = {
+            (colour, round(float(x), 1), float(y))
+            for colour, path in PATH.findall(html)
+            for x, y in re.findall(r"M(-?[\d.]+) ([\d.]+)h", path)
+        }
+        for bar in bars:
+            left = bar.left
+            for name, size in bar.pieces:
+                y = bar.row * STEP + HEIGHT / 2
+                assert any(
+                    (palette.BLOCKS[name], round(left + off, 1), y) in drawn
+                    for off in (-0.1, 0, 0.1)
+                )
+                left += size / unit
+        tips = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="(\d+)"', html)
+        for x, y, width, height in tips:
+            assert any(
+                abs(bar.left - float(x)) < 0.02
+                and bar.row * STEP == int(y)
+                and abs(bar.size / unit - float(width)) < 0.02
+                for bar in bars
+            )
+            assert int(height) == HEIGHT

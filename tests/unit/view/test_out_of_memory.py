@@ -16,9 +16,11 @@ from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.session import Device
 from hfmem_widget.session.shortage import LiveBlocks
 from hfmem_widget.units import GIB
+from hfmem_widget.view import palette
 from hfmem_widget.view.out_of_memory import out_of_memory_bundle
-from hfmem_widget.view.out_of_memory_bar import bar_html
+from hfmem_widget.view.out_of_memory_bar import bar_html, drawn_parts
 from tests.unit.analysis.oom_incidents import CASES, Case
+from tests.unit.view.svg import Drawing
 
 HOSTILE = "<script>alert(1)</script>\u202e$\\href{x}$"
 
@@ -170,3 +172,46 @@ def test_the_lines_of_the_biggest_blocks_stand_beside_their_sizes() -> None:
         "3 \u00d7 1.00 GiB model.py:12 forward",
         "512.0 MiB made before stacks were recorded",
     ]
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_the_bar_has_each_part_where_the_one_before_ends(one: Case) -> None:
+    """As long as its share of all there is, or of the request too where that goes beyond it."""
+    html = bar_html(one.incident)
+    parts = drawn_parts(one.incident)
+    if not html:
+        assert not parts or not one.incident.total > 0
+        return
+    drawing = Drawing(html)
+    boxes = list(zip(drawing.svg.iter("rect"), drawing.boxes(), strict=True))
+    bars = [box for box in boxes if box[0].get("stroke-dasharray") is None]
+    asked = [box for box in boxes if box[0].get("stroke-dasharray") is not None]
+    (end,) = [float((line.get("x1") or "")[:-1]) for line in drawing.svg.iter("line")]
+    there_is = (
+        one.incident.allowed
+        if one.incident.allowed > 0
+        else max(
+            one.incident.total,
+            sum(part.bytes for part in one.incident.anatomy.parts if one.incident.anatomy),
+        )
+    )
+    taken = sum(part.bytes for part in parts)
+    full = max(there_is, taken + (one.incident.asked if asked else 0.0))
+
+    assert [box.get("fill") for box, _ in bars] == [palette.PARTS[part.name] for part in parts]
+    at = 0.0
+    for part, (box, (left, top, width, height)) in zip(parts, bars, strict=True):
+        assert left == pytest.approx(1000 * at / full, abs=0.1)
+        assert width == pytest.approx(1000 * part.bytes / full, abs=0.1)
+        assert (top, height) == (0.0, drawing.height)
+        assert (box.findtext("title") or "").startswith(part.label)
+        at += part.bytes
+    for _, (left, top, width, height) in asked:
+        assert left == pytest.approx(1000 * taken / full, abs=0.1)
+        assert width == pytest.approx(1000 * one.incident.asked / full, abs=0.1)
+        assert top > 0
+        assert top * 2 + height == drawing.height
+    assert end == pytest.approx(100 * there_is / full, abs=0.01)
+    assert ("beyond its end" in html) is (full > there_is)
+    assert size_text(taken) in drawing.label
+    assert size_text(there_is) in drawing.label
