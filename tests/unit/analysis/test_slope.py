@@ -197,11 +197,9 @@ def quarters(*rises: float, count: int = 80) -> Floats:
     inside = np.interp(x(count), middles, levels)
     before, after = x(count) < middles[0], x(count) > middles[-1]
     each = count / 4
-    return (
-        inside
-        + before * (x(count) - middles[0]) * rises[0] / each
-        + after * (x(count) - middles[-1]) * rises[-1] / each
-    )
+    row: Floats = inside + before * (x(count) - middles[0]) * rises[0] / each
+    row += after * (x(count) - middles[-1]) * rises[-1] / each
+    return row
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_of_two_dry_runs_one_waits() -> None:
     assert torch.cuda.is_current_stream_capturing is is_capturing
 
 
-class Dropping(torch.nn.Module):
+class Dropping(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
     """Does nothing but drop out."""
 
     def __init__(self) -> None:

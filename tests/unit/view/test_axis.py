@@ -37,6 +37,7 @@ def test_a_time_is_told_in_the_unit_that_suits(seconds: float, step: float, text
     [
         (0.9, "0 s,200 ms,400 ms,600 ms,800 ms"),
         (3, "0 s,500 ms,1.0 s,1.5 s,2.0 s,2.5 s,3.0 s"),
+        (4, "0 s,1 s,2 s,3 s,4 s"),
         (11.6, "0 s,2 s,4 s,6 s,8 s,10 s"),
         (60, "0 s,10 s,20 s,30 s,40 s,50 s,1:00"),
         (100, "0 s,20 s,40 s,1:00,1:20,1:40"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.session import Timeline
-from hfmem_widget.view.curve import curve
+from hfmem_widget.view.curve import curve, visible_gaps
 
 READINGS = st.lists(st.floats(0, 1e12), min_size=1, max_size=300)
 
@@ -68,3 +69,23 @@ def test_a_gap_too_narrow_to_be_seen_does_not_break_it() -> None:
 def test_a_series_that_was_never_read_has_no_points() -> None:
     """A series without any value has no line."""
     assert curve(timeline([math.nan, math.nan]), 0, 0.0, 1.0, columns=10) == []
+
+
+@pytest.mark.parametrize(("columns", "broken"), [(100, True), (20, False)])
+def test_a_gap_narrower_than_a_column_is_no_break(columns: int, *, broken: bool) -> None:
+    """Nobody would see it; one that is wider is told, cut to what is shown."""
+    made = timeline([1.0, 2.0])
+    made.add_gap(0.1, 0.4)
+    for at in range(4, 100):
+        made.append(at * 0.1, (3.0,))
+    drawn = curve(made, 0, 0.0, 10.0, columns=columns)
+
+    assert any(math.isnan(value) for _, value in drawn) is broken
+    assert visible_gaps(made, 0.2, 10.2, columns) == ([(0.2, 0.4)] if broken else [])
+
+
+def test_a_break_lies_in_the_middle_between_what_is_known() -> None:
+    """So the line ends and begins where it was read."""
+    drawn = curve(timeline([1.0, math.nan, math.nan, math.nan, 3.0]), 0, 0.0, 0.4, columns=100)
+
+    assert [time for time, _ in drawn] == pytest.approx([0.0, 0.2, 0.4])

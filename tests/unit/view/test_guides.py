@@ -254,3 +254,42 @@ def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
     )
     assert html.count(f"<g><title>{RAN_OUT}</title><path") == 2
     assert html.count(f"{RAN_OUT}</text>") == with_chart
+
+
+@pytest.mark.parametrize(
+    ("time", "seen"), [(0.0, True), (10.0, True), (-0.1, False), (10.1, False)]
+)
+def test_a_crossing_is_marked_where_it_is_in_view(time: float, *, seen: bool) -> None:
+    """Its both ends are of it."""
+    session = run(budget(6.0), findings=(crossing(time),))
+    (drawn,) = guides_in(session, "cuda:0", (0.0, 10.0), 7 * GIB)
+
+    assert drawn.crossed_at == (time if seen else None)
+
+
+@pytest.mark.parametrize(("gib", "crossed"), [(6.99, False), (6.98, True)])
+def test_a_budget_that_was_reached_is_not_crossed(gib: float, *, crossed: bool) -> None:
+    """Only what goes above it is."""
+    (drawn,) = guides_in(run(budget(gib)), "cuda:0", (0.0, 10.0), 6.99 * GIB)
+
+    assert drawn.is_crossed is crossed
+
+
+def test_a_trend_never_goes_below_nothing() -> None:
+    """However its line began."""
+    falling = Guide("cuda:0", "trend", "x", 0.0, 10.0, -GIB, GIB, (0.5 * GIB, 0.0))
+    (drawn,) = guides_in(run(falling), "cuda:0", (0.0, 10.0), GIB)
+
+    assert drawn.line == [(0.0, 0.0), (10.0, GIB)]
+    assert min(value for _, value in drawn.outline()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("budgets", "names"), [((), True), ((120.0,), True), ((125.0,), False), ((150.0,), False)]
+)
+def test_the_capacity_is_named_where_no_budget_is_near(
+    budgets: tuple[float, ...], *, names: bool
+) -> None:
+    """Two words over each other would be none; without a capacity there is nothing to name."""
+    assert scene(run(*map(budget, budgets), name="failed")).names_capacity is names
+    assert not scene(run(*map(budget, (6.0,)))).names_capacity

@@ -413,3 +413,17 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
     assert sum(PLOTLY in one for one in shown) == charts
     assert sum("left behind" in one.get("text/html", "") for one in shown) == charts
     assert "(±0)" in shown[0]["text/plain"]
+
+
+def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
+    """Then its output is for somebody else to fill."""
+    publisher = Publisher()
+    screen = Screen(SimpleNamespace(display_pub=publisher))
+    broadcast = live.Broadcast(scripted_run("training"), panel=False)
+    broadcast.show(screen, "here")
+    shown = dict(publisher.shown)
+    broadcast.close()
+    broadcast.show(screen, "there")
+
+    assert set(shown) == set(publisher.shown) == {"here"}
+    assert "application/vnd.jupyter.widget-view+json" in shown["here"]

@@ -187,14 +187,10 @@ def test_the_bar_has_each_part_where_the_one_before_ends(one: Case) -> None:
     bars = [box for box in boxes if box[0].get("stroke-dasharray") is None]
     asked = [box for box in boxes if box[0].get("stroke-dasharray") is not None]
     (end,) = [float((line.get("x1") or "")[:-1]) for line in drawing.svg.iter("line")]
-    there_is = (
-        one.incident.allowed
-        if one.incident.allowed > 0
-        else max(
-            one.incident.total,
-            sum(part.bytes for part in one.incident.anatomy.parts if one.incident.anatomy),
-        )
-    )
+    anatomy = one.incident.anatomy
+    assert anatomy is not None
+    whole = max(one.incident.total, sum(part.bytes for part in anatomy.parts))
+    there_is = one.incident.allowed if one.incident.allowed > 0 else whole
     taken = sum(part.bytes for part in parts)
     full = max(there_is, taken + (one.incident.asked if asked else 0.0))
 
