@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 import hfmem_widget
 from hfmem_widget.monitor import running_monitor, shared_monitor
@@ -261,3 +262,20 @@ def test_attempts_to_find_a_batch_size_are_told_apart(tmp_path: Path) -> None:
     assert trains == list(zip(["train", *labels], outcomes, strict=True))
     assert {span.parent for span in of_kind(session, "train")} == {1}
     assert [group.first for group in session.steps] == [*[1] * len(later), 1, 2, 3, 4]
+
+
+class Afterwards(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Does something when the training has ended, as what saves or reports does."""
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        with hfmem_widget.span("afterwards"):
+            pass
+
+
+def test_what_comes_after_the_last_step_is_no_part_of_the_training(tmp_path: Path) -> None:
+    """Its span ends as the Trainer says that it has, though `train()` goes on."""
+    trainer = make_trainer(tmp_path, callbacks=[Afterwards()])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert outline(session, depth=0).splitlines() == ["train", "afterwards"]
