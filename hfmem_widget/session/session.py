@@ -53,7 +53,16 @@ BROKEN_OFF = "not watched to its end"
 
 OF_THE_MONITOR = frozenset(
     {
-        *("adopt", "append", "break_off", "close_span", "count", "next_span_id", "note", "off_step"),
+        *(
+            "adopt",
+            "append",
+            "break_off",
+            "close_span",
+            "count",
+            "next_span_id",
+            "note",
+            "off_step",
+        ),
         *("on_step", "open_span", "progress", "read_after", "replace_lock", "stop"),
         *("subscribe", "subscribers", "unsubscribe"),
     }

@@ -161,6 +161,10 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
         ((OWN, ("/tmp/ipykernel_12/999.py", 4, "<module>")), "a cell's line 4"),
         ((OWN, (json.__file__, 4, "loads"), IN_CELL), "cell [3] line 2"),
         ((OWN, (json.__file__, 4, "loads")), "json/__init__.py:4"),
+        (
+            (OWN, (json.__file__, 4, "loads"), ("/somewhere/work/train.py", 9, "main")),
+            "work/train.py:9",
+        ),
     ],
 )
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:

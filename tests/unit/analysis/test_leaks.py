@@ -12,8 +12,8 @@ from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.guides import guides_of
 from hfmem_widget.analysis.leaking.leaks import finding_of, guide_of, leaks
 from hfmem_widget.analysis.leaking.moments import Moments, moments_of
-from hfmem_widget.analysis.leaking.trends import Trend, trend_in, trends_of
-from hfmem_widget.session import DeviceSteps, Finding, Guide, Sample, Session, StepGroup
+from hfmem_widget.analysis.leaking.trends import Trend, _after_drop, trend_in, trends_of
+from hfmem_widget.session import DeviceSteps, Finding, Guide, Sample, Session, SpanKind, StepGroup
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.units import GIB, KIB, MIB
@@ -414,3 +414,35 @@ def test_forward_passes_within_steps_are_not_moments_of_their_own() -> None:
     rows = {one.what: len(one) for one in moments_of(stage.finish()) if one.device == GPU}
 
     assert rows["a forward pass"] == 20
+
+
+@pytest.mark.parametrize(
+    ("readings", "begin"),
+    [
+        ((0, 10, 2, 4, 6), 2),
+        ((0, 10, 6, 9, 12), 0),
+        ((0, 10, 3, 9, 12), 2),
+        ((5,), 0),
+        ((1, 2, 3), 0),
+    ],
+)
+def test_growth_begins_anew_after_a_big_drop(readings: tuple[float, ...], begin: int) -> None:
+    """By half of how far the readings range, and more."""
+    assert _after_drop(np.array(readings, dtype=float)) == begin
+
+
+@pytest.mark.parametrize("with_steps", [True, False])
+def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: bool) -> None:
+    """Its steps have all that the optimizer's would tell."""
+    stage = Stage("loop", gpus=1)
+    with stage.span("cell", "loop"):
+        for number in range(20):
+            kind: SpanKind = "step" if with_steps else "block"
+            with stage.span(kind, f"{number}") as span:
+                stage.session.count(span.id, {"step": number + 1.0})
+                stage.find([GPU], {"weights": 100.0 * MIB, "unattributed": (20 + 5 * number) * MIB})
+                stage.hold({GPU: (120 + 5 * number) * MIB}, 0.1)
+    rows = {one.what for one in moments_of(stage.finish()) if one.device == GPU and len(one)}
+
+    assert ("a second" in rows) is not with_steps
+    assert ("a step" in rows) is with_steps

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,15 +15,17 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.shortage.advice import MOST, advise
 from hfmem_widget.analysis.shortage.diagnosis import diagnose
+from hfmem_widget.analysis.shortage.incident import _others
 from hfmem_widget.analysis.shortage.model import NAMES, Diagnosis, Incident
-from hfmem_widget.analysis.shortage.places import in_optimizer, training
+from hfmem_widget.analysis.shortage.places import _is_logits, in_optimizer, training
 from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.analysis.shortage.techniques import TECHNIQUES, Technique
-from hfmem_widget.analysis.shortage.texts import Origin
+from hfmem_widget.analysis.shortage.texts import Origin, OutOfMemoryText
 from hfmem_widget.analysis.shortage.words import WHO, finding_of, where
 from hfmem_widget.session.shortage import BACKWARD
-from hfmem_widget.units import GIB
+from hfmem_widget.units import GIB, MIB
 from tests.unit.analysis.oom_incidents import CASES, GPU, HOST, Case, incident, spans
+from tests.unit.analysis.parted import NAN
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -212,3 +215,64 @@ def test_a_full_machine_is_told_by_its_own_figures(total: float, told: str) -> N
     full = incident(asked=4, free=0.5, total=total, device=HOST, origin="cpu", allocated=60)
 
     assert diagnose(full).sentence.startswith(told)
+
+
+def test_growth_that_is_not_known_has_no_figure() -> None:
+    """Predictions that are put together are advised about, whatever is known of their size."""
+    case = next(one for one in CASES if one.name.startswith("predictions that are put together"))
+    for grown in (0.0, float("nan"), -GIB):
+        told = advise(replace(case.incident, grown=grown), diagnose(case.incident))
+        (one,) = [one for one in told if "eval_accumulation_steps" in one.action]
+        assert not re.search(r"\d", one.sentence())
+
+
+@pytest.mark.parametrize(
+    ("mib", "are"), [(0.9, False), (1.0, True), (2.0, True), (2.9, True), (4.0, True), (4.1, False)]
+)
+def test_logits_are_known_by_their_size(mib: float, *, are: bool) -> None:
+    """Tokens by words, of two or four bytes, and what the allocator rounds up: here of 1 or 2 MiB."""
+    case = next(one.incident for one in CASES if one.name == "logits, by their size")
+    words = int(2**19 / case.batch_tokens)
+    small = replace(case, asked=mib * MIB, model=replace(case.model, vocabulary=words))
+
+    assert words * case.batch_tokens == 2**19
+    assert _is_logits(small) is are
+
+
+@pytest.mark.parametrize(
+    ("told", "sampled", "others"),
+    [
+        ({"processes": ((1, 60), (2, 10))}, NAN, 60),
+        ({"processes": ((1, 60), (2, 12))}, NAN, 72),
+        ({"processes": ((1, 60), (2, 8))}, NAN, 68),
+        ({"processes": ((1, 10), (2, 10))}, NAN, 10),
+        ({"processes": ((2, 10),)}, NAN, 0),
+        ({"processes": ((2, 10),)}, 5, 5),
+        ({"processes": ((1, 60),), "in_use": 9}, 5, 60),
+        ({"processes": ((2, 10),), "in_use": 9}, 5, 10),
+        ({"in_use": 20}, NAN, 50),
+        ({"in_use": 75}, NAN, 0),
+        ({}, NAN, 61),
+    ],
+)
+def test_what_others_have_is_told_by_who_knows_best(
+    told: dict[str, Any], sampled: float, others: float
+) -> None:
+    """Of 70 GiB in use this process has 9, and up to 2 more for CUDA; whose number is not ours is another."""
+    given: dict[str, Any] = {
+        name: tuple((one, size * GIB) for one, size in value)
+        if name == "processes"
+        else value * GIB
+        for name, value in told.items()
+    }
+    text = OutOfMemoryText("cuda", **given)
+
+    assert _others(text, 70 * GIB, 9 * GIB, sampled * GIB) == others * GIB
+
+
+@pytest.mark.parametrize(("used", "others"), [(10.9, NAN), (11.1, 2.1)])
+def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: float) -> None:
+    """Then nobody knows whose it is."""
+    found = _others(OutOfMemoryText("cuda"), used * GIB, 9 * GIB, NAN)
+
+    assert found == pytest.approx(others * GIB, nan_ok=True)

@@ -220,3 +220,18 @@ def test_a_session_without_devices_still_has_a_card() -> None:
     bundle = card_bundle(session, span, with_chart=False)
     assert "nothing" in bundle["text/html"]
     assert bundle["text/plain"] == 'memwatch "nothing" · 0.0 ms'
+
+
+@pytest.mark.parametrize(
+    ("interval", "gap", "told"),
+    [(0.1, 0.9, False), (0.1, 1.1, True), (2.0, 9.9, False), (2.0, 10.1, True)],
+)
+def test_a_pause_is_told_where_it_is_long_for_its_interval(
+    interval: float, gap: float, *, told: bool
+) -> None:
+    """More than a second, and than five samples that should have come."""
+    session = scripted_run("training")
+    session.polling.interval, session.polling.longest_gap = interval, gap
+    card = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+    assert ("nothing was sampled" in card) is told

@@ -211,3 +211,16 @@ def test_the_bar_has_each_part_where_the_one_before_ends(one: Case) -> None:
     assert ("beyond its end" in html) is (full > there_is)
     assert size_text(taken) in drawing.label
     assert size_text(there_is) in drawing.label
+
+
+def test_the_biggest_five_of_other_processes_are_named() -> None:
+    """The biggest first, each with its number and its size."""
+    processes = tuple((number, number * GIB) for number in (3, 1, 7, 2, 6, 5))
+    told = bundle(replace(case("another process has most"), processes=processes))
+    named = [f"process {number}: {number}.00\u00a0GiB" for number in (7, 6, 5, 3, 2)]
+
+    for text in told.values():
+        assert (
+            " \u00b7 ".join(named) in text or " \u00b7 ".join(named).replace("\u00a0", " ") in text
+        )
+        assert "process 1:" not in text

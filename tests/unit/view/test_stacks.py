@@ -8,6 +8,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
+
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
 from hfmem_widget.view.icicle import LEVELS, icicle_html
 from hfmem_widget.view.stacks import MOST_ROWS, stacks_bundle
@@ -175,3 +177,11 @@ def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
     assert "session.stacks.save" in html()
     kept = Stacks((peak(),), Recording("allocator"))
     assert "session.stacks.save" not in stacks_bundle(kept)["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("began", "told"), [(0.0, False), (0.04, False), (0.06, True), (2.0, True)]
+)
+def test_that_it_began_late_is_told_where_it_did(began: float, *, told: bool) -> None:
+    """As where CUDA came up in the middle of the cell; what is a few milliseconds is not late."""
+    assert ("Recording began with CUDA" in text(began=began)) is told
