@@ -446,3 +446,25 @@ def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: 
 
     assert ("a second" in rows) is not with_steps
     assert ("a step" in rows) is with_steps
+
+
+def test_steps_of_two_trainings_are_two_rows() -> None:
+    """Though their numbers go on, and each epoch has steps of its own."""
+    stage = Stage("twice", gpus=1)
+    with stage.span("cell", "twice"):
+        for training in range(2):
+            with stage.span("train", "train"):
+                for epoch in range(2):
+                    with stage.span("epoch", f"epoch {epoch}"):
+                        for step in range(5):
+                            with stage.span("step", f"{step}") as span:
+                                number = 10 * training + 5 * epoch + step + 1
+                                stage.session.count(span.id, {"step": float(number)})
+                                stage.hold({GPU: GIB}, 0.1)
+    rows = [
+        one.number.tolist()
+        for one in moments_of(stage.finish())
+        if one.what == "a step" and one.device == GPU
+    ]
+
+    assert rows == [[*range(1, 11)], [*range(11, 21)]]

@@ -21,7 +21,7 @@ from hfmem_widget.analysis.shortage.places import _is_logits, in_optimizer, trai
 from hfmem_widget.analysis.shortage.sizes import size_text
 from hfmem_widget.analysis.shortage.techniques import TECHNIQUES, Technique
 from hfmem_widget.analysis.shortage.texts import Origin, OutOfMemoryText
-from hfmem_widget.analysis.shortage.words import WHO, finding_of, where
+from hfmem_widget.analysis.shortage.words import WHO, batch, finding_of, where
 from hfmem_widget.session.shortage import BACKWARD
 from hfmem_widget.units import GIB, MIB
 from tests.unit.analysis.oom_incidents import CASES, GPU, HOST, Case, incident, spans
@@ -276,3 +276,21 @@ def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: 
     found = _others(OutOfMemoryText("cuda"), used * GIB, 9 * GIB, NAN)
 
     assert found == pytest.approx(others * GIB, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"samples": 8, "longest": 512, "tokens": 4096}, "8 \u00d7 512 tokens"),
+        ({"samples": 8, "longest": 512, "tokens": 4000}, "4,000 tokens"),
+        ({"tokens": 4000}, "4,000 tokens"),
+        ({"samples": 8}, "8 samples"),
+        ({"samples": 1}, "1 sample"),
+        ({}, ""),
+    ],
+)
+def test_a_batch_is_told_by_what_is_known_of_it(counts: dict[str, float], told: str) -> None:
+    """Samples by tokens where they come to the same; else the one that is known."""
+    full = incident(asked=4, free=0.5, path=spans("train", "step", **counts))
+
+    assert batch(full) == told

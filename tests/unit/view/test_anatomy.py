@@ -314,6 +314,8 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
             "BertModel · 110 parameters, none trainable",
         ),
         (Contents(modules=("A", "B", "C", "D", "B", "E")), "A, B, C, 2 more"),
+        (Contents(modules=("A", "B", "C", "D")), "A, B, C, 1 more"),
+        (Contents(modules=("A", "B", "C")), "A, B, C"),
     ],
 )
 def test_what_the_models_consist_of_is_one_line(contents: Contents, told: str) -> None:

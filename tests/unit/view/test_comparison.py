@@ -21,7 +21,13 @@ from hfmem_widget.testing import scripted_run
 from hfmem_widget.units import MIB, format_bytes
 from hfmem_widget.view.comparison import chart_bundle, list_bundle, table_bundle, whole_bundle
 from hfmem_widget.view.comparison_scene import step_ticks
-from hfmem_widget.view.comparison_text import change_text, of_something, percent_text, rate
+from hfmem_widget.view.comparison_text import (
+    aligned,
+    change_text,
+    of_something,
+    percent_text,
+    rate,
+)
 from hfmem_widget.view.figure import PLOTLY_MIME
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
@@ -299,3 +305,10 @@ def test_rates_have_three_digits_or_all() -> None:
 def test_steps_are_marked_at_round_numbers(first: int, last: int, texts: tuple[str, ...]) -> None:
     """The first step, then round numbers up to the last."""
     assert step_ticks(first, last).texts == texts
+
+
+def test_plain_text_stands_in_columns() -> None:
+    """Names to the left, figures to the right, all rows of a table equally wide."""
+    rows = aligned([["a", "1", "22"], ["long", "333", "4"]]).splitlines()
+
+    assert rows == ["a       1  22", "long  333   4"]

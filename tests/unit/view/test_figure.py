@@ -370,3 +370,12 @@ def test_an_instant_is_told_in_a_unit_that_suits_the_run(name: str, unit: str) -
     axis = shown["layout"]["xaxis"]
     assert axis["ticksuffix"] == f" {unit}"
     assert not any(text.endswith(f"{unit} {unit}") for text in axis["ticktext"])
+
+
+@pytest.mark.parametrize(("steps", "marked"), [(2, False), (3, True)])
+def test_the_worst_of_three_steps_is_marked(steps: int, *, marked: bool) -> None:
+    """Of two, one is always the worse."""
+    session = many_steps(steps)
+    bars = lay_lanes(session, "cuda:0", 0.0, float(steps))
+
+    assert any(bar.worst for bar in bars) is marked

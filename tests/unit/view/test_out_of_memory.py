@@ -224,3 +224,17 @@ def test_the_biggest_five_of_other_processes_are_named() -> None:
             " \u00b7 ".join(named) in text or " \u00b7 ".join(named).replace("\u00a0", " ") in text
         )
         assert "process 1:" not in text
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_each_advice_has_its_reason_and_what_it_saves(one: Case) -> None:
+    """In the HTML as in the plain text; what saves nothing that is known says nothing of it."""
+    told = advise(one.incident, diagnose(one.incident))
+    items = re.findall(r"<li.*?</li>", bundle(one.incident)["text/html"])
+
+    assert len(items) == len(told)
+    for advice, item in zip(told, items, strict=True):
+        words = re.sub(r"<[^>]+>", " ", item)
+        assert escape(advice.reason[1:]) in words
+        assert (escape(advice.saving) in words) is True
+        assert ("saves" in item.rpartition("</div><div")[2]) is bool(advice.saving)

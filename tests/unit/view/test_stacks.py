@@ -185,3 +185,32 @@ def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
 def test_that_it_began_late_is_told_where_it_did(began: float, *, told: bool) -> None:
     """As where CUDA came up in the middle of the cell; what is a few milliseconds is not late."""
     assert ("Recording began with CUDA" in text(began=began)) is told
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """Return the words of a table's rows, cell by cell."""
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", table)]
+    return [[" ".join(re.sub(r"<[^>]+>", " ", one).split()) for one in row] for row in cells]
+
+
+def test_tables_and_text_have_the_same_rows() -> None:
+    """Of each grouping: name, line, how many, bytes and share; then what they come to. One is open."""
+    found = tuple(replace(one, blocks=at + 1) for at, one in enumerate(sites(3)))
+    first = replace(peak(), sites=found)
+    page = html(first, peak(device="cuda:1"))
+    tables = re.findall(r"<details.*?</details>", page, re.DOTALL)
+    told = text(first).split("\n\n")[1:4]
+
+    assert len(tables) == 2 * 3
+    assert [one.startswith("<details open") for one in tables] == [True, *[False] * 5]
+    for table, block in zip(tables[:3], told, strict=True):
+        head, *lines = block.splitlines()
+        rows = rows_of(table)
+        assert head in table
+        assert len([line for line in lines if not line.endswith(".")]) >= len(rows) == 6
+        for (name, size, share), line in zip(rows, lines, strict=False):
+            assert " ".join(f"{size} {share} {name}".split()) == " ".join(line.split())
+    assert rows_of(tables[0])[:2] == [
+        ["cell [1] line 0 y", "3.00 MiB", "50.0 %"],
+        ["cell [1] line 1 y \u00d7 2", "2.00 MiB", "33.3 %"],
+    ]
