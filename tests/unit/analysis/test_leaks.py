@@ -12,7 +12,13 @@ from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.guides import guides_of
 from hfmem_widget.analysis.leaking.leaks import finding_of, guide_of, leaks
 from hfmem_widget.analysis.leaking.moments import Moments, moments_of
-from hfmem_widget.analysis.leaking.trends import Trend, _after_drop, trend_in, trends_of
+from hfmem_widget.analysis.leaking.trends import (
+    Trend,
+    _after_drop,
+    _slows_down,
+    trend_in,
+    trends_of,
+)
 from hfmem_widget.session import DeviceSteps, Finding, Guide, Sample, Session, SpanKind, StepGroup
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.testing.stage import Stage
@@ -468,3 +474,33 @@ def test_steps_of_two_trainings_are_two_rows() -> None:
     ]
 
     assert rows == [[*range(1, 11)], [*range(11, 21)]]
+
+
+@pytest.mark.parametrize(
+    ("device", "mib", "told"), [(GPU, 1.7, 0), (GPU, 2.8, 1), ("cpu", 20.0, 0), ("cpu", 34.0, 1)]
+)
+def test_growth_must_come_to_something(device: str, mib: float, told: int) -> None:
+    """However even it is: 2 MiB of a GPU, 24 MiB of the heap."""
+    stage = Stage("train", gpus=1 if device == GPU else 0)
+
+    assert (
+        len(trends_of(trained(lambda step: 500 + mib * step / 40, device=device, stage=stage)))
+        == told
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "slower"),
+    [
+        ((0, 10, 20, 25, 30), True),
+        ((0, 5, 10, 20, 30), False),
+        ((0, 10, 20, 30, 40), False),
+        ((9, 3, 0, 2, 4), False),
+    ],
+)
+def test_what_rose_faster_before_slows_down(readings: tuple[float, ...], *, slower: bool) -> None:
+    """From some moment on it rises by less in the same time."""
+    x, y = np.arange(5.0), np.array(readings, dtype=float)
+
+    assert _slows_down(x, y, 2) is slower
+    assert _slows_down(x, y, 0) is False

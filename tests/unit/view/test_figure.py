@@ -379,3 +379,16 @@ def test_the_worst_of_three_steps_is_marked(steps: int, *, marked: bool) -> None
     bars = lay_lanes(session, "cuda:0", 0.0, float(steps))
 
     assert any(bar.worst for bar in bars) is marked
+
+
+def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
+    """Without axes, for whoever asks for one of a cell that was over at once."""
+    session = scripted_run("short")
+    drawn = figure_dict(session, session.spans[0])
+    (word,) = drawn["layout"]["annotations"]
+
+    assert drawn["data"] == []
+    assert word["text"] == "too short to chart"
+    assert (word["xref"], word["yref"], word["x"], word["y"]) == ("paper", "paper", 0.5, 0.5)
+    assert not any(drawn["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
+    assert word["showarrow"] is False
