@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -18,7 +19,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.faults import harmless, warn
+from hfmem_widget.faults import entry, harmless, warn
 from hfmem_widget.history import History
 from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
 from hfmem_widget.labels import plain
@@ -172,29 +173,34 @@ class MemwatchMagics(Magics):
             If an option is not one we can use. Nothing else gets out of here.
         """
         # One frame above is the cell.
-        show_own_line(sys._getframe(1), line)  # noqa: SLF001  (inspect.currentframe is the same)
+        self._arm(line, sys._getframe(1))  # noqa: SLF001  (inspect.currentframe is the same)
+
+    @entry(lets=UsageError)
+    def _arm(self, line: str, cell: FrameType) -> None:
+        show_own_line(cell, line)
         arguments = self._parsed_for_a_cell(self._expanded(line))
         execution = self._executions.current()
         if arguments is not None and execution is not None:
             self._watch(arguments, execution.watches)
 
+    @entry()
     def cell_begins(self, info: ExecutionInfo) -> None:
         """Note that a cell runs; for the `pre_run_cell` event."""
-        with interrupts_deferred():
-            execution, lost = self._executions.begins(info, self._shell.execution_count)
-            for one in lost:
-                self._end([one], None)
-            is_ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
-            if self._in_every_cell is None and execution.is_outermost and not is_ours:
-                harmless(self._begin_in_every_cell, execution)
+        execution, lost = self._executions.begins(info, self._shell.execution_count)
+        for one in lost:
+            self._end([one], None)
+        is_ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
+        if self._in_every_cell is None and execution.is_outermost and not is_ours:
+            harmless(self._begin_in_every_cell, execution)
 
+    @entry()
     def cell_ends(self, result: ExecutionResult | None) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
-        with interrupts_deferred():
-            # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch.
-            ended = self._executions.ends(result)
-            if ended:
-                self._end(ended, result)
+        # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch. One that a
+        # fault keeps from being found has ended all the same: the next cell ends its watches.
+        ended = self._executions.ends(result)
+        if ended:
+            self._end(ended, result)
 
     def close(self) -> None:
         """End everything that is watched."""
@@ -381,8 +387,8 @@ class MemwatchMagics(Magics):
     def _expanded(self, line: str) -> str:
         """Return the options of a first line with the variables in it, as IPython does for other magics."""
         try:
-            # Two frames above is the cell, for names that are not in the user's namespace.
-            expanded: str = self._shell.var_expand(line, 2)
+            # That many frames above is the cell, for names that are not in the user's namespace.
+            expanded: str = self._shell.var_expand(line, 4)
         except Exception as error:
             if raised_by_handler(error):
                 raise

@@ -409,7 +409,7 @@ def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
 def test_the_users_own_modes_stay_in_their_order_around_a_profiler() -> None:
     """Ours goes from below theirs and comes back there, so that each takes away its own."""
 
-    class Theirs(dispatch.TorchDispatchMode):
+    class Theirs(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]  # torch is not checked here
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
