@@ -132,7 +132,7 @@ class Watch(Decorates):
     )
     def _start(self) -> Session:
         self._span = None
-        outer = self._monitor.current
+        outer = self._monitor.enclosing
         self._session = session = self._monitor.begin(self._options)
         if outer is not None:
             harmless(self._open_in, outer)

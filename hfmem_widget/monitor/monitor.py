@@ -127,6 +127,12 @@ class Monitor:
         return None if watched is None else watched.session
 
     @property
+    def enclosing(self) -> Session | None:
+        """The session that this thread or asynchronous task itself has opened last, and not ended."""
+        watched = self._register.enclosing() if self.in_this_process else None
+        return None if watched is None else watched.session
+
+    @property
     def polls_here(self) -> bool:
         """True on the poller's own thread."""
         return self._poller.is_here
@@ -205,8 +211,10 @@ class Monitor:
                 self._late.enter_if_many()
                 return self._late.begin(watched, kind, label, self._row_now(kind))
             self._enter_waiting(watched)
-            if not watched.windows and not self._poller.claim(watched, watched.options.interval):
-                session.polling.stopped = NO_THREAD
+            if not watched.windows:
+                self._register.opens_here(watched)
+                if not self._poller.claim(watched, watched.options.interval):
+                    session.polling.stopped = NO_THREAD
             window = self.ledger.open(bounded=not watched.options.ledger)
             row = self._row_at(window, kind)
             before, based = self._begin_at(watched, kind, label, row)

@@ -12,8 +12,8 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.session import Session
 
-_begun_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("begun_here", default=())
-"""Those that were begun in this context, a thread's or an asynchronous task's."""
+_opened_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("opened_here", default=())
+"""Those whose outermost span was opened in this context, a thread's or an asynchronous task's."""
 
 HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
 
@@ -30,9 +30,14 @@ class Register:
         with self._lock:
             if not self._watched:
                 if_first()
-            here = (one for one in _begun_here.get() if one() in self._watched.values())
-            _begun_here.set((*here, weakref.ref(watched)))
             self._watched[id(watched.session)] = watched
+
+    def opens_here(self, watched: Watched) -> None:
+        """Note that a session's outermost span is opened in this thread, or asynchronous task."""
+        with self._lock:
+            others = (one for one in _opened_here.get() if one() in self._watched.values())
+            _opened_here.set((*others, weakref.ref(watched)))
+        watched.thread = threading.get_ident()
 
     def remove(self, session: Session) -> None:
         """Let a session go."""
@@ -57,19 +62,22 @@ class Register:
             raise WatchStateError(HAS_ENDED)
         return watched
 
-    def current(self) -> Watched | None:
-        """Return who is listening and was begun last in this context, which is where further spans belong.
+    def enclosing(self) -> Watched | None:
+        """Return who was opened last in this thread or asynchronous task, and is open."""
+        here = {reference() for reference in _opened_here.get()}
+        return next((one for one in reversed(self.listening()) if one in here), None)
 
-        A thread that began none, such as one of a pool or of autograd's, belongs to whoever is watched; where
+    def current(self) -> Watched | None:
+        """Return where further spans belong: to who encloses them.
+
+        A thread that opened none, such as one of a pool or of autograd's, belongs to whoever is watched; where
         several threads watch, to what the main thread watches.
         """
         listening = self.listening()
-        here = {reference() for reference in _begun_here.get()}
-        own = [one for one in listening if one in here]
-        if not own and len({one.thread for one in listening}) > 1:
+        if len({one.thread for one in listening}) > 1:
             main = threading.main_thread().ident
             listening = [one for one in listening if one.thread == main]
-        return next(reversed(own or listening), None)
+        return self.enclosing() or next(reversed(listening), None)
 
     def all(self) -> list[Watched]:
         """Return everybody."""

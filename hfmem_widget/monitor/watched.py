@@ -48,8 +48,8 @@ class Watched:
     late: dict[int, Span] = field(default_factory=dict)
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
-    thread: int = field(default_factory=threading.get_ident)
-    """Where it was begun."""
+    thread: int | None = None
+    """Where its outermost span was opened."""
     version: int = -1
     based_on: int | None = None
     """The span of which it is known what nothing explained when it began."""

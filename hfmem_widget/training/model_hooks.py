@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
@@ -18,8 +17,8 @@ SCRIPTING = "torch.jit._recursive"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
-_surrounded: Counter[tuple[type | ModuleType, str]] = Counter()
-"""What copies, writes or scripts modules that have hooks of ours, and how many have."""
+_surrounded: dict[tuple[type | ModuleType, str], set[int]] = {}
+"""What copies, writes or scripts modules that have hooks of ours, and by `id` whose these are."""
 
 
 class ModelHooks:
@@ -68,11 +67,13 @@ class ModelHooks:
             self._handles[-1].remove()
             self._handles.pop()
         while self._surrounded:
-            one = self._surrounded.pop()
-            _surrounded[one] -= 1
-            if not _surrounded[one]:
-                del _surrounded[one]
+            one = self._surrounded[-1]
+            users = _surrounded.get(one, set())
+            users.discard(id(self))
+            if not users:
+                _surrounded.pop(one, None)
                 restore(*one)
+            self._surrounded.pop()
 
     def _hide_from_copies(self, module: object) -> None:
         for kind in type(module).__mro__[:-1]:
@@ -84,9 +85,9 @@ class ModelHooks:
             self._surround(scripting, "create_script_module", _hidden_within)
 
     def _surround(self, owner: type | ModuleType, name: str, around: Around) -> None:
-        surround(owner, name, around)
-        _surrounded[owner, name] += 1
         self._surrounded.append((owner, name))
+        _surrounded.setdefault((owner, name), set()).add(id(self))
+        surround(owner, name, around)
 
 
 class _Hook:
