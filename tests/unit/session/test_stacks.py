@@ -54,6 +54,9 @@ def test_an_unknown_device_is_named_with_those_there_are() -> None:
     """The error for an unknown device lists the devices that were recorded."""
     with pytest.raises(OptionError, match="cuda:0, cuda:1"):
         stacks().rows(device="cuda:7")
+    with pytest.raises(OptionError, match="recorded: none"):
+        Stacks((), Recording("allocator"), b"").rows(device="cuda:0")
+    assert Stacks((), Recording("allocator"), b"").rows() == ()
 
 
 def test_an_unknown_grouping_is_answered_with_those_there_are() -> None:

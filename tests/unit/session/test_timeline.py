@@ -123,3 +123,20 @@ def test_capacity_is_even_and_positive(capacity: int) -> None:
     """A capacity that cannot be halved is refused."""
     with pytest.raises(ValueError, match="even number"):
         Timeline(1, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "times"),
+    [(0, 9, [*range(10)]), (4, 6.5, [4, 5, 6]), (9, 99, [9]), (6, 6, [6])],
+)
+def test_a_part_has_the_rows_of_its_time(start: float, stop: float, times: list[int]) -> None:
+    """As many as it says, each with its readings; the timeline itself is as before."""
+    timeline = Timeline(2, capacity=64)
+    for at in range(10):
+        timeline.append(float(at), (float(at), 2.0 * at))
+    part = timeline.between(start, stop, [1])
+
+    assert (len(part), part.samples, part.width) == (len(times), len(times), 1)
+    assert part.time.tolist() == times
+    assert part.low[:, 0].tolist() == part.high[:, 0].tolist() == [2 * at for at in times]
+    assert len(timeline) == 10

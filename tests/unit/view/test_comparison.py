@@ -121,6 +121,8 @@ def test_repeats_show_their_range() -> None:
     told = text(table_bundle(compare({"base": runs}))["text/html"])
 
     assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
+    told = text(table_bundle(compare({"base": runs[:2]}))["text/html"])
+    assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
 
 
 @pytest.mark.parametrize(

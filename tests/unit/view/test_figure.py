@@ -392,3 +392,17 @@ def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
     assert (word["xref"], word["yref"], word["x"], word["y"]) == ("paper", "paper", 0.5, 0.5)
     assert not any(drawn["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
     assert word["showarrow"] is False
+
+
+@pytest.mark.parametrize(("labels", "told"), [(("", ""), "block"), (("load", "load"), "load")])
+def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str) -> None:
+    """Any other has its own name, and what it took."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    for at, label in enumerate(labels):
+        span = session.open_span("block", label, session.append(Sample(2.0 * at, (GIB,))))
+        session.close_span(span.id, session.append(Sample(2.0 * at + 1, (GIB,))), {})
+    bars = lay_lanes(session, "cuda:0", 0.0, 4.0)
+
+    assert [(bar.label, bar.told[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
+    assert [(bar.start, bar.stop, bar.lane) for bar in bars] == [(0.0, 1.0, 0), (2.0, 3.0, 0)]

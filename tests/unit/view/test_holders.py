@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+import pytest
+
 from hfmem_widget.holding import Holder, Holders, Remainder
 from hfmem_widget.units import MIB
 from hfmem_widget.view.holders import MOST_ROWS, holders_bundle
@@ -85,3 +87,21 @@ def test_names_are_text() -> None:
         }
         assert seen.attributes == {"class", "style", "scope"}
         assert "\u202e" not in html
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "told"),
+    [
+        ("tensors", 1, "(512"),
+        ("tensors", 2, "(2 tensors \u00b7"),
+        ("weights", 1, "(weights \u00b7"),
+        ("weights", 2, "(weights \u00b7 2 tensors"),
+    ],
+)
+def test_how_many_tensors_are_told_where_there_are_several(
+    kind: str, tensors: int, told: str
+) -> None:
+    """Of one alone its shape says enough."""
+    row = Holder("x", kind, "cuda:0", M, tensors, (512, 512), "float32")  # type: ignore[arg-type]  # either
+
+    assert told in text(row)[1]

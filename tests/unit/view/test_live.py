@@ -196,6 +196,7 @@ def test_a_whole_notebook_is_followed_by_either(
     screen = Screen(SimpleNamespace(display_pub=publisher))
     view = NotebookView(session, screen, chart=chart, panel=panel)
     view.begin()
+    assert len(session.subscribers) == 1
     for listener in session.subscribers:
         listener(session)
     view.finish()

@@ -415,3 +415,16 @@ def test_little_memory_is_drawn_in_its_own_unit() -> None:
     assert highest.text == "5 MiB"
     (point,) = Drawing(html).dots()
     assert point[1] == pytest.approx(highest.y, abs=FINE)
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_a_budgets_word_is_off_the_capacitys_line(*, crossed: bool) -> None:
+    """Just below the capacity, where the word above its line would be struck through, it stands below it."""
+    session = run(budget(138.0 if crossed else 139.5), name="failed")
+    chart = shown(session)
+    (word,) = [one for one in chart.drawing.words() if one.text.startswith("budget")]
+    line, capacity = (chart.y(level * GIB) for level in (chart.scene.budgets[0].level / GIB, 140.4))
+
+    assert not chart.scene.names_capacity
+    assert chart.scene.budgets[0].is_crossed is crossed
+    assert word.y > line > capacity
