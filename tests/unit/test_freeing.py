@@ -328,7 +328,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
         (
             Freeable("errors", ("a", "b", "c", "d"), {"cpu": int(GIB)}),
             Freeable("outputs", (), {"cuda:1": int(2 * GIB)}),
-            Freeable("x", (), {}),
+            Freeable("x", (), {"cuda:2": 0}),
         ),
         {"cpu": int(GIB), "cuda:1": int(2.5 * GIB)},
         objects=1,
@@ -337,13 +337,13 @@ def test_each_device_has_a_column_of_its_own() -> None:
     lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:7]]
 
     assert lines == [
-        "would be free cuda:1 cpu",
-        "errors 0.00 MiB 1.00 GiB",
+        "would be free cuda:1 cuda:2 cpu",
+        "errors 0.00 MiB 0.00 MiB 1.00 GiB",
         "a, b, c, d",
-        "outputs 2.00 GiB 0.00 MiB",
-        "x 0.00 MiB 0.00 MiB",
+        "outputs 2.00 GiB 0.00 MiB 0.00 MiB",
+        "x 0.00 MiB 0.00 MiB 0.00 MiB",
         "keeps no tensor alone",
-        "together 2.50 GiB 1.00 GiB",
+        "together 2.50 GiB 0.00 MiB 1.00 GiB",
     ]
     assert told["text/plain"].endswith("1 object looked at in 0.0 ms")
     assert "together" not in release_bundle(replace(release, items=release.items[:1]))["text/plain"]

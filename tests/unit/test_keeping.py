@@ -178,3 +178,8 @@ def test_a_curve_keeps_the_highest_sample() -> None:
 
     assert np.nanmax(device.curve[1]) == np.float32(session.timeline.high[:, column].max())
     assert np.isnan(device.curve[1]).any()
+
+
+def test_a_cell_that_was_too_short_has_no_curve() -> None:
+    """Of no points, rather than of any that were not read."""
+    assert device_of(scripted_run("short")).curve.shape == (2, 0)

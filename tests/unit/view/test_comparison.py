@@ -25,6 +25,7 @@ from hfmem_widget.view.comparison_text import (
     aligned,
     change_text,
     of_something,
+    part_columns,
     percent_text,
     rate,
 )
@@ -314,3 +315,17 @@ def test_plain_text_stands_in_columns() -> None:
     rows = aligned([["a", "1", "22"], ["long", "333", "4"]]).splitlines()
 
     assert rows == ["a       1  22", "long  333   4"]
+
+
+def test_parts_are_told_of_the_cells_that_have_them() -> None:
+    """What was found of one cell alone is not known of the other, which is no difference."""
+    whole = kept("steps", "whole")
+    bare = replace(
+        whole, label="bare", devices=tuple(replace(one, at_peak={}) for one in whole.devices)
+    )
+    ((first, column), *_) = part_columns(compare({"whole": [whole], "bare": [bare]}))
+    size = format_bytes(whole.devices[0].at_peak[first])
+
+    assert [(one.value, one.change) for one in column.cells] == [(size, ""), ("n/a", "")]
+    ((_, column), *_) = part_columns(compare({"bare": [bare], "whole": [whole]}))
+    assert [(one.value, one.change) for one in column.cells] == [("n/a", ""), (size, "")]
