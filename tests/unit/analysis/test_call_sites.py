@@ -192,3 +192,11 @@ def test_the_biggest_place_comes_first() -> None:
     blocks = [block(IN_CELL, size=5), block(LINEAR, IN_CELL, size=7), block(seen=False, size=6)]
 
     assert [one.bytes for one in sites_of(blocks, {})] == [7, 6, 5]
+
+
+def test_a_function_of_one_line_is_found_by_it(tmp_path: Path) -> None:
+    """Its first line is its last."""
+    file = tmp_path / "mine.py"
+    file.write_text("class Net:\n    def forward(self, x): return x + 1\n", encoding="utf-8")
+
+    assert site((str(file), 2, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"

@@ -504,3 +504,13 @@ def test_what_rose_faster_before_slows_down(readings: tuple[float, ...], *, slow
 
     assert _slows_down(x, y, 2) is slower
     assert _slows_down(x, y, 0) is False
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, True), (960, True), (999, False)])
+def test_how_soon_is_seen_from_how_long_it_grew(first: int, *, told: bool) -> None:
+    """Not from how long the run was before: of one step in a thousand little can be said."""
+    session = trained(leaking)
+    slope = (session.devices[0].total - 20 * GIB) / 1000
+    trend = Trend(GPU, "a step", 1, first, 1000, 0, 1, slope, slope, slope, 0, GIB, 0, 9)
+
+    assert ("full in about" in finding_of(session, session.spans[0], trend).title) is told

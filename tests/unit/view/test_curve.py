@@ -89,3 +89,12 @@ def test_a_break_lies_in_the_middle_between_what_is_known() -> None:
     drawn = curve(timeline([1.0, math.nan, math.nan, math.nan, 3.0]), 0, 0.0, 0.4, columns=100)
 
     assert [time for time, _ in drawn] == pytest.approx([0.0, 0.2, 0.4])
+
+
+def test_how_wide_a_column_is_goes_with_what_is_shown() -> None:
+    """Not with when that was."""
+    made = timeline([1.0] * 3)
+    made.add_gap(1000.0, 1000.4)
+
+    assert visible_gaps(made, 999.0, 1009.0, 100) == [(1000.0, 1000.4)]
+    assert visible_gaps(made, 999.0, 1009.0, 20) == []

@@ -238,3 +238,16 @@ def test_each_advice_has_its_reason_and_what_it_saves(one: Case) -> None:
         assert escape(advice.reason[1:]) in words
         assert (escape(advice.saving) in words) is True
         assert ("saves" in item.rpartition("</div><div")[2]) is bool(advice.saving)
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_the_parts_are_what_is_taken(one: Case) -> None:
+    """Each by its name and its size; what is free is no part of it."""
+    anatomy = one.incident.anatomy
+    line = [text for text in bundle(one.incident)["text/plain"].splitlines() if "parts: " in text]
+    parts = () if anatomy is None else [part for part in anatomy.parts if part.name != "free"]
+
+    assert bool(line) is bool(parts)
+    for part in parts:
+        assert f"{part.label} {size_text(part.bytes)}" in line[0]
+    assert not any("free" in text.rpartition("parts: ")[2].split() for text in line)
