@@ -428,3 +428,12 @@ def test_a_budgets_word_is_off_the_capacitys_line(*, crossed: bool) -> None:
     assert not chart.scene.names_capacity
     assert chart.scene.budgets[0].is_crossed is crossed
     assert word.y > line > capacity
+
+
+def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
+    """At the highest of those there are."""
+    heights = [1.0, 2.0, NAN, 5.0, NAN, 3.0, 1.0]
+    session = session_of([(one * GIB, *[NAN] * 5) for one in heights])
+    ((x, _),) = Drawing(chart_html(session)).dots()
+
+    assert x == pytest.approx(1000 * 3 / 6, abs=0.1)
