@@ -219,6 +219,7 @@ def test_the_biggest_five_of_other_processes_are_named() -> None:
     told = bundle(replace(case("another process has most"), processes=processes))
     named = [f"process {number}: {number}.00\u00a0GiB" for number in (7, 6, 5, 3, 2)]
 
+    assert set(told) == {"text/html", "text/plain"}
     for text in told.values():
         assert (
             " \u00b7 ".join(named) in text or " \u00b7 ".join(named).replace("\u00a0", " ") in text
