@@ -70,8 +70,8 @@ class Register:
     def current(self) -> Watched | None:
         """Return where further spans belong: to who encloses them.
 
-        A thread that opened none, such as one of a pool or of autograd's, belongs to whoever is watched; where
-        several threads watch, to what the main thread watches.
+        A thread that opened none, such as one of a pool or of autograd's, belongs to whoever is watched;
+        where several threads watch, to what the main thread watches.
         """
         listening = self.listening()
         if len({one.thread for one in listening}) > 1:

@@ -98,7 +98,9 @@ def test_no_width_lays_the_legend_over_anything(lab: Lab) -> None:
     lab.cell(0).locator(f"{CHART} .legend").nth(3).wait_for()
     for width in (*COLUMNS, *COLUMNS[::-1]):
         resize(lab, width)
-        for box in boxes(lab):
+        drawn = boxes(lab)
+        assert drawn
+        for box in drawn:
             for other in ("times", "values", "plot", "lanes"):
                 assert not overlap(box["legend"], box[other]), (width, other, box)
             (left, top, right, bottom), whole = box["legend"], box["svg"]

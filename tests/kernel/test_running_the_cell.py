@@ -443,8 +443,7 @@ def test_a_terminal_is_shown_the_end_alone(start_kernel: StartKernel) -> None:
     kernel = start_kernel(env={"JPY_SESSION_NAME": None})
     kernel.run("%load_ext hfmem_widget")
     kernel.run("import hfmem_widget, time")
-    ways = ("%%memwatch -l blk\n", "with hfmem_widget.watch('blk'): ")
-    for way in ways:
+    for way in ("%%memwatch -l blk\n", "with hfmem_widget.watch('blk'): "):
         result = kernel.collect(kernel.send(f"{way}time.sleep(0.5)", as_terminal=True))
 
         assert [one.kind for one in result.displays] == ["display_data"]

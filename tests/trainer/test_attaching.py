@@ -245,7 +245,7 @@ def test_a_trainer_that_was_given_no_label_is_called_a_training(
 @pytest.mark.parametrize("options", [{"devices": ["zz"]}, {"interval": -1}])
 def test_a_trainer_is_not_told_what_cannot_be(trainer: Any, options: dict[str, Any]) -> None:
     """At once, since nobody enters the watch; the Trainer stays as it was."""
-    with pytest.raises(OptionError, match=r"there is no device 'zz' here; there is cpu|interval"):
+    with pytest.raises(OptionError, match=r"there is no device 'zz'|interval"):
         hfmem_widget.watch(trainer, **options)
 
     assert "MemoryCallback" not in callbacks_of(trainer)

@@ -18,6 +18,7 @@ from hfmem_widget import attaching, loading
 from hfmem_widget.loading import follow_loading, leave_loading
 from hfmem_widget.monitor import Monitor, release_monitor, running_monitor
 from hfmem_widget.session import Session
+from hfmem_widget.surrounding import surround
 
 Load = Callable[[str], object]
 
@@ -274,9 +275,14 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
             signal.raise_signal(signal.SIGINT)
             return span
 
+        class Model:
+            def load(self) -> None:
+                pytest.fail("it was interrupted before")
+
+        surround(Model, "load", lambda _model: loading.Load(monitor, session, "load Model"))
         monkeypatch.setattr(Monitor, "open_span", interrupted)
-        with pytest.raises(KeyboardInterrupt), loading.Load(monitor, session, "load Model"):
-            pass
+        with pytest.raises(KeyboardInterrupt):
+            Model().load()
 
         assert loading._loads == []
         assert [span.kind for span in session.open_spans] == ["block"]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hfmem_widget.training import shape_of
 
@@ -13,15 +14,13 @@ from hfmem_widget.training import shape_of
 class FakeTensor:
     """Has a shape and a place; its values may be read on the host only."""
 
-    def __init__(self, *shape: Any, device: str = "cpu", total: float = 0.0) -> None:
+    def __init__(self, *shape: Any, device: str = "cpu") -> None:
         self.shape = shape
         self.device = SimpleNamespace(type=device)
-        self._total = total
 
-    def sum(self) -> float:
-        """Return the total, where that costs nothing."""
-        assert self.device.type == "cpu", "this would wait for the GPU"
-        return self._total
+    def numpy(self) -> float:
+        """Wait for the GPU."""
+        pytest.fail("this would wait for the GPU")
 
 
 IDS = FakeTensor(4, 128)
@@ -43,7 +42,8 @@ def test_sequences_have_samples_a_length_and_tokens(args: Any, kwargs: Any) -> N
 
 def test_a_mask_on_the_host_tells_the_tokens_without_padding() -> None:
     """Its sum is the content."""
-    mask = FakeTensor(4, 128, total=300.0)
+    mask = torch.zeros(4, 128, dtype=torch.int64)
+    mask[:3, :100] = 1
 
     assert shape_of((), {"input_ids": IDS, "attention_mask": mask})["content_tokens"] == 300.0
 
