@@ -177,32 +177,36 @@ def _full(incident: Incident) -> Diagnosis:
         )
     sentence = f"Really full: PyTorch's tensors take {size_text(taken)}"
     sentence += f" of {size_text(there_is)}" if there_is > 0 else ""
+    if biggest := _biggest_part(incident):
+        share, label = biggest
+        sentence += f", {share} of it {label}"
     if incident.beside_the_allocator:
         sentence += (
-            f", its cache {size_text(incident.cache)}; a library asked for memory beside that"
+            f", and its cache {size_text(incident.cache)}; a library asked for memory beside that"
         )
-    biggest = _biggest_part(incident)
-    return Diagnosis("full", f"{sentence}{biggest}.")
+    return Diagnosis("full", f"{sentence}.")
 
 
 def _full_host(incident: Incident) -> str:
     free, there_is = incident.free, incident.ceiling
     if not there_is > 0:
         return "The machine had no memory left for it."
-    return (
-        f"Really full: of the machine's {size_text(there_is)} {size_text(free)} were free"
-        f"{_biggest_part(incident)}."
-    )
+    sentence = f"Really full: of the machine's {size_text(there_is)} {size_text(free)} were free"
+    if biggest := _biggest_part(incident):
+        share, label = biggest
+        sentence += f"; of this process' heap, {size_text(incident.allocated)}, {share} are {label}"
+    return f"{sentence}."
 
 
-def _biggest_part(incident: Incident) -> str:
+def _biggest_part(incident: Incident) -> tuple[str, str] | None:
+    """Return what most of the allocated bytes are, and how much of them; None where that is not known."""
     labels = ON_THE_HOST if incident.on_the_host else LABELS
     sizes = {name: incident.part(name) for name in OF_ALLOCATED if name != "rounding"}
     name = max(sizes, key=sizes.__getitem__)
     if not sizes[name] > 0 or not incident.allocated > 0:
-        return ""
+        return None
     share = 100 * sizes[name] / incident.allocated
-    return f", {share:.0f} % of it {labels.get(name, LABELS[name])}"
+    return f"{share:.0f} %", labels.get(name, LABELS[name])
 
 
 def _name(incident: Incident) -> str:

@@ -217,6 +217,29 @@ def test_a_full_machine_is_told_by_its_own_figures(total: float, told: str) -> N
     assert diagnose(full).sentence.startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            {"device": HOST, "origin": "cpu", "total": 64},
+            "of the machine's 64.0 GiB 1.00 GiB were free; of this process' heap, 40.0 GiB, 75 % are weights",
+        ),
+        (
+            {"origin": "cublas"},
+            "PyTorch's tensors take 40.0 GiB of 80.0 GiB, 75 % of it weights, and its cache 39.0 GiB",
+        ),
+    ],
+)
+def test_the_share_of_the_biggest_part_is_said_of_what_it_is_of(
+    more: dict[str, Any], told: str
+) -> None:
+    """The allocated bytes: not what is free on the machine, nor what a library asked for."""
+    parts = {"weights": 30, "activations": 10} | ({} if "device" in more else {"cache": 39})
+    full = incident(asked=8, free=1, parts=parts, **more)
+
+    assert diagnose(full).sentence.partition("; a library")[0].rstrip(".") == f"Really full: {told}"
+
+
 def test_growth_that_is_not_known_has_no_figure() -> None:
     """Predictions that are put together are advised about, whatever is known of their size."""
     case = next(one for one in CASES if one.name.startswith("predictions that are put together"))
