@@ -190,8 +190,10 @@ def test_the_bar_has_each_part_where_the_one_before_ends(one: Case) -> None:
     anatomy = one.incident.anatomy
     assert anatomy is not None
     whole = max(one.incident.total, sum(part.bytes for part in anatomy.parts))
-    there_is = one.incident.allowed if one.incident.allowed > 0 else whole
+    limit = one.incident.host.limit if one.incident.met_a_limit else one.incident.allowed
+    there_is = limit if limit > 0 else whole
     taken = sum(part.bytes for part in parts)
+    assert not one.incident.met_a_limit or taken == one.incident.host.used
     full = max(there_is, taken + (one.incident.asked if asked else 0.0))
 
     assert [box.get("fill") for box, _ in bars] == [palette.PARTS[part.name] for part in parts]

@@ -13,13 +13,21 @@ from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.units import GIB
 from hfmem_widget.view import palette
+from hfmem_widget.view.bar import Bar
 from hfmem_widget.view.figure import _columns, anatomy_dict, figure_dict
 from hfmem_widget.view.scene import Scene, build_scene
+from hfmem_widget.view.traces import _fitting
 from tests.unit.view.test_figure import CHARTED, trace, unpacked
 from tests.unit.view.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.test_still_svg import seconds_of, value_of
 
 Points = list[tuple[float, float]]
+
+UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
+"""Seconds."""
+
+DIGIT = 1e-4
+"""Instants are written to as many digits, in the unit of their axis."""
 
 
 class Shown:
@@ -34,26 +42,36 @@ class Shown:
         self.data: list[dict[str, Any]] = figure["data"]
         self.layout: dict[str, Any] = figure["layout"]
         self.plot = self.layout["height"] - sum(self.layout["margin"][one] for one in "tb")
+        self.second = 1 / UNITS[self.layout["xaxis"]["ticksuffix"].strip()]
+        """In the unit of the time axis, as pointing at an instant says it."""
+        self.fine = 0.51 * DIGIT / self.second
+        """Seconds that an instant is off at most."""
 
     def named(self, name: str) -> dict[str, Any]:
         return trace({"data": self.data}, name)
 
     @property
-    def bars(self) -> list[dict[str, Any]]:
-        return [one for one in self.data if one.get("orientation") == "h"]
+    def lanes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The bars and the words on them."""
+        boxes, words = [one for one in self.data if one.get("yaxis") == "y2"]
+        assert (boxes["type"], words["mode"]) == ("bar", "text")
+        return boxes, words
 
     def points(self, one: dict[str, Any]) -> Points:
         """Return what a trace draws, in seconds and bytes."""
         x, y = unpacked(one["x"]), unpacked(one["y"])
         assert len(x) == len(y)
-        return list(zip(x.tolist(), (y * self.scene.unit[0]).tolist(), strict=True))
+        times, values = x / self.second, y.astype(float) * self.scene.unit[0]
+        return list(zip(times.tolist(), values.tolist(), strict=True))
 
-
-def alike(drawn: Points, wanted: Points) -> bool:
-    one, other = np.array(drawn), np.array(wanted)
-    return one.shape == other.shape and bool(
-        np.allclose(one, other, rtol=1e-5, atol=1e-4, equal_nan=True)
-    )
+    def draws(self, one: dict[str, Any], wanted: Points) -> bool:
+        """Return whether a trace has these points and no other, as exactly as it can be written."""
+        x, y = np.array(self.points(one)).T
+        time, value = np.array(wanted).T
+        return x.shape == time.shape and bool(
+            np.allclose(x, time, rtol=1e-6, atol=self.fine)
+            and np.allclose(y, value, rtol=1e-6, atol=1e-4, equal_nan=True)
+        )
 
 
 def grounded(runs: list[Points]) -> Points:
@@ -68,30 +86,39 @@ def test_every_line_has_the_points_of_its_series(name: str) -> None:
     for line in chart.scene.lines:
         drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
         if line.metric == "device_used":
-            assert alike(chart.points(drawn[0]), grounded(line.runs))
+            assert chart.draws(drawn[0], grounded(line.runs))
         else:
-            assert alike(chart.points(drawn[-1]), line.points)
+            assert chart.draws(drawn[-1], line.points)
             checked += 1
     assert checked
 
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
-    """The edge is drawn, and brought down to zero at a break; pointing at it tells the part's own bytes."""
+    """The edge is drawn, and brought down to zero at a break; pointing at it tells the part's own bytes.
+
+    In the legend the parts stand from the bottom up, before the lines; bars and hatching behind them.
+    """
     chart = Shown(name)
-    for layer in chart.scene.layers:
+    for rank, layer in enumerate(chart.scene.layers, start=1):
         drawn = chart.named(layer.short_label)
         broken = len(layer.runs) > 1
         sizes = [
             one for run in layer.heights for one in ((run[0], *run, run[-1]) if broken else run)
         ]
 
-        assert alike(chart.points(drawn), grounded([*layer.runs]) if broken else layer.runs[0])
+        assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
         assert unpacked(drawn["customdata"]) * chart.scene.unit[0] == pytest.approx(sizes, rel=1e-5)
-        assert drawn["line"]["width"] == 0
-    knows = [one for one in chart.data if "legendrank" in one]
-    assert len(knows) == len(chart.scene.layers)
-    assert all(one["legendrank"] < 1000 for one in knows)
+        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[layer.name])
+        assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
+        # Down the sides of a gap all of them run over each other.
+        assert (drawn["line"]["width"] == 1) is not broken
+        assert 0 < drawn["line"]["width"] <= 1
+        assert drawn["legendrank"] == rank
+    first = [one["name"] for one in chart.data if one.get("legendrank", 1000) < 1000]
+    last = [one for one in chart.data if one.get("legendrank", 1000) > 1000]
+    assert first == [one.short_label for one in reversed(chart.scene.layers)]
+    assert [one["type"] for one in last] == ["bar"] * len(last)
 
 
 @pytest.mark.parametrize("name", CHARTED)
@@ -128,10 +155,14 @@ def test_ticks_stand_at_what_they_say(name: str) -> None:
     divisor, unit = chart.scene.unit
 
     assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
-    assert [seconds_of(one) for one in x["ticktext"]] == pytest.approx(x["tickvals"], abs=1e-6)
+    assert [seconds_of(one) * chart.second for one in x["ticktext"]] == pytest.approx(
+        x["tickvals"], abs=1e-6
+    )
     assert [one.split()[1:] for one in y["ticktext"]] == [[]] * (len(y["ticktext"]) - 1) + [[unit]]
     assert min(len(x["tickvals"]), len(y["tickvals"])) > 2
-    assert x["range"] == [0, chart.scene.duration]
+    assert x["range"] == [0, pytest.approx(chart.scene.duration * chart.second, abs=DIGIT)]
+    assert x["tickvals"][-1] <= x["range"][1]
+    assert 2 <= chart.scene.duration * chart.second < 2 * 60
     assert y["range"] == pytest.approx([0, chart.scene.top / divisor], rel=1e-4)
     assert x["showgrid"] is False
     assert y["fixedrange"] is True
@@ -172,42 +203,77 @@ def test_the_lanes_stand_above_the_plot(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
-    """As long as it took, or as little as can be seen; a label too long for its bar is cut or left out."""
+    """In order of drawing; as long as it took, or as little as can be seen."""
     chart = Shown(name)
-    scene = chart.scene
+    scene, (boxes, _) = chart.scene, chart.lanes
     least = scene.duration / 400
-    drawn = {
-        (round(base, 3), lane, told): (length, color, text)
-        for one in chart.bars
-        for base, length, lane, told, text, color in zip(
-            unpacked(one["base"]).tolist(),
-            unpacked(one["x"]).tolist(),
-            unpacked(one["y"]).tolist(),
-            one["hovertext"],
-            one["text"],
-            [one["marker"]["color"]] * len(one["text"]),
-            strict=True,
-        )
-    }
+    middles, widths = (unpacked(boxes[one]) / chart.second for one in ("x", "width"))
+    tops, heights = unpacked(boxes["base"]), unpacked(boxes["y"])
 
-    assert sum(len(one["text"]) for one in chart.bars) == len(scene.bars) > 0
-    for bar in scene.bars:
-        near = [
-            value
-            for (base, lane, told), value in drawn.items()
-            if abs(base - bar.start) < 1e-3 * max(1, scene.duration)
-            and lane == bar.lane
-            and told.startswith(bar.told[0][:5])
-        ]
+    assert scene.bars
+    assert "orientation" not in boxes
+    assert boxes["hovertemplate"] == "%{hovertext}<extra></extra>"
+    assert boxes["marker"]["color"] == [
+        palette.bar(one.kind, one.lane, worst=one.worst) for one in scene.bars
+    ]
+    assert boxes["hovertext"] == ["<br>".join(one.told) for one in scene.bars]
+    assert tops + heights / 2 == pytest.approx([one.lane for one in scene.bars], abs=1e-6)
+    assert heights == pytest.approx(0.84)
+    for bar, middle, width in zip(scene.bars, middles.tolist(), widths.tolist(), strict=True):
         length = max(bar.stop - bar.start, least)
-        fits = length / scene.duration * 320 - 8 >= 5.7 * len(bar.label)
+        seam = length - width
+        assert middle - width / 2 == pytest.approx(bar.start, abs=2 * chart.fine)
+        assert seam == pytest.approx(0.6 * least if length > 3 * least else 0, abs=chart.fine)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_words_on_bars_begin_where_the_bars_do(name: str) -> None:
+    """Whole where they fit; one too long for its bar is cut or left out. They read on its colour."""
+    chart = Shown(name)
+    scene, (_, words) = chart.scene, chart.lanes
+    least = scene.duration / 400
+    found = zip(words["x"], words["y"], words["text"], words["textfont"]["color"], strict=True)
+    drawn = [(x / chart.second, y, text[1:], ink) for x, y, text, ink in found]
+    whole = [one for one in drawn if not one[2].endswith("\u2026")]
+    fitting = [
+        one
+        for one in scene.bars
+        if max(one.stop - one.start, least) / scene.duration * 320 - 8 >= 5.7 * len(one.label)
+    ]
+
+    assert all(text.startswith("\N{NO-BREAK SPACE}") for text in words["text"])
+    assert (words["textposition"], words["hoverinfo"]) == ("middle right", "skip")
+    assert [text for _, _, text, _ in whole] == [one.label for one in fitting]
+    for (start, lane, _, ink), bar in zip(whole, fitting, strict=True):
+        assert (start, lane) == (pytest.approx(bar.start, abs=chart.fine), bar.lane)
+        assert ink == palette.ink_on(palette.bar(bar.kind, bar.lane, worst=bar.worst))
+    for start, lane, text, _ in (one for one in drawn if one not in whole):
         assert any(
-            color == palette.bar(bar.kind, bar.lane, worst=bar.worst)
-            and length - least * 0.61 <= drawn_length <= length * 1.0001
-            and (drawn_length < length * 0.9999) is (length > 3 * least)
-            and (text == bar.label) is fits
-            for drawn_length, color, text in near
-        ), bar
+            abs(start - bar.start) <= chart.fine
+            and lane == bar.lane
+            and bar.label.startswith(text[:-1])
+            for bar in scene.bars
+            if bar not in fitting
+        )
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_legend_has_each_colour_of_bars_that_means_something(name: str) -> None:
+    """Once, by its name; the greys, which only tell depth, are not in it."""
+    chart = Shown(name)
+    named = {
+        palette.bar_name(one.kind, worst=one.worst): palette.bar(
+            one.kind, one.lane, worst=one.worst
+        )
+        for one in chart.scene.bars
+    }
+    keys = [one for one in chart.data if one["type"] == "bar" and one["x"] == [None]]
+
+    named.pop("", None)
+    assert len(keys) == len(named)
+    assert {one["name"]: one["marker"]["color"] for one in keys} == named
+    assert all(one["y"] == [None] and one.get("showlegend", True) for one in keys)
+    assert not any(one["showlegend"] for one in chart.lanes)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +290,6 @@ def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
 )
 def test_a_label_is_shortened_to_its_bar(share: float, label: str, kind: Any, text: str) -> None:
     """Cut where most of a word fits, left out where less does; steps are not cut, which are all alike."""
-    from hfmem_widget.view.bar import Bar
-    from hfmem_widget.view.traces import _fitting
-
     bar = Bar(0, kind, label, start=0.0, stop=1.0, worst=False, told=())
 
     assert _fitting(bar, share) == text
@@ -243,7 +306,7 @@ def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     share = peak.time / chart.scene.duration
 
     assert (mark["x"], mark["y"]) == (
-        [pytest.approx(peak.time, abs=1e-4)],
+        [pytest.approx(peak.time * chart.second, abs=DIGIT)],
         [pytest.approx(peak.peak.value / divisor, rel=1e-4)],
     )
     assert (label["x"], label["y"]) == (mark["x"][0], mark["y"][0])
@@ -268,20 +331,27 @@ def test_the_capacitys_line_is_at_the_capacity() -> None:
 
 
 def test_a_gap_is_hatched_from_its_begin_to_its_end() -> None:
-    """As high as the plot, and told when pointed at."""
+    """As high as the plot, and last in the legend, which says what it is: pointing finds it from afar."""
     chart = Shown("hour with gaps")
-    hatched = chart.named("nothing sampled")
+    hatched = chart.named("not sampled")
     edges = [
-        (middle - wide / 2, middle + wide / 2)
+        ((middle - wide / 2) / chart.second, (middle + wide / 2) / chart.second)
         for middle, wide in zip(hatched["x"], hatched["width"], strict=True)
     ]
 
     assert len(edges) == len(chart.scene.gaps) == 3
     for drawn, gap in zip(edges, chart.scene.gaps, strict=True):
-        assert drawn == pytest.approx(gap, abs=2e-3)
-    assert set(hatched["y"]) == {chart.layout["yaxis"]["range"][1]}
-    assert hatched["showlegend"] is False
-    assert "nothing was sampled" in hatched["hovertemplate"]
+        assert drawn == pytest.approx(gap, abs=1.5 * chart.fine)
+    assert hatched["y"] == [chart.layout["yaxis"]["range"][1]] * 3
+    assert "base" not in hatched
+    assert "yaxis" not in hatched
+    assert (hatched["marker"]["pattern"]["shape"], hatched["marker"]["color"]) == (
+        "/",
+        "rgba(0,0,0,0)",
+    )
+    assert hatched.get("showlegend", True)
+    assert hatched["legendrank"] == max(one.get("legendrank", 1000) for one in chart.data)
+    assert hatched["hoverinfo"] == "skip"
 
 
 def test_a_break_lies_between_the_readings_about_it() -> None:
@@ -302,18 +372,37 @@ def test_guides_are_drawn_between_their_ends() -> None:
     chart = Shown(session)
     level, mark = [one for one in chart.data if one.get("name") == "budget 6.0 GiB"]
     band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
-    points, duration = chart.points(level), chart.scene.duration
+    duration = chart.scene.duration
 
-    assert len(points) == 17
-    assert alike(points, [(at / 16 * duration, 6 * GIB) for at in range(17)])
-    assert alike(chart.points(line), [(2 + at / 2, (1 + at / 4) * GIB) for at in range(17)])
-    assert alike(chart.points(casing), [(2, GIB), (10, 5 * GIB)])
-    assert alike(chart.points(band), [(2, 1.5 * GIB), (10, 6 * GIB), (10, 4 * GIB), (2, 0.5 * GIB)])
+    assert chart.draws(level, [(at / 16 * duration, 6 * GIB) for at in range(17)])
+    assert chart.draws(line, [(2 + at / 2, (1 + at / 4) * GIB) for at in range(17)])
+    assert chart.draws(casing, [(2, GIB), (10, 5 * GIB)])
+    assert chart.draws(band, [(2, 1.5 * GIB), (10, 6 * GIB), (10, 4 * GIB), (2, 0.5 * GIB)])
     assert (mark["x"], mark["y"]) == ([4.25], [6.0])
     assert "crossed at 4.2 s" in mark["hovertemplate"]
     assert all(one["showlegend"] is False for one in (level, mark, band, casing, line))
     assert band["line"]["width"] == 0
     assert {one["hoverinfo"] for one in (band, casing)} == {"skip"}
+
+
+def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:
+    """Where that is minutes, a trend, a crossing and a mark stand at their minutes."""
+    guides = (budget(60.0), trend(600, 1800), oom(1500.0, gib=50.0))
+    session = run(*guides, findings=(crossing(900.0),), name="hour with gaps")
+    chart = Shown(session)
+    level, crossed = [one for one in chart.data if one.get("name") == "budget 60.0 GiB"]
+    band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
+    mark = chart.named("out of memory")
+    (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]
+    duration = chart.scene.duration
+
+    assert chart.second == 1 / 60
+    assert chart.draws(level, [(at / 16 * duration, 60 * GIB) for at in range(17)])
+    assert chart.draws(line, [(600 + at * 75, (1 + at / 4) * GIB) for at in range(17)])
+    assert chart.draws(casing, [(600, GIB), (1800, 5 * GIB)])
+    assert [time for time, _ in chart.points(band)] == pytest.approx([600, 1800, 1800, 600])
+    assert (crossed["x"], crossed["y"]) == ([15.0], [60.0])
+    assert (mark["x"], mark["y"], word["x"]) == ([25.0], [50.0], 25.0)
 
 
 @pytest.mark.parametrize("gib", [0.5, 5.0])
