@@ -44,7 +44,7 @@ def test_what_does_not_work_is_one_line(kernel: Kernel) -> None:
         ("%memfit config --lora q_proj", "--lora begins with a rank"),
         ("%memfit config --headroom 1", "headroom is a share"),
         ("%memfit config --train --inference", "not both"),
-        ("%memfit", "the following arguments are required: model"),
+        ("%memfit", "%memfit needs a model"),
     ):
         result = kernel.run(line)
 
