@@ -65,8 +65,9 @@ def level_word(text: str, y: float, scene: Scene, colour: str = "") -> str:
 
 
 def _word(guide: DrawnGuide, y: float, scene: Scene) -> str:
-    is_tight = scene.capacity is not None and not scene.names_capacity
-    foot = y + _BOX if is_tight and guide.level < (scene.capacity or 0.0) else y
+    capacity = scene.capacity
+    is_tight = capacity is not None and not scene.names_capacity and guide.level < capacity
+    foot = y + _BOX if is_tight else y
     if not guide.is_crossed:
         return level_word(guide.label, foot, scene)
     x, left = ("0", 0.0) if scene.words_at_left else ("100%", -_width(guide.label))

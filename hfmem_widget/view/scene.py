@@ -322,7 +322,7 @@ def _mark(
     time = (start + stop) / 2
     index = session.index(key)
     part = session.between(start, stop)
-    if index is not None and len(part):
+    if index is not None:
         column = part.high[:, index]
         if not all(math.isnan(value) for value in column):
             row = max(range(len(column)), key=lambda at: (not math.isnan(column[at]), column[at]))
