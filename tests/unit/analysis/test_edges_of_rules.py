@@ -12,11 +12,19 @@ from hfmem_widget.analysis.align import by_step, by_time
 from hfmem_widget.analysis.leaking.leaks import guide_of
 from hfmem_widget.analysis.leaking.trends import Trend, _after_drop
 from hfmem_widget.analysis.shortage.model import Incident
-from hfmem_widget.analysis.shortage.remedies import _give_cache_back, _in_pieces, left_behind
+from hfmem_widget.analysis.shortage.remedies import (
+    _end_processes,
+    _even_lengths,
+    _give_cache_back,
+    _in_pieces,
+    _raise_limit,
+    _release_pools,
+    left_behind,
+)
 from hfmem_widget.analysis.shortage.savings import _half_weights, _optimizes, _shorter
 from hfmem_widget.session import Contents
 from hfmem_widget.units import GIB
-from tests.unit.analysis.oom_incidents import incident, spans
+from tests.unit.analysis.oom_incidents import blocks, incident, spans
 from tests.unit.analysis.parted import Script
 from tests.unit.analysis.test_holes import found_in
 
@@ -211,3 +219,83 @@ def test_float32_weights_are_told_where_they_are_nearly_half(weights: float, *, 
     assert (told is not None) is said
     if told is not None:
         assert told.bytes == weights / 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("private", "said"), [(None, False), (0.0, False), (9.9, False), (10.0, True), (11.0, True)]
+)
+def test_pools_are_to_be_let_go_of_where_they_keep_what_was_asked_for(
+    private: float | None, *, said: bool
+) -> None:
+    """All of it: what is missing of it would be missing still."""
+    known = None if private is None else blocks(1.0, 0.5, private_free=private * GIB)
+    told = _release_pools(incident(asked=10.0, free=1.0, blocks=known))
+
+    assert (told is not None) is said
+    if told is not None and private is not None:
+        assert told.bytes == private * GIB
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ((), False),
+        ((512.0, 512.0), False),
+        ((512.0, 767.0), False),
+        ((512.0, 768.0), True),
+        ((512.0, 2048.0), True),
+    ],
+)
+def test_lengths_are_to_be_evened_where_they_differ_much(
+    lengths: tuple[float, ...], *, said: bool
+) -> None:
+    """The longest against the shortest."""
+    told = _even_lengths(incident(asked=10.0, free=1.0, lengths=lengths))
+
+    assert (told is not None) is said
+    if told is not None:
+        assert f"512 to {lengths[1]:,.0f} tokens" in told.reason
+
+
+@pytest.mark.parametrize(
+    ("reserved", "asked", "share"),
+    [
+        (30.0, 9.0, "0.5"),
+        (30.0, 10.0, "0.5"),
+        (30.0, 11.0, "0.55"),
+        (70.0, 9.0, "1"),
+        (70.0, 11.0, "1"),
+    ],
+)
+def test_a_limit_is_to_be_raised_to_what_is_needed(
+    reserved: float, asked: float, share: str
+) -> None:
+    """In twentieths of the device, and to all of it at most."""
+    told = _raise_limit(incident(asked=asked, free=40.0, reserved=reserved, allowed=32.0))
+
+    assert told is not None
+    assert f"set_per_process_memory_fraction({share})" in told.action
+
+
+@pytest.mark.parametrize(
+    ("others", "processes", "named", "saving"),
+    [
+        (30.0, (), "; nvidia-smi names it", "30.0 GiB"),
+        (30.0, ((7, GIB), (8, 9 * GIB)), ": process 8 (9.00 GiB), process 7 (1.00 GiB)", ""),
+        (
+            30.0,
+            ((1, GIB), (2, 2 * GIB), (3, 3 * GIB), (4, 4 * GIB)),
+            ": process 4 (4.00 GiB), process 3 (3.00 GiB), process 2 (2.00 GiB)",
+            "",
+        ),
+    ],
+)
+def test_other_processes_are_named_by_how_much_they_take(
+    others: float, processes: tuple[tuple[int, float], ...], named: str, saving: str
+) -> None:
+    """Three of them at most; where none is known, by what names them."""
+    told = _end_processes(incident(asked=10.0, free=1.0, others=others, processes=processes))
+
+    assert told is not None
+    assert told.action == f"End what else uses the GPU{named}"
+    assert (told.saving, told.bytes) == (saving, others * GIB)
