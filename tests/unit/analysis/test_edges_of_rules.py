@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from hfmem_widget.analysis.align import by_step, by_time
+from hfmem_widget.analysis.fragmentation import fragmentation
+from hfmem_widget.analysis.fragmentation_words import sentences
 from hfmem_widget.analysis.leaking.leaks import guide_of
-from hfmem_widget.analysis.leaking.trends import Trend, _after_drop
+from hfmem_widget.analysis.leaking.moments import Moments
+from hfmem_widget.analysis.leaking.trends import Trend, _after_drop, _tells_better
+from hfmem_widget.analysis.shortage.errors import MOST_ERRORS, about_memory
 from hfmem_widget.analysis.shortage.model import Incident
 from hfmem_widget.analysis.shortage.remedies import (
     _end_processes,
@@ -23,10 +27,12 @@ from hfmem_widget.analysis.shortage.remedies import (
 )
 from hfmem_widget.analysis.shortage.savings import _half_weights, _optimizes, _shorter
 from hfmem_widget.session import Contents
+from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.units import GIB
 from tests.unit.analysis.oom_incidents import blocks, incident, spans
 from tests.unit.analysis.parted import Script
 from tests.unit.analysis.test_holes import found_in
+from tests.unit.view.test_memory_map_read_back import segment
 
 NAN = math.nan
 
@@ -299,3 +305,70 @@ def test_other_processes_are_named_by_how_much_they_take(
     assert told is not None
     assert told.action == f"End what else uses the GPU{named}"
     assert (told.saving, told.bytes) == (saving, others * GIB)
+
+
+@pytest.mark.parametrize(
+    ("around", "found"), [(0, True), (MOST_ERRORS - 1, True), (MOST_ERRORS, False)]
+)
+def test_an_error_is_looked_for_among_so_many(around: int, *, found: bool) -> None:
+    """That what it was raised from is about memory is found through a few others, not through any number."""
+    inner: BaseException = MemoryError("no room")
+    one = inner
+    for at in range(around):
+        outer = ValueError(str(at))
+        outer.__cause__ = one
+        one = outer
+
+    assert (about_memory(one) is inner) is found
+
+
+@pytest.mark.parametrize(
+    ("streams", "said"),
+    [
+        ((7,), "60.0 MiB is free for stream 0x7 alone"),
+        ((7, 8), "120.0 MiB is free for 2 streams, for each alone"),
+    ],
+)
+def test_what_is_free_for_other_streams_says_for_how_many(
+    streams: tuple[int, ...], said: str
+) -> None:
+    """One is named."""
+    made = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in streams]
+    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01)
+    told = list(sentences(fragmentation(found, "cuda:0")))
+
+    assert [one for one in told if one.startswith(said)] != [], told
+
+
+@pytest.mark.parametrize(
+    ("within", "first", "better"),
+    [
+        ((7.0, 0.0, 0.0), 0.0, True),
+        ((6.9, 0.0, 0.0), 0.0, False),
+        ((7.0, 0.0, 0.0), 0.1, False),
+        ((5.0, 1.0, 1.0), 0.0, True),
+        ((NAN, 7.0, NAN), 0.0, True),
+    ],
+)
+def test_growth_is_the_evaluations_where_most_is_made_within_them(
+    within: tuple[float, ...], first: float, *, better: bool
+) -> None:
+    """Seven tenths of it, in those since it began; else it is that of the steps between them."""
+    steps = Trend(
+        "cpu", "a step", 1, 0, 9, first, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, moments=9
+    )
+    there = replace(steps, what="an evaluation")
+    time = np.array([0.0, 3.0, 6.0])
+    moments = Moments("cpu", "an evaluation", 1, time, time, time, time, np.array(within))
+
+    assert _tells_better(there, moments, steps) is better
+
+
+@pytest.mark.parametrize(("grown", "better"), [(9.0, False), (10.0, False), (11.0, True)])
+def test_of_two_rows_of_steps_the_one_that_grew_more_is_told(grown: float, *, better: bool) -> None:
+    """The first of equals."""
+    known = Trend("cpu", "a step", 1, 0, 9, 0.0, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, moments=9)
+    nothing = np.empty(0)
+    moments = Moments("cpu", "a step", 1, *[nothing] * 5)
+
+    assert _tells_better(replace(known, grown=grown), moments, known) is better
