@@ -12,10 +12,11 @@ from hfmem_widget.analysis.align import by_step, by_time
 from hfmem_widget.analysis.fragmentation import fragmentation
 from hfmem_widget.analysis.fragmentation_words import sentences
 from hfmem_widget.analysis.leaking.leaks import guide_of
-from hfmem_widget.analysis.leaking.moments import Moments
+from hfmem_widget.analysis.leaking.moments import Moments, moments_of
 from hfmem_widget.analysis.leaking.trends import Trend, _after_drop, _tells_better
 from hfmem_widget.analysis.shortage.errors import MOST_ERRORS, about_memory
-from hfmem_widget.analysis.shortage.model import Incident
+from hfmem_widget.analysis.shortage.model import Incident, ModelFacts
+from hfmem_widget.analysis.shortage.places import _is_logits
 from hfmem_widget.analysis.shortage.remedies import (
     _end_processes,
     _even_lengths,
@@ -28,7 +29,8 @@ from hfmem_widget.analysis.shortage.remedies import (
 from hfmem_widget.analysis.shortage.savings import _half_weights, _optimizes, _shorter
 from hfmem_widget.session import Contents
 from hfmem_widget.session.segments import MemoryMap
-from hfmem_widget.units import GIB
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.units import GIB, MIB
 from tests.unit.analysis.oom_incidents import blocks, incident, spans
 from tests.unit.analysis.parted import Script
 from tests.unit.analysis.test_holes import found_in
@@ -372,3 +374,32 @@ def test_of_two_rows_of_steps_the_one_that_grew_more_is_told(grown: float, *, be
     moments = Moments("cpu", "a step", 1, *[nothing] * 5)
 
     assert _tells_better(replace(known, grown=grown), moments, known) is better
+
+
+@pytest.mark.parametrize(
+    ("tokens", "asked", "said"), [(0, 0.001, False), (NAN, 0.001, False), (1000, 0.1, True)]
+)
+def test_of_no_tokens_there_are_no_logits(tokens: float, asked: float, *, said: bool) -> None:
+    """A small request is not taken for them."""
+    one = incident(
+        asked=asked,
+        free=0.01,
+        path=spans("train", "step", tokens=tokens),
+        model=ModelFacts(vocabulary=26843),
+    )
+
+    assert _is_logits(one) is said
+
+
+def test_what_came_within_an_evaluation_is_what_was_there_after_it_and_not_before() -> None:
+    """Of each of them."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "run"):
+        for number in range(20):
+            with stage.span("evaluate", "evaluate"):
+                stage.hold({"cuda:0": (500 + 30 * number) * MIB}, 0.1)
+            stage.hold({"cuda:0": (520 + 30 * number) * MIB}, 0.1)
+    (row,) = [one for one in moments_of(stage.finish()) if one.what == "an evaluation"][:1]
+
+    assert row.device == "cuda:0"
+    assert row.within.tolist()[1:] == pytest.approx([10 * MIB] * 19)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.session import Device, Sample, Series, Session
+from hfmem_widget.session import Device, Sample, Series, Session, Steps
 from hfmem_widget.session.shortage import Blocks
 from hfmem_widget.session.stacks import Recording, Stacks
+from tests.unit.session.test_steps import one_step
 
 PATIENCE = 5.0
 """Seconds: whoever waits for a lock that nobody gives back waits longer."""
@@ -100,3 +101,16 @@ def test_what_could_not_be_written_is_the_error_though_the_file_is_gone(
     with pytest.raises(OSError, match="no space left"):
         Stacks((), Recording("allocator"), zlib.compress(b"x")).save(path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("most", [8, 9, 16])
+def test_steps_are_never_more_rows_than_there_may_be(most: int) -> None:
+    """Not by one either; and as many as there may be, before the first are joined."""
+    steps = Steps(most)
+    rows = []
+    for number in range(1, 2 * most + 2):
+        steps.append(one_step(number))
+        rows.append(len(steps))
+
+    assert rows[:most] == list(range(1, most + 1))
+    assert max(rows) == most

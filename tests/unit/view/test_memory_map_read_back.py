@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.analysis.fragmentation import Piece
 from hfmem_widget.session.segments import Block, BlockState, MemoryMap, Segment
 from hfmem_widget.units import GIB, MIB
 from hfmem_widget.view.memory_map import (
@@ -17,6 +18,7 @@ from hfmem_widget.view.memory_map import (
     memory_map_bundle,
     moments_bundle,
 )
+from hfmem_widget.view.memory_map_rows import merged
 from hfmem_widget.view.memory_map_svg import STEP
 from tests.unit.view.test_memory_map import scattered
 
@@ -189,3 +191,22 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
 
     assert text.splitlines()[-1] == "4 blocks read in 500 ms"
     assert "cuda:0 before · 2.00 MiB reserved in 1 segment" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "drawn"),
+    [
+        ([("used", 10), ("used", 5)], [("used", 15)]),
+        ([("used", 10), ("hole", 10)], [("used", 10), ("hole", 10)]),
+        ([("used", 4), ("hole", 4), ("used", 4)], [("used", 8), ("hole", 4)]),
+        ([("used", 4), ("hole", 4)], [("used", 4), ("hole", 4)]),
+        (
+            [("used", 4), ("hole", 4), ("used", 4), ("hole", 20), ("used", 4)],
+            [("used", 8), ("hole", 4), ("hole", 20), ("used", 4)],
+        ),
+        ([("used", 9), ("hole", 1), ("used", 50)], [("used", 9), ("hole", 1), ("used", 50)]),
+    ],
+)
+def test_small_pieces_wait_until_they_can_be_seen(found: list[Piece], drawn: list[Piece]) -> None:
+    """Ten bytes together, in the order of the legend."""
+    assert list(merged(found, 10)) == drawn
