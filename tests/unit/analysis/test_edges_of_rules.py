@@ -403,3 +403,28 @@ def test_what_came_within_an_evaluation_is_what_was_there_after_it_and_not_befor
 
     assert row.device == "cuda:0"
     assert row.within.tolist()[1:] == pytest.approx([10 * MIB] * 19)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rows"),
+    [
+        ([*range(1, 25)], [24]),
+        ([*range(1, 13), *range(1, 13)], [12, 12]),
+        ([*range(5, 17), *range(9, 21)], [12, 12]),
+        ([*range(5, 17), *range(16, 28)], [12, 12]),
+        ([*range(5, 17), *range(17, 29)], [24]),
+    ],
+)
+def test_a_training_that_was_resumed_is_a_row_of_its_own(
+    numbers: list[int], rows: list[int]
+) -> None:
+    """Where its numbers do not go on after those before it."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "run"), stage.span("train", "train"):
+        for number in numbers:
+            with stage.span("step", f"step {number}") as span:
+                stage.session.count(span.id, {"step": float(number)})
+                stage.hold({"cuda:0": (500 + number) * MIB}, 0.1)
+    found = [one for one in moments_of(stage.finish()) if one.what == "a step"]
+
+    assert [len(one) for one in found if one.device == "cuda:0"] == rows

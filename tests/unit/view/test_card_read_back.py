@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from hfmem_widget.session import Device, Finding, Guide, Peak, Polling, Session
+from hfmem_widget.session import Device, Finding, Guide, Peak, Polling, Sample, Series, Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.units import GIB
 from hfmem_widget.view import palette
@@ -21,7 +21,7 @@ from hfmem_widget.view.card import (
     _use,
     card_bundle,
 )
-from hfmem_widget.view.facts import Facts, facts_of
+from hfmem_widget.view.facts import Facts, active_devices, facts_of, uses_a_gpu
 
 NAN = math.nan
 
@@ -191,3 +191,16 @@ def test_why_memory_ran_out_is_said_once() -> None:
         assert "oom critical." not in below[form]
         assert below[form].startswith(lead[form])
         assert all(one in below[form] for one in ("oom warn.", "leak critical."))
+
+
+def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
+    """As a GPU before CUDA is up, whose allocator has no figures yet."""
+    session = Session("run")
+    devices = [Device("cuda:0", "H200"), Device("cuda:1", "H200"), Device("cpu", "EPYC")]
+    session.adopt(devices, [Series("cuda:0", "allocated"), Series("cpu", "allocated")])
+    span = session.open_span("cell", "a", session.append(Sample(0.0, (0.0, 1.0))))
+    session.append(Sample(1.0, (5.0, 1.0)))
+    closed = session.close_span(span.id, session.last_sample, {})
+
+    assert [one.key for one in active_devices(session, closed)] == ["cuda:0"]
+    assert uses_a_gpu(session, closed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hfmem_widget.analysis.shortage.model import Advice
-from hfmem_widget.view.out_of_memory import _advice_html, _foot, _foot_html
+from hfmem_widget.view.out_of_memory import _advice_html, _foot, _foot_html, figures_of
 from hfmem_widget.view.out_of_memory_bar import bar_html, drawn_parts
-from tests.unit.analysis.oom_incidents import incident
+from tests.unit.analysis.oom_incidents import blocks, incident
 
 PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "others": 4.0}
 DO = Advice("Do this", "it is too much")
@@ -67,3 +67,15 @@ def test_the_foot_says_where_it_was_measured() -> None:
 
     assert first.startswith("1 earlier")
     assert second.startswith("Measured: ")
+
+
+@pytest.mark.parametrize(("cache", "named"), [(0.0, False), (4.0, True)])
+def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, named: bool) -> None:
+    """Where there is one worth telling."""
+    parts = PARTS | {"cache": cache}
+    told = figures_of(incident(asked=9.0, free=1.0, parts=parts, blocks=blocks(3.0, 2.0)))
+    names = [name for name, _, _ in told]
+
+    assert ("cache" in names) is ("largest free block" in names) is named
+    assert named is (("cache", "4.00 GiB", "free, but reserved") in told)
+    assert named is (("largest free block", "2.00 GiB", "of the cache") in told)
