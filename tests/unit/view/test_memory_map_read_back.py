@@ -210,3 +210,10 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
 def test_small_pieces_wait_until_they_can_be_seen(found: list[Piece], drawn: list[Piece]) -> None:
     """Ten bytes together, in the order of the legend."""
     assert list(merged(found, 10)) == drawn
+
+
+def test_a_map_shows_itself_as_the_last_value_of_a_cell() -> None:
+    """As its picture, and as text where there is no page."""
+    found = MemoryMap(("cuda:0",), (segment(("used", 30), ("free", 2)),), 0.01)
+
+    assert found._repr_mimebundle_() == memory_map_bundle(found)
