@@ -188,11 +188,14 @@ def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
 
 def test_memwatch_on_keeps_one_live_chart(lab: Lab) -> None:
     """One chart stands under `%memwatch on`, each later cell has its line, and `off` leaves a still chart."""
-    work = "import time\nkept = bytearray(60_000_000)\ntime.sleep({seconds})"
+    work = "import time\n{name} = bytearray(60_000_000)\ntime.sleep({seconds})"
     lab.open(
-        "%load_ext hfmem_widget", "%memwatch on", work.format(seconds=0.2), work.format(seconds=1.5),
+        "%load_ext hfmem_widget",
+        "%memwatch on",
+        work.format(name="one", seconds=0.2),
+        work.format(name="two", seconds=1.5),
         "%memwatch off",
-    )  # fmt: skip
+    )
     for index in range(4):
         lab.run_cell(index)
     wait_for_draws(lab, 3)
