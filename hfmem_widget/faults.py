@@ -28,6 +28,7 @@ def entry(
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
+    defers: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make of a function one that the user's code may call whatever goes wrong in it.
 
@@ -42,6 +43,8 @@ def entry(
         Takes back, for the same arguments, what was begun, if the function did not return.
     lets : type of Exception or tuple of them, optional
         What it raises on purpose.
+    defers : bool, optional
+        Whether signals wait until it is done; not worth it where it only makes something.
     """
 
     def guarded_by(action: Callable[P, R]) -> Callable[P, R]:
@@ -51,6 +54,8 @@ def entry(
             __tracebackhide__ = True
             is_outermost = False
             try:
+                if not defers:
+                    return action(*args, **kwargs)
                 is_outermost = not is_deferring()
                 with interrupts_deferred():
                     return action(*args, **kwargs)

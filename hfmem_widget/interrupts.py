@@ -8,8 +8,7 @@ import functools
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -141,27 +140,34 @@ def _leave() -> None:
         one.leave()
 
 
-@contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Hold back signals with handlers in Python for the milliseconds of the block, and deliver them after it.
+class interrupts_deferred:  # noqa: N801  (a context manager reads as a function)
+    """Hold back signals with handlers in Python for the milliseconds of a block, and deliver them after it.
 
     Elsewhere than on the main thread, where signals never arrive, and within another such block it does
-    nothing.
+    nothing. A class, because a generator costs twice as much.
     """
-    global _deferring  # noqa: PLW0603  (a process has one table of handlers)
-    here = threading.get_ident()
-    if here in {_deferring, None} or here != threading.main_thread().ident:
-        yield
-        return
-    try:
-        _deferring = here
-        for number in DEFERRED:
-            usual = _handler_of(number)
-            if callable(usual):
-                _stand_in_for(number, usual)
-        yield
-    finally:
-        stop_deferring()
+
+    __slots__ = ("_is_outermost",)
+
+    def __enter__(self) -> None:
+        global _deferring  # noqa: PLW0603  (a process has one table of handlers)
+        here = threading.get_ident()
+        self._is_outermost = here != _deferring and here == threading.main_thread().ident
+        if not self._is_outermost:
+            return
+        try:
+            _deferring = here
+            for number in DEFERRED:
+                usual = _handler_of(number)
+                if callable(usual):
+                    _stand_in_for(number, usual)
+        except BaseException:
+            stop_deferring()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_outermost:
+            stop_deferring()
 
 
 def raised_by_handler(error: BaseException) -> bool:

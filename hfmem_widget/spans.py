@@ -54,27 +54,36 @@ class SpanScope(Decorates):
 
             monitor.close_span(session, span.id, outcome_of(error), self._counts)
 
-    @entry()
+    @entry(defers=False)
     def count(self, **counts: float) -> None:
         """Say what is counted in it, such as ``tokens=2048``, once that is known."""
         self._count(counts)
 
-    @entry(otherwise=lambda _scope: no_span())
+    @entry(otherwise=lambda _scope: no_span(), defers=False)
     def _another(self) -> SpanScope:
         return SpanScope(self._label, self._counts)
 
-    @entry(otherwise=lambda scope: scope, undo=_close)
     def __enter__(self) -> Self:
-        self._open()
+        # Not imported before somebody watches: where nobody does, a span in a library costs next to nothing.
+        if "hfmem_widget.monitor" in sys.modules:
+            self._enter()
         return self
 
-    @entry()
+    @entry(undo=_close)
+    def _enter(self) -> None:
+        self._open()
+
     def __exit__(
         self,
         _kind: type[BaseException] | None,
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        if self._opened:
+            self._exit(error)
+
+    @entry()
+    def _exit(self, error: BaseException | None) -> None:
         self._close(failure(error))
 
     def _count(self, counts: Mapping[str, object]) -> None:
@@ -87,7 +96,6 @@ class SpanScope(Decorates):
                 self._counts[name] = number
 
     def _open(self) -> None:
-        # Not imported before somebody watches: where nobody does, a span in a library costs nothing.
         watching: Any = sys.modules.get("hfmem_widget.monitor")
         monitor = watching.running_monitor() if watching is not None else None
         session = monitor.current if monitor is not None else None
@@ -131,7 +139,7 @@ def no_span() -> SpanScope:
     return _NoSpan("", {})
 
 
-@entry(otherwise=lambda *_args, **_counts: no_span())
+@entry(otherwise=lambda *_args, **_counts: no_span(), defers=False)
 def span(label: str, **counts: float) -> SpanScope:
     """Tell a stretch of a watched cell or block apart, for a ``with`` block or a decorated function.
 

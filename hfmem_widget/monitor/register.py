@@ -74,6 +74,8 @@ class Register:
         where several threads watch, to what the main thread watches.
         """
         listening = self.listening()
+        if len(listening) < 2:
+            return listening[0] if listening else None
         if len({one.thread for one in listening}) > 1:
             main = threading.main_thread().ident
             listening = [one for one in listening if one.thread == main]

@@ -359,8 +359,8 @@ def entries() -> Iterator[object]:
     yield from (spans.span, watching.watch, stretch.Watch._start, stretch.Watch.stop)
     scope = spans.SpanScope
     yield from (
-        scope.__enter__,
-        scope.__exit__,
+        scope._enter,
+        scope._exit,
         scope.count,
         scope._another,
         stretch.Watch._another,
