@@ -48,10 +48,11 @@ def surround(
         Give `around` all arguments of the call.
     """
     ours = _surrounded.setdefault(owner, {})
-    if name in ours:
+    original: Any = vars(owner).get(name)
+    # Where the original stands, a fault came between putting it back and forgetting that it was not there.
+    if name in ours and original is not ours[name].original:
         ours[name].around = around
         return
-    original: Any = vars(owner).get(name)
     kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
     function: Any = original if kind is None else original.__func__
     if not callable(function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 
 from hfmem_widget.faults import harmless
 from hfmem_widget.monitor.attribution import Attribution
@@ -24,24 +25,31 @@ __all__ = [
 
 _shared: Monitor | None = None
 _follows_forks = False
+_making = threading.Lock()
+"""Held while the one monitor is made: two would each know of half the watches."""
 
 
 def shared_monitor() -> Monitor:
     """Return this process' monitor; the first call opens the sources, and still starts nothing."""
     global _shared  # noqa: PLW0603  (one poller per process is the point)
-    if _shared is None or not _shared.in_this_process:
-        from hfmem_widget.sources import open_sources
-        from hfmem_widget.sources.tensors import TensorSource
-        from hfmem_widget.sources.torch_cuda import CudaAllocator
-
-        sources = open_sources(os.environ)
-        held = next(one for one in sources if isinstance(one, TensorSource))
-        _shared = Monitor(
-            Sampler(sources), PeakLedger(CudaAllocator()), attribution=Attribution(held)
-        )
-        atexit.register(_shared.shutdown)
-        _follow_forks()
+    with _making:
+        if _shared is None or not _shared.in_this_process:
+            _shared = _made()
     return _shared
+
+
+def _made() -> Monitor:
+    from hfmem_widget.sources import open_sources
+    from hfmem_widget.sources.tensors import TensorSource
+    from hfmem_widget.sources.torch_cuda import CudaAllocator
+
+    sources = open_sources(os.environ)
+    held = next(one for one in sources if isinstance(one, TensorSource))
+    ledger = PeakLedger(CudaAllocator())
+    monitor = Monitor(Sampler(sources), ledger, attribution=Attribution(held))
+    atexit.register(monitor.shutdown)
+    _follow_forks()
+    return monitor
 
 
 def running_monitor() -> Monitor | None:
@@ -73,5 +81,8 @@ def _follow_forks() -> None:
 
 
 def _tell(event: str) -> None:
+    global _making  # noqa: PLW0603  (the thread that holds it did not come along)
+    if event == "after_fork_in_child":
+        _making = threading.Lock()
     if _shared is not None:
         harmless(getattr(_shared, event))

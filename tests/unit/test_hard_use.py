@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfmem_widget
 from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.monitor import release_monitor, shared_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.procfs import ProcFile
 from hfmem_widget.spans import NO_NUMBER_NOTE
@@ -483,3 +484,23 @@ def test_a_poller_that_dies_at_once_is_told(tracing_that_raises: None) -> None:
 
     assert session.polling.stopped
     assert not session.running
+
+
+def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
+    """Two would each know of half the watches, and spans would go astray."""
+    release_monitor()
+    made: list[object] = []
+    together = threading.Barrier(8)
+
+    def work() -> None:
+        together.wait(10)
+        made.append(shared_monitor())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(made) == 8
+    assert len(set(map(id, made))) == 1

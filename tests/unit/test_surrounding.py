@@ -228,3 +228,21 @@ def test_a_function_of_a_module_is_surrounded_and_restored() -> None:
     restore(module, "work")
 
     assert (result, seen, vars(module)["work"]) == (8, [4], work)
+
+
+def test_what_was_put_back_and_not_forgotten_is_surrounded_again(owner: type[Owner]) -> None:
+    """A fault of ours between the two leaves nobody unfollowed."""
+    calls: list[object] = []
+
+    @contextmanager
+    def around(self: object) -> Iterator[None]:
+        calls.append(self)
+        yield
+
+    original = owner.work
+    surround(owner, "work", around)
+    owner.work = original  # type: ignore[method-assign]  # as `restore` begins
+    surround(owner, "work", around)
+    owner().work()
+
+    assert len(calls) == 1
