@@ -306,3 +306,35 @@ def test_many_rows_of_one_length_need_no_collator(tmp_path: Path) -> None:
         trainer.train()
 
     assert [group.tokens for group in session.steps] == [24, 24]
+
+
+class CopiesTheTrainer(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Copies the Trainer and its callbacks while it trains, as population-based searches do."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.copied: list[Any] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        if not self.copied:
+            trainer, self.trainer = self.trainer, None
+            callbacks = trainer.callback_handler.callbacks
+            self.copied = [None]
+            self.copied = [copy.deepcopy(trainer), copy.deepcopy(callbacks)]
+            pickle.dumps([one for one in callbacks if isinstance(one, MemoryCallback)])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_trainer_can_be_copied_while_it_is_followed(tmp_path: Path, *, own: bool) -> None:
+    """The copy has the callback if the Trainer was given one, and no part in this training."""
+    copies = CopiesTheTrainer()
+    callbacks = [copies, *([MemoryCallback(log=True)] if own else [])]
+    copies.trainer = trainer = make_trainer(tmp_path, max_steps=2, callbacks=callbacks)
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+
+    assert len(copies.copied) == 2
+    ours = [one for one in copies.copied[1] if isinstance(one, MemoryCallback)]
+    assert [one.log for one in ours] == [own]
+    assert all(one._run is None for one in ours)
+    assert session.steps.count == 2
