@@ -90,4 +90,5 @@ def test_it_says_once_how_to_have_it_stay_closed(window: Lab) -> None:
 
     assert not Panel(other).shown
     other.page.close()
-    assert lab.errors == []
+    # A kernel that was restarted from another tab knows no comm of this page: JupyterLab says so.
+    assert [one for one in lab.errors if not one.startswith("Comm not found")] == []
