@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -132,10 +132,5 @@ class _Around:
             self._context.__enter__()
 
     @entry(undo=_leave)
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(_kind, error)

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -326,12 +325,7 @@ class _Following:
         self._callbacks[:] = [ours, *(one for one in self._callbacks if one is not ours)]
         ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         each(partial(self._callback.ends, error), self._put_back)
 
     def _put_back(self) -> None:

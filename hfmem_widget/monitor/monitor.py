@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NoReturn
 
 from hfmem_widget.errors import WatchStateError
@@ -485,12 +484,7 @@ class _Whole:
     def __enter__(self) -> None:
         """Nothing has changed yet."""
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None and not isinstance(error, WatchStateError):
             self._monitor.break_off(self._watched.session, error)
 
