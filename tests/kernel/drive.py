@@ -18,10 +18,10 @@ from typing import Any, Self
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from tests.kernel.messages import Message, Result
+from tests.kernel.over_ipc import KernelOverIpc
 
 __all__ = ["Kernel", "Message", "Result", "Running"]
 
@@ -64,7 +64,7 @@ class Kernel:
     def __init__(self, env: Mapping[str, str | None] | None = None) -> None:
         self.published: list[Message] = []
         self._home = TemporaryDirectory(prefix="kernel-")
-        self._manager = KernelManager(kernel_spec_manager=_ThisPython())
+        self._manager = KernelOverIpc(kernel_spec_manager=_ThisPython())
         self._manager.start_kernel(env=self._environment(env or {}), cwd=self._home.name)
         self._client: BlockingKernelClient = self._manager.blocking_client()
         self._client.start_channels()

@@ -14,7 +14,6 @@ from typing import Any
 import nbformat
 import plotly.graph_objects as go
 import pytest
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
@@ -22,6 +21,7 @@ import hfmem_widget
 from hfmem_widget.monitor import shared_monitor
 from hfmem_widget.view.live import CellView
 from tests.kernel.drive import _ThisPython
+from tests.kernel.over_ipc import notebook_client
 
 WATCHED = """%%memwatch --label kept
 import time
@@ -34,7 +34,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def execute(*cells: str) -> nbformat.NotebookNode:
     """Run some cells as nbclient and papermill do, and return the notebook with its outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client = NotebookClient(notebook, timeout=None, kernel_name="python3")
+    client = notebook_client(notebook, timeout=None)
     client.create_kernel_manager().kernel_spec_manager = _ThisPython()
     executed: nbformat.NotebookNode = client.execute()
     return executed

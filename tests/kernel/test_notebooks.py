@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nbclient
 import nbformat
 import pytest
+
+from tests.kernel.over_ipc import notebook_client
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
@@ -16,7 +17,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 def run(path: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
     # pytest's own limit ends what hangs.
-    nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3").execute()
+    notebook_client(notebook, timeout=None).execute()
     return notebook
 
 

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from tests.kernel.drive import Kernel, Result
+from tests.kernel.over_ipc import notebook_client
 
 PREPARE = "%load_ext hfmem_widget\nimport torch"
 TOO_BIG = "def train():\n    return torch.empty(1 << 50, dtype=torch.uint8)\ntrain()"
@@ -147,9 +148,7 @@ def test_where_the_reason_stands(cell: str, above: bool) -> None:
     """In the saved notebook it is above the traceback, however long that is, and once."""
     sources = [PREPARE, *cell.split("@@")]
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name="python3", allow_errors=True
-    )
+    client = notebook_client(notebook, timeout=120, allow_errors=True)
     client.execute()
     outputs = notebook.cells[-1].outputs
     shown = [one.get("data", {}).get("text/html", "") for one in outputs]
@@ -177,7 +176,7 @@ def test_run_all_stops_at_the_cell() -> None:
     """Run from outside, a notebook fails where the cell fails, and keeps the error and the card."""
     cells = (PREPARE, f"%%memwatch\n{TOO_BIG}", "never = 1")
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
-    client = nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3")
+    client = notebook_client(notebook, timeout=None)
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="DefaultCPUAllocator"):
         client.execute()
     outputs = notebook.cells[1].outputs
