@@ -41,9 +41,10 @@ from common.loops import (
 )
 from common.ways import CONTROL, Way, step_in_spans, watched
 
-from hfmem_widget.monitor import Attribution, shared_monitor
+from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.optimizers import leave_optimizers
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.monitor.subjects import Subjects
-from hfmem_widget.optimizers import leave_optimizers
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.tensors import TensorSource
 

@@ -28,8 +28,8 @@ from common import measure
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from hfmem_widget.session import Device, Sample, Series, Session
-from hfmem_widget.units import GIB
-from hfmem_widget.view import protocol
+from hfmem_widget.text import GIB
+from hfmem_widget.view.wire import protocol
 
 POINTS = (1_000, 10_000, 100_000, 1_000_000)
 INTERVAL = 0.1

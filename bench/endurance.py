@@ -23,7 +23,7 @@ from hfmem_widget.session import Device, Peak, Sample, Series, Session
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml_gpu import METRICS as NVML_METRICS
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 
 GPUS = tuple(f"cuda:{index}" for index in range(8))
 TORCH_METRICS = tuple(
@@ -72,7 +72,7 @@ class Run:
 
 def watched(*, seen: bool, steps: bool) -> Callable[[int], None]:
     """Return what makes one tick of ours."""
-    from hfmem_widget.view.publisher import Publisher
+    from hfmem_widget.view.wire.publisher import Publisher
 
     run = Run()
     publisher = Publisher(run.session, lambda _message, _buffers: None, clock=run.clock)

@@ -16,9 +16,9 @@ import torch
 import transformers
 from common import measure
 
-from hfmem_widget.forecast.live_bytes import LiveBytes
-from hfmem_widget.forecast.model import Forecast
-from hfmem_widget.forecast.predict import predict
+from hfmem_widget.features.fit.live_bytes import LiveBytes
+from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.predict import predict
 
 STEPS = 4
 PARTS = ("weights", "optimizer", "gradients", "activations")

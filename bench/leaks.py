@@ -13,12 +13,12 @@ import time
 import numpy as np
 from common import measure  # noqa: F401  (puts the checkout on the path)
 
-from hfmem_widget.analysis.leaking.trends import trend_in
+from hfmem_widget.features.leaks.trends import trend_in
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.units import MIB, format_bytes
-from tests.unit.analysis.leak_cases import CASES
-from tests.unit.analysis.leak_noise import GROWING, STILL, readings
-from tests.unit.analysis.leak_played import Played, played
+from hfmem_widget.text import MIB, format_bytes
+from tests.data.leak_cases import CASES
+from tests.data.leak_noise import GROWING, STILL, readings
+from tests.data.leak_played import Played, played
 
 RANDOM = 2_000
 

@@ -23,10 +23,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 import hfmem_widget
-from hfmem_widget import attaching, loading
-from hfmem_widget.loading import Load
-from hfmem_widget.monitor import shared_monitor
-from hfmem_widget.surrounding import restore, surround
+from hfmem_widget.drivers import install as attaching
+from hfmem_widget.drivers import loading
+from hfmem_widget.drivers.loading import Load
+from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.shared import shared_monitor
 
 SHAPE = {
     "vocab_size": 8000,

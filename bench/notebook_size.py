@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.figure import chart_bundle
+from hfmem_widget.view.chart.figure import chart_bundle
 
 SECONDS = 3
 RUNS = 3

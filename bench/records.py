@@ -13,7 +13,7 @@ import tracemalloc
 
 from common import measure
 
-from hfmem_widget.history import History
+from hfmem_widget.analysis.history import History
 from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
 from tests.kernel.drive import Kernel

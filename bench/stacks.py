@@ -17,7 +17,7 @@ from common import measure
 from transformers import BertConfig, BertForSequenceClassification
 
 import hfmem_widget
-from hfmem_widget.sources.dispatch_tracker import OperatorTracker
+from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 
 ROUNDS = 15
 STEPS = 8

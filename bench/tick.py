@@ -31,7 +31,9 @@ import pynvml
 import torch
 from common import gpu_stand_in, measure
 
-from hfmem_widget.monitor import Monitor, PeakLedger, Sampler
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD
@@ -39,7 +41,7 @@ from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
-from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.view.wire.publisher import Publisher
 
 BASE = "raw calls: memory_stats_as_nested_dict + NVML memory"
 OURS = "hfmem_widget: a tick"

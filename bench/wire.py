@@ -18,10 +18,10 @@ from common import measure, recorded_comm
 
 from hfmem_widget.session import Device, Sample, Series, Session
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.units import GIB
-from hfmem_widget.view.protocol import METRICS
-from hfmem_widget.view.publisher import Publisher
-from hfmem_widget.view.widget import MemoryWidget
+from hfmem_widget.text import GIB
+from hfmem_widget.view.wire.protocol import METRICS
+from hfmem_widget.view.wire.publisher import Publisher
+from hfmem_widget.view.wire.widget import MemoryWidget
 
 POINTS = (1_000, 10_000, 100_000, 1_000_000)
 INTERVAL = 0.1

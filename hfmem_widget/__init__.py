@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from hfmem_widget.analysis.comparison import Comparison
-    from hfmem_widget.comparing import compare
+    from hfmem_widget.drivers.api import watch
+    from hfmem_widget.drivers.span import SpanScope, span
+    from hfmem_widget.drivers.trainer import MemoryCallback
+    from hfmem_widget.drivers.watch import Watch
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
-    from hfmem_widget.forecast.fit import fit
-    from hfmem_widget.forecast.model import Fit, Forecast
-    from hfmem_widget.forecast.room import max_memory
-    from hfmem_widget.freeing import free
-    from hfmem_widget.held import holders
-    from hfmem_widget.holding.growth import Growth
-    from hfmem_widget.holding.model import Holders
-    from hfmem_widget.holding.release import Release
-    from hfmem_widget.mapping import memory_map
+    from hfmem_widget.features.compare.api import compare
+    from hfmem_widget.features.compare.model import Comparison
+    from hfmem_widget.features.fit.api import fit
+    from hfmem_widget.features.fit.model import Fit, Forecast
+    from hfmem_widget.features.fit.room import max_memory
+    from hfmem_widget.features.free.api import free
+    from hfmem_widget.features.free.model import Release
+    from hfmem_widget.features.holders.api import holders
+    from hfmem_widget.features.memory_map.api import memory_map
+    from hfmem_widget.features.memory_map.model import MemoryMap
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.session import (
         Anatomy,
@@ -38,51 +41,48 @@ if TYPE_CHECKING:
         Steps,
         Timeline,
     )
-    from hfmem_widget.session.segments import MemoryMap
     from hfmem_widget.session.stacks import Stacks
-    from hfmem_widget.spans import SpanScope, span
-    from hfmem_widget.stretch import Watch
-    from hfmem_widget.trainer import MemoryCallback
-    from hfmem_widget.watching import watch
+    from hfmem_widget.sources.heap.growth import Growth
+    from hfmem_widget.sources.heap.model import Holders
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "Anatomy": "session",
-    "Comparison": "analysis.comparison",
+    "Comparison": "features.compare.model",
     "Device": "session",
     "Finding": "session",
-    "Fit": "forecast.model",
-    "Forecast": "forecast.model",
-    "Growth": "holding.growth",
+    "Fit": "features.fit.model",
+    "Forecast": "features.fit.model",
+    "Growth": "sources.heap.growth",
     "HFMemError": "errors",
-    "Holders": "holding.model",
-    "MemoryCallback": "trainer",
-    "MemoryMap": "session.segments",
+    "Holders": "sources.heap.model",
+    "MemoryCallback": "drivers.trainer",
+    "MemoryMap": "features.memory_map.model",
     "OptionError": "errors",
     "Part": "session",
     "Peak": "session",
-    "Release": "holding.release",
+    "Release": "features.free.model",
     "Sample": "session",
     "Series": "session",
     "Session": "session",
     "SourceUnavailable": "errors",
     "Span": "session",
-    "SpanScope": "spans",
+    "SpanScope": "drivers.span",
     "Stacks": "session.stacks",
     "Steps": "session",
     "Timeline": "session",
-    "Watch": "stretch",
+    "Watch": "drivers.watch",
     "WatchOptions": "options",
     "WatchStateError": "errors",
-    "compare": "comparing",
-    "fit": "forecast.fit",
-    "free": "freeing",
-    "holders": "held",
-    "max_memory": "forecast.room",
-    "memory_map": "mapping",
-    "span": "spans",
-    "watch": "watching",
+    "compare": "features.compare.api",
+    "fit": "features.fit.api",
+    "free": "features.free.api",
+    "holders": "features.holders.api",
+    "max_memory": "features.fit.room",
+    "memory_map": "features.memory_map.api",
+    "span": "drivers.span",
+    "watch": "drivers.api",
 }
 
 __all__ = [
@@ -146,7 +146,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Take everything back; for ``%unload_ext hfmem_widget``."""
-    from hfmem_widget.faults import harmless
+    from hfmem_widget.guard import harmless
     from hfmem_widget.magics import unregister
 
     # IPython takes an extension whose unloading raises for one that is still loaded.

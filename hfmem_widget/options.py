@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.labels import DEVICE_KEY, plain
-from hfmem_widget.units import MIB, parse_bytes
+from hfmem_widget.text import DEVICE_KEY, MIB, parse_bytes, plain
 
 SHORTEST_INTERVAL = 0.01
 LONGEST_INTERVAL = 3600.0

@@ -14,11 +14,11 @@ import torch
 from transformers.trainer_utils import TrainerMemoryTracker
 
 import hfmem_widget
-from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.drivers.training import ModelHooks, TrainingRun
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session, SpanKind
-from hfmem_widget.training import ModelHooks, TrainingRun
-from hfmem_widget.view.protocol import Buffers, Message
-from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.view.wire.protocol import Buffers, Message
+from hfmem_widget.view.wire.publisher import Publisher
 
 CONTROL = "control: off against off"
 TRACKER = "Trainer's skip_memory_metrics=False"

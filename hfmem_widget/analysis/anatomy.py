@@ -9,10 +9,9 @@ from dataclasses import replace
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.analysis.readings import at_its_peak, held_throughout, known_of, overridden
 from hfmem_widget.errors import OptionError
-from hfmem_widget.labels import plain
 from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
-from hfmem_widget.units import MIB, format_bytes
+from hfmem_widget.text import MIB, format_bytes, plain
 
 Moment = str | int
 

@@ -7,7 +7,7 @@ import math
 from hfmem_widget.analysis.parts import Read
 from hfmem_widget.session import HELD, Device, Peak, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import format_bytes
+from hfmem_widget.text import format_bytes
 
 MAY_BE_NOTES = {
     "gradients": "Up to {} of the activations are gradients that were being made.",

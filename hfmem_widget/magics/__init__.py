@@ -8,28 +8,21 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.attaching import attach, detach
-from hfmem_widget.faults import harmless
-from hfmem_widget.history import History
+from hfmem_widget.analysis.history import History
+from hfmem_widget.display import resolve
+from hfmem_widget.drivers.install import attach, detach
+from hfmem_widget.features import FEATURES
+from hfmem_widget.guard import harmless
 from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.completion import Offered, complete
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
-from hfmem_widget.magics.memcompare import MemcompareMagics
-from hfmem_widget.magics.memfit import MemfitMagics
-from hfmem_widget.magics.memfree import MemfreeMagics
-from hfmem_widget.magics.memholders import MemholdersMagics
-from hfmem_widget.magics.memmap import MemmapMagics
 from hfmem_widget.magics.report import ReportMagics, remove
 
 __all__ = ["register", "unregister"]
 
 REPORTS: tuple[type[ReportMagics], ...] = (
     MemanatomyMagics,
-    MemcompareMagics,
-    MemfitMagics,
-    MemholdersMagics,
-    MemfreeMagics,
-    MemmapMagics,
+    *(resolve(feature.magic) for feature in FEATURES if feature.magic),
 )
 """The line magics that tell something on demand."""
 
@@ -60,7 +53,7 @@ def unregister(shell: InteractiveShell) -> None:
     if _shells:
         return
     harmless(detach)
-    monitor = sys.modules.get("hfmem_widget.monitor")
+    monitor = sys.modules.get("hfmem_widget.monitor.shared")
     if monitor is not None:
         said = monitor.release_monitor()
         if said:

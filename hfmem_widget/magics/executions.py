@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 if TYPE_CHECKING:
-    from hfmem_widget.stretch import Watch
+    from hfmem_widget.drivers.watch import Watch
 
 
 @dataclass(eq=False, slots=True)

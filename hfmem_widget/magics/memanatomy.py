@@ -10,13 +10,13 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.history import HOW_TO_WATCH
-from hfmem_widget.labels import plain
+from hfmem_widget.analysis.history import HOW_TO_WATCH
 from hfmem_widget.magics.report import ReportMagics
 from hfmem_widget.magics.usage import usage_errors
+from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
-    from hfmem_widget.predicting import Prediction
+    from hfmem_widget.features.fit.prediction import Prediction
     from hfmem_widget.session import Anatomy, Session
 
 NOW, PEAK = "now", "peak"
@@ -102,9 +102,9 @@ class MemanatomyMagics(ReportMagics):
         every: bool,
         predicted: bool,
     ) -> None:
+        from hfmem_widget.analysis.facts import active_devices
         from hfmem_widget.view.anatomy import anatomy_bundle
         from hfmem_widget.view.contents import contents_text
-        from hfmem_widget.view.facts import active_devices
         from hfmem_widget.view.screen import Screen
 
         devices = [one.key for one in active_devices(session)] if every else [device]
@@ -125,7 +125,7 @@ class MemanatomyMagics(ReportMagics):
 
 
 def _predictions(session: Session, told: Sequence[Anatomy]) -> dict[str, Prediction]:
-    from hfmem_widget.predicting import prediction
+    from hfmem_widget.features.fit.prediction import prediction
 
     keys = dict.fromkeys(one.device.key for one in told)
     return {key: prediction(session, key) for key in keys}
@@ -133,7 +133,7 @@ def _predictions(session: Session, told: Sequence[Anatomy]) -> dict[str, Predict
 
 def _read_now() -> Session:
     """Return a reading of this moment, for which nothing need have been watched."""
-    from hfmem_widget.watching import read_once
+    from hfmem_widget.monitor.once import read_once
 
     return read_once()
 

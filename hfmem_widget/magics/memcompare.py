@@ -6,7 +6,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.history import HOW_TO_WATCH, History
+from hfmem_widget.analysis.history import HOW_TO_WATCH, History
 from hfmem_widget.magics.report import ReportMagics
 from hfmem_widget.magics.usage import check_output, usage_errors
 
@@ -74,8 +74,8 @@ class MemcompareMagics(ReportMagics):
         if not arguments.names:
             self._list()
             return
-        from hfmem_widget.comparing import compare_named
-        from hfmem_widget.view.comparison import chart_bundle, table_bundle
+        from hfmem_widget.features.compare.api import compare_named
+        from hfmem_widget.features.compare.html import chart_bundle, table_bundle
         from hfmem_widget.view.screen import Screen
 
         with usage_errors():
@@ -96,7 +96,7 @@ class MemcompareMagics(ReportMagics):
         records = self._history.records
         if not records:
             raise UsageError(HOW_TO_WATCH)
-        from hfmem_widget.view.comparison import list_bundle
+        from hfmem_widget.features.compare.html import list_bundle
         from hfmem_widget.view.screen import Screen
 
         Screen(self._shell).show(list_bundle(records))

@@ -9,9 +9,9 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.labels import plain
 from hfmem_widget.magics.report import ReportMagics
 from hfmem_widget.magics.usage import check_output, usage_errors
+from hfmem_widget.text import plain
 
 
 @magics_class
@@ -90,8 +90,8 @@ class MemfitMagics(ReportMagics):
         if arguments.train and arguments.inference:
             message = "--train or --inference, not both"
             raise UsageError(message)
-        from hfmem_widget.forecast.fit import fit
-        from hfmem_widget.view.fit import fit_bundle
+        from hfmem_widget.features.fit.api import fit
+        from hfmem_widget.features.fit.html import fit_bundle
         from hfmem_widget.view.screen import Screen
 
         with usage_errors():

@@ -74,9 +74,9 @@ class MemfreeMagics(ReportMagics):
         arguments = self.parse(line)
         if arguments is None:
             return
-        from hfmem_widget.freeing import release
-        from hfmem_widget.freeing.request import asked
-        from hfmem_widget.view.freeing import release_bundle
+        from hfmem_widget.features.free.api import release
+        from hfmem_widget.features.free.html import release_bundle
+        from hfmem_widget.features.free.request import asked
         from hfmem_widget.view.screen import Screen
 
         with usage_errors():

@@ -9,13 +9,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.history import History
+from hfmem_widget.analysis.history import History
 from hfmem_widget.magics.report import ReportMagics
 from hfmem_widget.magics.usage import usage_errors
-from hfmem_widget.units import parse_bytes
+from hfmem_widget.text import parse_bytes
 
 if TYPE_CHECKING:
-    from hfmem_widget.holding import Holders
+    from hfmem_widget.sources.heap import Holders
 
 NOTHING_EARLIER = (
     "--since compares with an earlier %memholders of the same --device, and there was none; this one is "
@@ -72,9 +72,9 @@ class MemholdersMagics(ReportMagics):
             return
         with usage_errors():
             least = parse_bytes(arguments.least, of="--least")
-        from hfmem_widget.held import holders
-        from hfmem_widget.view.growth import growth_bundle
-        from hfmem_widget.view.holders import holders_bundle
+        from hfmem_widget.features.holders.api import holders
+        from hfmem_widget.features.holders.growth_html import growth_bundle
+        from hfmem_widget.features.holders.html import holders_bundle
         from hfmem_widget.view.screen import Screen
 
         with usage_errors():

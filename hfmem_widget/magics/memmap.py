@@ -42,8 +42,8 @@ class MemmapMagics(ReportMagics):
         arguments = self.parse(line)
         if arguments is None:
             return
-        from hfmem_widget.mapping import memory_map
-        from hfmem_widget.view.memory_map import memory_map_bundle
+        from hfmem_widget.features.memory_map.api import memory_map
+        from hfmem_widget.features.memory_map.html import memory_map_bundle
         from hfmem_widget.view.screen import Screen
 
         with usage_errors():

@@ -18,24 +18,22 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, Intera
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from hfmem_widget.analysis.history import History
 from hfmem_widget.errors import OptionError
-from hfmem_widget.faults import entry, harmless, warn
-from hfmem_widget.history import History
-from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
-from hfmem_widget.labels import plain
+from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
 from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
-from hfmem_widget.units import format_bytes, format_counted, parse_bytes
+from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from hfmem_widget.companions import Companion
-    from hfmem_widget.every_cell import EveryCell
+    from hfmem_widget.drivers.every_cell import EveryCell
+    from hfmem_widget.drivers.watch import Watch
+    from hfmem_widget.monitor.companion import Companion
     from hfmem_widget.session import Session
-    from hfmem_widget.stretch import Watch
 
 NAME = "memwatch"
 LEAST = "10MiB"
@@ -264,8 +262,8 @@ class MemwatchMagics(Magics):
         return len(lines) > 1 and lines[0] == f"%{NAME}"
 
     def _turn_on(self, arguments: Namespace) -> None:
-        from hfmem_widget.every_cell import EveryCell
-        from hfmem_widget.monitor import shared_monitor
+        from hfmem_widget.drivers.every_cell import EveryCell
+        from hfmem_widget.monitor.shared import shared_monitor
         from hfmem_widget.view.screen import Screen
 
         options = self._options(arguments)
@@ -358,8 +356,8 @@ class MemwatchMagics(Magics):
     def _make_watch(self, options: WatchOptions) -> Watch:
         # Before the imports: they take a while, and on another thread the next cell may begin.
         execution, number = self._executions.current(), self._cell_number()
-        from hfmem_widget.monitor import shared_monitor
-        from hfmem_widget.stretch import Watch
+        from hfmem_widget.drivers.watch import Watch
+        from hfmem_widget.monitor.shared import shared_monitor
         from hfmem_widget.view.screen import Screen
 
         return Watch(
@@ -373,7 +371,7 @@ class MemwatchMagics(Magics):
 
     def _rerun(self, execution: Execution | None, label: str = "") -> tuple[Companion, ...]:
         """Return what compares a cell that runs with its earlier runs, if it is known again."""
-        from hfmem_widget.companions.rerun import Rerun
+        from hfmem_widget.features.leaks.rerun import Rerun
 
         cell_id = "" if execution is None else execution.cell_id
         if not label and not cell_id:
@@ -404,7 +402,7 @@ class MemwatchMagics(Magics):
     def _remember(self, number: int | None, cell_id: str = "") -> None:
         """Have a record made of what was watched in a cell, of a long one on a thread of its own."""
         if self._history.cell_ended(number, cell_id):
-            from hfmem_widget.monitor import shared_monitor
+            from hfmem_widget.monitor.shared import shared_monitor
 
             shared_monitor().aside(self._history.settle)
 
@@ -496,7 +494,7 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
 
 def _kept_from_ending(error: BaseException | None) -> list[Watch]:
     # Where nobody has watched yet, there is nothing to import, and nothing to end.
-    stretch: Any = sys.modules.get("hfmem_widget.stretch")
+    stretch: Any = sys.modules.get("hfmem_widget.drivers.watch")
     return [] if stretch is None else list(stretch.kept_from_ending(error))
 
 

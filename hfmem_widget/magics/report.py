@@ -8,7 +8,7 @@ from typing import ClassVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
 
-from hfmem_widget.history import History
+from hfmem_widget.analysis.history import History
 from hfmem_widget.magics.usage import asks_for_help, parse, words_of
 
 

@@ -15,7 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.labels import plain
+from hfmem_widget.text import plain
 
 _SHELLS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
 """What IPython keeps in the user's namespace, or puts there in the course of time."""

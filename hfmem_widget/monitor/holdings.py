@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Contents
 from hfmem_widget.sources.storages import MANAGED, Storage, states_of, storages_of
+from hfmem_widget.text import plain
 
 ByDevice = dict[str, dict[str, float]]
 """Bytes by device key and `HELD` metric."""

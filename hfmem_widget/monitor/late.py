@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.session import Sample, Span, SpanKind

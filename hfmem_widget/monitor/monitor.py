@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred
+from hfmem_widget.guard import harmless, interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.late import LateEdge, LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window

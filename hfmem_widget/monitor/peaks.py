@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hfmem_widget.faults import entry
+from hfmem_widget.guard import entry
 from hfmem_widget.monitor.shadow import Shadow, Stats
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import format_bytes
+from hfmem_widget.text import format_bytes
 
 DEVICE_TYPE = "cuda"
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from hfmem_widget.display import Shown, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,7 +204,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
+class Anatomy(Shown):
     """A device's memory at one moment, part by part.
 
     Attributes
@@ -222,6 +224,8 @@ class Anatomy:
     notes : tuple of str
         Plain sentences.
     """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.view.anatomy:shown_anatomy"
 
     device: Device
     moment: str
@@ -253,16 +257,8 @@ class Anatomy:
 
     def figure(self) -> go.Figure:
         """Return the parts as a bar, a `plotly.graph_objects.Figure`."""
-        # Against the arrow, as below: a method where users look for it, like DataFrame.plot.
-        from hfmem_widget.view.figure import anatomy_figure
-
-        return anatomy_figure([self])
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """Show it as a table where it is the last value of a cell."""
-        from hfmem_widget.view.anatomy import anatomy_bundle
-
-        return anatomy_bundle([self])
+        drawn: go.Figure = resolve("hfmem_widget.view.chart.figure:anatomy_figure")([self])
+        return drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
+from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.labels import DEVICE_KEY, plain
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import (
     FINE_KINDS,
@@ -35,7 +35,7 @@ from hfmem_widget.session.model import (
 from hfmem_widget.session.phases import Phases
 from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps, Table, with_old_names
 from hfmem_widget.session.timeline import Timeline
-from hfmem_widget.units import format_counted
+from hfmem_widget.text import DEVICE_KEY, format_counted, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ SPAN_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
 
 
-class Session:
+class Session(Shown):
     """Devices, series, their timeline, and the spans of one watch.
 
     Parameters
@@ -113,6 +113,8 @@ class Session:
     broken_off : bool
         Whether a fault of ours ended it.
     """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.view.session:session_bundle"
 
     def __init__(
         self, label: str = "", *, started_at: float = 0.0, timeline: Timeline | None = None
@@ -157,12 +159,6 @@ class Session:
             f"<Session {self.label!r} {state}: {format_counted(self.timeline.samples, 'sample')} of "
             f"{len(self.series)} series, {format_counted(len(self._spans), 'span')}>"
         )
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        # Against the arrow, as `figure`: an object shows itself where it is looked at.
-        from hfmem_widget.view.session import session_bundle
-
-        return session_bundle(self)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in OF_THE_MONITOR]
@@ -465,10 +461,8 @@ class Session:
 
     def figure(self) -> go.Figure:
         """Return the session as a `plotly.graph_objects.Figure`."""
-        # Against the arrow, as in `anatomy`: a method where users look for it, like DataFrame.plot.
-        from hfmem_widget.view.figure import figure
-
-        return figure(self)
+        drawn: go.Figure = resolve("hfmem_widget.view.chart.figure:figure")(self)
+        return drawn
 
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
         """Return what a device's memory is, or was, made of; see `hfmem_widget.Anatomy`.
@@ -485,9 +479,8 @@ class Session:
         OptionError
             If there is no such moment or device.
         """
-        from hfmem_widget.analysis.anatomy import anatomy
-
-        return anatomy(self, at, device)
+        found: Anatomy = resolve("hfmem_widget.analysis.anatomy:anatomy")(self, at, device)
+        return found
 
     def _check_series(self, key: str) -> None:
         if key in self._index:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from hfmem_widget.display import Shown
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.labels import plain
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,7 +155,7 @@ class Recording:
     notes: tuple[str, ...] = ()
 
 
-class Stacks:
+class Stacks(Shown):
     """What was live at the peak of each device, by where it was allocated.
 
     Parameters
@@ -171,6 +171,8 @@ class Stacks:
     peaks : tuple of LivePeak
     recording : Recording
     """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
 
     def __init__(
         self, peaks: tuple[LivePeak, ...], recording: Recording, pickled: bytes = b""
@@ -276,13 +278,6 @@ class Stacks:
             target.unlink(missing_ok=True)
             raise
         return target
-
-    def _repr_mimebundle_(self, **_: object) -> Mapping[str, str]:
-        """Show it as it stands below the card, where it is the last value of a cell."""
-        # Against the arrow, as in `Anatomy`: how it shows itself.
-        from hfmem_widget.view.stacks import stacks_bundle
-
-        return stacks_bundle(self)
 
 
 def _row(name: str, sites: list[Site], by: By, total: int) -> Row:

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.procfs import PROC, LinuxMemory, ResidentPeak
+from hfmem_widget.text import plain
 
 __all__ = ["HostSource", "ResidentPeak"]
 

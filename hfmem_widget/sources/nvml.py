@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
 from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
 from hfmem_widget.sources.procfs import PROC, ProcessIds, process_ids
 from hfmem_widget.sources.visible import is_provisional, names_instances, visible
+from hfmem_widget.text import plain
 
 RETRY_INTERVAL: Final = 30.0
 """Seconds before NVML is tried again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from hfmem_widget.labels import plain
+from hfmem_widget.text import plain
 
 
 class Fault(IntEnum):

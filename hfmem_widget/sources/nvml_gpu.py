@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hfmem_widget.labels import plain
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.nvml_faults import LOST, MISSING, Fault, code_of, why_unread
 from hfmem_widget.sources.procfs import ProcessIds
+from hfmem_widget.text import plain
 
 METRICS: Final = (
     ("device_used", "device in use"),

@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.text import plain
 
 Stats = dict[str, Any]
 ReadStats = Callable[[int], Stats]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hfmem_widget.session import Certainty, Finding, Guide, Session
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB, format_bytes
+from hfmem_widget.text import GIB, MIB, format_bytes
 
 
 def _train(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from hfmem_widget.features.judgement import judge
 from hfmem_widget.session import (
     HELD,
     Certainty,
@@ -19,7 +20,7 @@ from hfmem_widget.session import (
     SpanKind,
 )
 from hfmem_widget.testing.fakes import FakeClock
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 
 STARTED_AT: Final = 1_763_683_200.0
 H200_TOTAL: Final = 143_771 * MIB
@@ -160,7 +161,7 @@ class Stage:
     def finish(self) -> Session:
         """End the session."""
         self.session.stop(STARTED_AT + self.clock.now)
-        return self.session
+        return judge(self.session)
 
     def _move(self, start: Mapping[str, float], target: Mapping[str, float], share: float) -> None:
         for key, goal in target.items():

@@ -9,7 +9,7 @@ from typing import Final
 
 from hfmem_widget.session import DeviceSteps, Session, Span, StepGroup, Steps
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 
 
 class _Batches:

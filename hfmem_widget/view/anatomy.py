@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.labels import plain
 from hfmem_widget.session import HELD, Anatomy
-from hfmem_widget.units import format_bytes
+from hfmem_widget.text import format_bytes, plain
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import bars_html
 from hfmem_widget.view.anatomy_table import Column, Table, table_of
@@ -155,3 +154,8 @@ def _group_text(anatomies: Sequence[Anatomy], table: Table) -> str:
     rows.insert(table.parts, "  ".join("\u2500" * width for width in widths))
     head = f"{key} {about}".rstrip()
     return "\n".join((head, line([one.head for one in columns]), *rows, *notes_of(anatomies)))
+
+
+def shown_anatomy(anatomy: Anatomy) -> Mapping[str, str]:
+    """Return how one anatomy shows itself."""
+    return anatomy_bundle([anatomy])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.labels import for_html
 from hfmem_widget.session import Anatomy
-from hfmem_widget.units import format_bytes
+from hfmem_widget.text import for_html, format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_table import moment_text
+from hfmem_widget.view.chart.scene import CAPACITY_FROM
 from hfmem_widget.view.root import caption, drawing
-from hfmem_widget.view.scene import CAPACITY_FROM
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("context") + 1]
 BESIDE = ("driver", "others", "unexplained")

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
 from hfmem_widget.analysis.parts import LABELS, ON_THE_HOST
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Anatomy, Device
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.units import MINUS, format_bytes, format_share
+from hfmem_widget.text import MINUS, format_bytes, format_share, plain
 
 SUMS = ("allocated", "reserved", "process")
 LABELS_OF_SUMS = {"allocated": "allocated", "reserved": "reserved", "process": "this process"}

@@ -6,13 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from hfmem_widget.analysis.facts import Facts, facts_of, samples_in
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.labels import for_html, plain
+from hfmem_widget.analysis.moved import Moved, moved_devices, sentence
 from hfmem_widget.session import Device, Finding, Polling, Session, Span
-from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
+from hfmem_widget.text import (
+    for_html,
+    format_bytes,
+    format_change,
+    format_duration,
+    number,
+    plain,
+    unit_for,
+)
 from hfmem_widget.view import palette
 from hfmem_widget.view.card_parts import parts_html
-from hfmem_widget.view.facts import Facts, facts_of, samples_in
+from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines
 from hfmem_widget.view.line import (
     duration_text,
@@ -23,10 +32,8 @@ from hfmem_widget.view.line import (
     parts,
     peak_text,
 )
-from hfmem_widget.view.moved import Moved, moved_devices, sentence
 from hfmem_widget.view.phases import phases_html, worst_step_text
 from hfmem_widget.view.root import FRAMED, LETTERS, root
-from hfmem_widget.view.sparkline import sparkline
 
 MOST_NOTES = 3
 TIMES = "\u00d7"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from hfmem_widget.analysis.anatomy import devices_with_parts, end_of, peak_of
+from hfmem_widget.analysis.facts import active_devices, allocated_peak
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.labels import for_html
 from hfmem_widget.session import Anatomy, Session, Span
-from hfmem_widget.units import number, unit_for
+from hfmem_widget.text import for_html, number, unit_for
 from hfmem_widget.view import palette
-from hfmem_widget.view.facts import active_devices, allocated_peak
 
 OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
 PASSING = {"activations"}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hfmem_widget.faults import harmless
+from hfmem_widget.guard import harmless
 
 
 def request_of(publisher: Any) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Contents
-from hfmem_widget.units import format_bytes, format_count
+from hfmem_widget.text import format_bytes, format_count, plain
 
 MOST_NAMES = 3
 ALL = 0.9995

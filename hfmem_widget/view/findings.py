@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from hfmem_widget.labels import plain
 from hfmem_widget.session import Finding
+from hfmem_widget.text import plain
 from hfmem_widget.view import palette
 
 IN_SIGHT = 3

@@ -1,7 +1,8 @@
-"""Whether who asked for a cell shows what is sent to replace an output."""
+"""Who shows what a cell puts out: the shell that runs it, and whether its front end replaces outputs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,3 +30,10 @@ def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> 
         and "JPY_SESSION_NAME" not in environ
     )
     return not is_terminals
+
+
+def running_shell() -> Any:
+    """Return the IPython shell this code runs in, or None."""
+    ipython = sys.modules.get("IPython")
+    get_ipython = getattr(ipython, "get_ipython", None)
+    return get_ipython() if get_ipython is not None else None

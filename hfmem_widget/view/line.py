@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.labels import plain
+from hfmem_widget.analysis.facts import Facts, end_of, facts_of
+from hfmem_widget.analysis.moved import moved_devices, sentence
 from hfmem_widget.session import Peak, Session, Span
-from hfmem_widget.units import format_bytes, format_change, format_duration, number, unit_for
-from hfmem_widget.view.facts import Facts, end_of, facts_of
-from hfmem_widget.view.moved import moved_devices, sentence
+from hfmem_widget.text import format_bytes, format_change, format_duration, number, plain, unit_for
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:

@@ -7,20 +7,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
-from hfmem_widget.view.facts import QUICK, changed_less, did_nothing
-from hfmem_widget.view.figure import chart_bundle
-from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.screen import Bundle, Screen
+from hfmem_widget.view.wire.publisher import Publisher
 
 if TYPE_CHECKING:
-    from hfmem_widget.view.protocol import Buffers, Message
-    from hfmem_widget.view.widget import MemoryWidget
-
-PATIENCE = 0.3
-"""Seconds before a live chart appears: a cell that is over by then never flickers."""
+    from hfmem_widget.view.wire.protocol import Buffers, Message
+    from hfmem_widget.view.wire.widget import MemoryWidget
 
 
 class Broadcast:
@@ -31,7 +28,7 @@ class Broadcast:
     """
 
     def __init__(self, session: Session, *, panel: bool) -> None:
-        from hfmem_widget.view.widget import MemoryWidget
+        from hfmem_widget.view.wire.widget import MemoryWidget
 
         self._publisher = Publisher(session, self._send, panel=panel)
         # The poller sends what is new; whoever ends the watch sends the end.
@@ -173,7 +170,7 @@ class CellView:
     def _appear(self) -> None:
         try:
             # Takes long, so not under the lock.
-            from hfmem_widget.view.widget import serves_labextensions
+            from hfmem_widget.view.wire.widget import serves_labextensions
 
             with self._lock:
                 if self._finished or not (self._wants_chart or serves_labextensions()):
@@ -254,7 +251,7 @@ class NotebookView:
             broadcast.close()
 
     def _appear(self) -> None:
-        from hfmem_widget.view.widget import serves_labextensions
+        from hfmem_widget.view.wire.widget import serves_labextensions
 
         if not (self._wants_chart or serves_labextensions()):
             return

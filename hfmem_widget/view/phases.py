@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hfmem_widget.labels import for_html, plain
+from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.session import Peak, Phase, Session, Span, SpanKind
-from hfmem_widget.units import format_count, format_duration
-from hfmem_widget.view.facts import active_devices
+from hfmem_widget.text import for_html, format_count, format_duration, plain
 from hfmem_widget.view.line import peak_text
 
 MOST_IN_SIGHT = 8

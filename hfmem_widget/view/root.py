@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmem_widget.labels import for_html
+from hfmem_widget.text import for_html
 
 AS_TEXT = "mathjax_ignore tex2jax_ignore"
 """Within these classes MathJax 3 (JupyterLab, Notebook) and 2 (nbviewer, nbconvert) find no formulas.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hfmem_widget.session import Session, Span
-from hfmem_widget.units import format_counted
+from hfmem_widget.text import format_counted
 from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.root import BOX
-from hfmem_widget.view.sparkline import chart_html
 
 MOST_CELLS = 10
 """Cells of `%memwatch on` that are listed, the newest."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from hfmem_widget.labels import plain
-from hfmem_widget.units import MIB, format_bytes
+from hfmem_widget.text import MIB, format_bytes, plain
 
 PATH_LENGTH = 140
 

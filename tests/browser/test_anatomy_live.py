@@ -13,8 +13,8 @@ LOAD = "%load_ext hfmem_widget"
 SHOW = """
 from IPython.display import display
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.view.publisher import Publisher
-from hfmem_widget.view.widget import MemoryWidget
+from hfmem_widget.view.wire.publisher import Publisher
+from hfmem_widget.view.wire.widget import MemoryWidget
 
 session = scripted_run({name!r})
 session.stopped_at = None

@@ -17,7 +17,7 @@ from IPython.display import HTML, display
 from hfmem_widget.session import Finding
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.card import card_bundle, compact_bundle
-from hfmem_widget.view.figure import chart_bundle
+from hfmem_widget.view.chart.figure import chart_bundle
 
 session = scripted_run("training")
 session.findings.append(Finding("leak", "warn", "what $a$ and $b$ hold", {}, (r"see \\(a\\)",), 1))

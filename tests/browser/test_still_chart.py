@@ -20,7 +20,7 @@ SETTLED = 1000
 DRAWN = """%load_ext hfmem_widget
 from IPython.display import display
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.view.figure import chart_bundle
+from hfmem_widget.view.chart.figure import chart_bundle
 for name in ["training", "cpu", "eight gpus", "hour with gaps"]:
     session = scripted_run(name)
     display(chart_bundle(session, session.spans[0]), raw=True)

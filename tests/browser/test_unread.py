@@ -19,7 +19,7 @@ import time
 from hfmem_widget.session import Device, DeviceSteps, Sample, Series, Session, StepGroup
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.live import Broadcast
-from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.view.wire.publisher import Publisher
 
 def watch(hours, gpus):
     session, clock = Session("fine-tune"), FakeClock()

@@ -26,10 +26,10 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.stage import STARTED_AT
-from hfmem_widget.units import MIB
-from hfmem_widget.view import widget
-from hfmem_widget.view.protocol import Buffers, Message
-from hfmem_widget.view.publisher import Publisher
+from hfmem_widget.text import MIB
+from hfmem_widget.view.wire import widget
+from hfmem_widget.view.wire.protocol import Buffers, Message
+from hfmem_widget.view.wire.publisher import Publisher
 
 TICK: Final = 0.125
 RUN: Final = "9f2c51aa"

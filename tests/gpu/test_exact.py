@@ -99,7 +99,7 @@ def test_peaks_of_sixteen_steps_equal_a_replay_of_the_trace(
     """Each of 16 windows, nested in another or not, is 0 bytes off the allocator's own trace."""
     nest = "with monitor.span(session, 'train'):\n    " if outer else "if True:\n    "
     ours, truth, certainties = run_python(
-        "import hfmem_widget\nfrom hfmem_widget.monitor import shared_monitor\n"
+        "import hfmem_widget\nfrom hfmem_widget.monitor.shared import shared_monitor\n"
         + SETUP
         + REPLAY
         + """

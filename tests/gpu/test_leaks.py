@@ -9,8 +9,8 @@ import time
 import torch
 import hfmem_widget
 from hfmem_widget import span
-from hfmem_widget.analysis.leaking.leaks import leaks
-from hfmem_widget.analysis.leaking.trends import trends_of
+from hfmem_widget.features.leaks.findings import leaks
+from hfmem_widget.features.leaks.trends import trends_of
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).cuda()

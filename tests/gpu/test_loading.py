@@ -10,7 +10,7 @@ def test_a_sharded_checkpoint_is_followed_onto_the_gpu(run_python: Run) -> None:
     labels, rising, held, truth, same = run_python(
         """
 import tempfile, torch, hfmem_widget
-from hfmem_widget import attaching
+from hfmem_widget.drivers import install as attaching
 attaching.attach()
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 torch.manual_seed(0)

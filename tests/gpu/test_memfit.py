@@ -100,7 +100,7 @@ def test_the_peak_of_a_step_is_within_three_percent(
         SHAPES
         + STEPS
         + f"""
-from hfmem_widget.forecast.predict import predict
+from hfmem_widget.features.fit.predict import predict
 told = predict({choices}, optimizer="adamw_torch_fused").total
 report([{call}, told])
 """

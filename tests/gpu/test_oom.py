@@ -307,7 +307,7 @@ IN_BACKWARD = """
 import contextlib, io, sys
 import torch
 import hfmem_widget
-from hfmem_widget.sources.shortages import SHORTAGES
+from hfmem_widget.features.oom.observer import SHORTAGES
 GIB = 1 << 30
 torch.cuda.set_per_process_memory_fraction(8 * GIB / torch.cuda.mem_get_info()[1])
 
@@ -500,7 +500,7 @@ def test_what_is_noted_allocates_nothing(run_python: Run) -> None:
     before, after, count, biggest = run_python(
         """
 import torch
-from hfmem_widget.sources.shortages import ShortageObserver
+from hfmem_widget.features.oom.observer import ShortageObserver
 kept = [torch.empty(1 << 18, device="cuda") for _ in range(30_000)]
 told = []
 observer = ShortageObserver()
@@ -526,7 +526,7 @@ def test_blocks_have_their_lines_where_stacks_are_recorded(run_python: Run) -> N
     (where,) = run_python(
         """
 import torch
-from hfmem_widget.sources.shortages import ShortageObserver
+from hfmem_widget.features.oom.observer import ShortageObserver
 torch.cuda.memory._record_memory_history(max_entries=1000, stacks="python")
 def attend():
     return torch.empty(1 << 28, device="cuda")

@@ -17,7 +17,7 @@ WATCHED_TRAINING = (
 
 FEW_EVENTS = """
 import functools
-import hfmem_widget.companions.stacks as companion
+import hfmem_widget.features.stacks.companion as companion
 companion.AllocationHistory = functools.partial(companion.AllocationHistory, most={most})
 """
 

@@ -8,7 +8,7 @@ from tests.gpu.conftest import Run
 
 TRAINER = """
 import gc, tempfile, torch, hfmem_widget
-from hfmem_widget import attaching
+from hfmem_widget.drivers import install as attaching
 attaching.attach()
 from transformers import BertConfig, BertForSequenceClassification
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -46,7 +46,7 @@ def make_trainer(lengths, *, layers=6, size=4, callbacks=(), **options):
 
 TRACE = """
 import functools
-from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.monitor.shared import shared_monitor
 
 def watch_positions(monitor):
     # Where in the allocator's trace each span begins and ends.
@@ -205,7 +205,7 @@ def test_generation_is_a_block_of_its_own(run_python: Run) -> None:
     kind, certainty, peak, bare = run_python(
         """
 import torch, hfmem_widget
-from hfmem_widget import attaching
+from hfmem_widget.drivers import install as attaching
 attaching.attach()
 from transformers import GPT2Config, GPT2LMHeadModel
 torch.manual_seed(0)

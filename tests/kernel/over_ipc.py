@@ -14,10 +14,10 @@ from uuid import uuid4
 import nbformat
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
-from traitlets import Unicode, default
+from traitlets import HasTraits, Unicode, default
 
 
-class _OverIpc:
+class _OverIpc(HasTraits):
     """Gives a manager addresses that nobody else can have."""
 
     transport = Unicode("ipc")

@@ -44,7 +44,7 @@ EXITS = """
 import os, random, sys, time
 import hfmem_widget
 from hfmem_widget import Session  # everything is loaded once, in the parent
-import hfmem_widget.stretch, pynvml
+import hfmem_widget.drivers.watch, pynvml
 failed = []
 for number in range(300):
     pid = os.fork()

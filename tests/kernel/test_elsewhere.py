@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
 import hfmem_widget
-from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.view.live import CellView
 from tests.kernel.drive import _ThisPython
 from tests.kernel.over_ipc import notebook_client

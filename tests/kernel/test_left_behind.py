@@ -11,7 +11,7 @@ from tests.kernel.culprits import printed
 from tests.kernel.drive import Kernel
 
 ONE_PERCENT = """
-import hfmem_widget.companions.left_behind as _l
+import hfmem_widget.features.holders.left_behind as _l
 _l.LEAST_SHARE = 0.0
 """
 """A hundredth of this machine's memory would be much to allocate in a test."""

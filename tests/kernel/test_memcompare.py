@@ -165,7 +165,7 @@ def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None
 
 def test_a_fault_in_keeping_never_changes_the_cell(watched: Kernel) -> None:
     """The cell has its value and its card; a line on stderr says what is missing."""
-    watched.run("import hfmem_widget.history as h\nh.History._keep = lambda *_: 1 / 0")
+    watched.run("import hfmem_widget.analysis.history as h\nh.History._keep = lambda *_: 1 / 0")
     result = watched.run("%%memwatch -l base\n41 + 1")
 
     assert result.status == "ok"

@@ -13,7 +13,7 @@ from tests.kernel.drive import Kernel, Result
 PLOTLY = "application/vnd.plotly.v1+json"
 LEFT = """
 import gc, threading
-from hfmem_widget import monitor as _m
+from hfmem_widget.monitor import shared as _m
 _magics = get_ipython().magics_manager.registry["MemwatchMagics"]
 print(len(_magics._executions.watches), _m._shared is not None and _m._shared.polling)
 """
@@ -362,12 +362,12 @@ def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
 def test_a_fault_of_ours_never_changes_the_cell(watched: Kernel) -> None:
     """With sources, views and the end of a watch all broken, value and status are the user's."""
     watched.run(
-        "import hfmem_widget.stretch, hfmem_widget.view.live as live\n"
+        "import hfmem_widget.drivers.watch, hfmem_widget.view.live as live\n"
         "def broken(*a, **k): raise RuntimeError('ours')\n"
         "live.CellView.finish = broken"
     )
     result = watched.run("%%memwatch\n6 * 7")
-    watched.run("hfmem_widget.stretch.Watch.start = broken")
+    watched.run("hfmem_widget.drivers.watch.Watch.start = broken")
     unwatched = watched.run("%%memwatch\n6 * 7")
 
     for one in (result, unwatched):

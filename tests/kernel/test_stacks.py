@@ -186,7 +186,7 @@ sys.path.insert(0, {root!r})
 from tests.fakes.torch_history import FakeTorch
 fake = FakeTorch()
 fake.recording = True
-import hfmem_widget.companions.stacks as companion
+import hfmem_widget.features.stacks.companion as companion
 History = companion.AllocationHistory
 companion.AllocationHistory = lambda **options: History({{"torch": fake}}, **options)
 """

@@ -16,9 +16,9 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 from accelerate.state import AcceleratorState
 
-from hfmem_widget import attaching
-from hfmem_widget.monitor import release_monitor
-from hfmem_widget.training import model_hooks
+from hfmem_widget.drivers import install as attaching
+from hfmem_widget.drivers.training import model_hooks
+from hfmem_widget.monitor.shared import release_monitor
 from tests.trainer.tiny import make_trainer
 
 

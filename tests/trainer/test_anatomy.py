@@ -10,7 +10,7 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.predicting import prediction
+from hfmem_widget.features.fit.prediction import prediction
 from hfmem_widget.session import Session
 from tests.trainer.tiny import make_trainer, tiny_model
 

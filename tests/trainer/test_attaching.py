@@ -15,9 +15,10 @@ import transformers
 from transformers import Trainer
 
 import hfmem_widget
-from hfmem_widget import MemoryCallback, attaching
+from hfmem_widget import MemoryCallback
+from hfmem_widget.drivers import install as attaching
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor import running_monitor, shared_monitor
+from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from tests.trainer.tiny import InOrder, make_trainer, of_kind, outline
 
 METHODS = ("train", "evaluate", "predict", "save_model")
@@ -48,7 +49,7 @@ ORDERS = {
 def test_transformers_may_be_imported_before_or_after(order: str) -> None:
     """Attaching takes effect as soon as the Trainer is imported."""
     code = f"""
-from hfmem_widget import attaching
+from hfmem_widget.drivers import install as attaching
 {ORDERS[order]}
 from transformers.generation.utils import GenerationMixin
 from transformers.trainer import Trainer

@@ -15,7 +15,7 @@ import torch
 from transformers import TrainerCallback
 
 import hfmem_widget
-from hfmem_widget.monitor import running_monitor, shared_monitor
+from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.session import Session, Span, SpanKind
 from tests.trainer.tiny import InOrder, Row, make_trainer, of_kind, outline, padded
 

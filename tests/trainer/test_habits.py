@@ -18,10 +18,10 @@ from transformers import TrainerCallback
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
+from hfmem_widget.drivers.training import ModelHooks
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.trainer import AT_ONCE_NOTE, TRACKER_NOTE
-from hfmem_widget.training import ModelHooks
 from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline, rows
 
 ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")

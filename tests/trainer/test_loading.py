@@ -24,8 +24,9 @@ from transformers import (
 )
 
 import hfmem_widget
-from hfmem_widget import attaching, loading
-from hfmem_widget.monitor import running_monitor
+from hfmem_widget.drivers import install as attaching
+from hfmem_widget.drivers import loading
+from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 from tests.trainer.tiny import of_kind, outline, tiny_model
 

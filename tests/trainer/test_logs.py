@@ -12,8 +12,8 @@ from transformers.integrations import rewrite_logs
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget.training import logged, prefix_of
-from hfmem_widget.units import GIB
+from hfmem_widget.drivers.training import logged, prefix_of
+from hfmem_widget.text import GIB
 from tests.trainer.tiny import make_trainer, of_kind, rows
 
 STEP_KEYS = {

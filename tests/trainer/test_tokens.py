@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.training import ModelHooks
+from hfmem_widget.drivers.training import ModelHooks
 from tests.trainer.tiny import InOrder, make_trainer, of_kind, padded, rows
 
 

@@ -12,10 +12,10 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget import trainer as followed
-from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.drivers import trainer as followed
+from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.stretch import Watch
 from hfmem_widget.view.screen import Screen
 from tests.trainer.tiny import make_trainer, of_kind
 

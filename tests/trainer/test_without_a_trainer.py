@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.monitor import running_monitor
+from hfmem_widget.monitor.shared import running_monitor
 from tests.trainer.tiny import of_kind, outline, padded, rows, tiny_model
 
 BATCHES = [padded(rows((5, 9))), padded(rows((4, 4)))]

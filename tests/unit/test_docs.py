@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
-from hfmem_widget.forecast.predict import predict
+from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.view.screen import Screen
+from tests.data import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 BENCHES = sorted(ROOT.glob("bench/*.py"))
 FROM_WITHIN = re.compile(r"^.*(?:from|import) hfmem_widget\.(?!testing\b).*", re.MULTILINE)

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 import hfmem_widget
-from hfmem_widget import faults, interrupts, monitor
+from hfmem_widget import guard as faults
+from hfmem_widget import guard as interrupts
+from hfmem_widget.monitor import shared as monitor
 from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
-from hfmem_widget.surrounding import restore, surround
-from hfmem_widget.when_imported import WhenImported
-from tests.unit.faults_everywhere import Injection, Place
+from hfmem_widget.monitor.on_import import WhenImported
+from hfmem_widget.monitor.patch import restore, surround
+from tests.data.faults_everywhere import Injection, Place
 from tests.unit.monitor.conftest import Bench
 
 PIECE = 1 << 20
@@ -150,7 +152,7 @@ def made_trainer(bench: Bench) -> Any:
     pytest.importorskip("transformers")
     from transformers.trainer_callback import TrainerControl, TrainerState
 
-    from hfmem_widget import trainer as ours
+    from hfmem_widget.drivers import trainer as ours
 
     class Trainer:
         def __init__(self) -> None:
@@ -239,7 +241,7 @@ class Weights:
 
 
 def loading(bench: Bench) -> str:
-    from hfmem_widget import loading as ours
+    from hfmem_widget.drivers import loading as ours
 
     bench.allocator.free(bench.allocator.alloc(16 * PIECE))
     surround(Weights, "from_pretrained", ours._loading)
@@ -350,10 +352,14 @@ def test_a_fault_at_any_line_of_ours_stays_ours(
 
 def entries() -> Iterator[object]:
     """Yield what transformers and torch call of ours, and what the user's code does."""
-    from hfmem_widget import MemoryCallback, optimizers, spans, stretch, watching
-    from hfmem_widget.monitor import PeakLedger
-    from hfmem_widget.surrounding import _Around
-    from hfmem_widget.training import model_hooks
+    from hfmem_widget import MemoryCallback
+    from hfmem_widget.drivers import api as watching
+    from hfmem_widget.drivers import span as spans
+    from hfmem_widget.drivers import watch as stretch
+    from hfmem_widget.drivers.training import model_hooks
+    from hfmem_widget.monitor import optimizers
+    from hfmem_widget.monitor.patch import _Around
+    from hfmem_widget.monitor.peaks import PeakLedger
 
     yield from (one for name, one in vars(MemoryCallback).items() if name.startswith("on_"))
     yield from (spans.span, watching.watch, stretch.Watch._start, stretch.Watch.stop)
@@ -422,7 +428,7 @@ def test_where_nothing_can_be_written_a_script_goes_on() -> None:
     script = (
         "import hfmem_widget, sys\n"
         "with hfmem_widget.watch('train'): pass\n"
-        "from hfmem_widget.faults import warn\n"
+        "from hfmem_widget.guard import warn\n"
         "warn('x')\n"
         "open(sys.argv[1], 'w').write('saved')\n"
     )

@@ -21,11 +21,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfmem_widget
-from hfmem_widget.interrupts import interrupts_deferred
-from hfmem_widget.monitor import release_monitor, shared_monitor
+from hfmem_widget.drivers.span import NO_NUMBER_NOTE
+from hfmem_widget.guard import interrupts_deferred
+from hfmem_widget.monitor.shared import release_monitor, shared_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.procfs import ProcFile
-from hfmem_widget.spans import NO_NUMBER_NOTE
 
 
 class Raises:

@@ -15,8 +15,8 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 import hfmem_widget
+from tests.data import ROOT
 
-ROOT = Path(__file__).parents[2]
 STATIC = "hfmem_widget/static"
 LABEXTENSION = "data/share/jupyter/labextensions/hfmem-widget"
 FILES = ("LICENSE", "README.md", "hatch_build.py", "pyproject.toml")

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget import interrupts
-from hfmem_widget.faults import harmless
-from hfmem_widget.interrupts import interrupts_deferred, raised_by_handler
+from hfmem_widget import guard as interrupts
+from hfmem_widget.guard import harmless, interrupts_deferred, raised_by_handler
 
 
 def test_an_interrupt_within_the_block_comes_right_after_it() -> None:

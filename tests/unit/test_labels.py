@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.labels import MAX_LENGTH, for_html, for_plotly, plain
+from hfmem_widget.text import MAX_LENGTH, for_html, for_plotly, plain
 
 
 @given(st.text(max_size=2000))

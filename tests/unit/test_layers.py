@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,77 +12,47 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
+from hfmem_widget.display import resolve
+from hfmem_widget.features import FEATURES
 
 PACKAGE = Path(hfmem_widget.__file__).parent
 NAME = "hfmem_widget"
 
-GROUND = {"errors", "faults", "labels", "units", "interrupts"}
-MAY_IMPORT = {
-    "session": GROUND,
-    "sources": GROUND | {"session"},
-    "monitor": GROUND | {"session", "sources", "options"},
-    "analysis": GROUND | {"session"},
-    # The Python heap is looked through here alone; view takes only the dataclasses of what was found.
-    "holding": GROUND | {"session", "sources"},
-    "view": GROUND | {"session", "analysis", "forecast", "holding"},
-    "options": GROUND,
-    "testing": GROUND | {"session", "sources"},
-    "training": GROUND | {"session", "monitor", "surrounding"},
-    "spans": GROUND | {"session", "monitor", "decorating"},
-    "trainer": GROUND
-    | {"session", "monitor", "view", "options", "training", "stretch", "surrounding", "companions"},
-    "attaching": GROUND
-    | {"spans", "trainer", "loading", "optimizers", "surrounding", "when_imported"},
-    "loading": GROUND | {"session", "monitor", "shards", "surrounding"},
-    "shards": GROUND,
-    "optimizers": GROUND | {"monitor", "surrounding"},
-    "surrounding": {"faults", "interrupts"},
-    "when_imported": {"faults"},
-    "decorating": {"errors", "labels"},
-    "stretch": GROUND
-    | {"session", "monitor", "view", "options", "optimizers", "companions", "decorating"},
-    # What goes along with a watch: it reads, judges and shows one thing from end to end.
-    "companions": GROUND
-    | {"session", "sources", "monitor", "analysis", "view", "options", "holding", "when_imported"},
-    "predicting": GROUND | {"session", "monitor", "forecast"},
-    "watching": GROUND
-    | {"session", "monitor", "view", "options", "stretch", "training", "trainer", "optimizers"},
-    "mapping": GROUND | {"session", "sources"},
-    "held": GROUND | {"session", "monitor", "holding", "stretch", "watching"},
-    # What is let go of, on the user's own request: found, done and measured.
-    "freeing": GROUND | {"session", "monitor", "holding", "stretch", "watching"},
-    "every_cell": GROUND | {"session", "monitor", "view", "options", "companions"},
-    "history": GROUND | {"session", "analysis", "keeping"},
-    "keeping": GROUND | {"session", "analysis", "view"},
-    "comparing": GROUND | {"session", "analysis", "history", "keeping", "stretch"},
-    # What is free is read on the user's own request, by those who know how; view takes only its dataclasses.
-    "forecast": GROUND | {"session", "sources"},
-    "magics": GROUND
-    | {"session", "monitor", "analysis", "forecast", "view", "options", "history"}
-    | {"holding", "companions"}
-    | {"stretch", "every_cell", "attaching", "comparing", "watching", "predicting"}
-    | {"held", "freeing", "mapping"},
-    **{room: set() for room in GROUND},
-    "units": {"errors", "labels"},
-    "faults": {"interrupts"},
-}
-"""Each room, and the rooms it may look into: the arrow of the design, which only points one way."""
+RANKS = (
+    ("errors",),
+    ("text", "guard", "display"),
+    ("options",),
+    ("session",),
+    ("sources", "analysis"),
+    ("monitor", "view"),
+    ("features",),
+    ("drivers", "testing"),
+    ("magics",),
+)
+"""The rooms, lowest first. A module imports from lower rooms and from its own."""
+
+RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 
 ON_META = {
-    f"forecast/{name}.py"
+    f"features/fit/{name}.py"
     for name in (
         *("as_on_device", "backward", "checkpointing", "dry_run", "experts", "inputs"),
         "live_bytes",
     )
-} | {"forecast/on_meta.py", "forecast/predict.py"}
+} | {"features/fit/on_meta.py", "features/fit/predict.py"}
 """What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""
 
 HOMES = {
-    "torch": {"sources/torch_cuda.py", "watching.py"} | ON_META,
+    "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
-    "transformers": {"trainer.py", "watching.py", "forecast/on_meta.py", "forecast/checkpoint.py"},
-    "anywidget": {"view/widget.py"},
+    "transformers": {
+        "drivers/trainer.py",
+        "drivers/api.py",
+        "features/fit/on_meta.py",
+        "features/fit/checkpoint.py",
+    },
+    "anywidget": {"view/wire/widget.py"},
     "IPython": {
         "magics/__init__.py",
         "magics/completion.py",
@@ -97,26 +68,10 @@ HOMES = {
         "magics/usage.py",
         "__init__.py",
     },
-    "plotly": {"view/figure.py", "session/session.py", "session/model.py"},
+    "plotly": {"view/chart/figure.py", "session/session.py", "session/model.py"},
     "threading.Thread": {"monitor/ticker.py"},
 }
 """The one file that may touch each of these (`__init__`, `session`, `watching` for type checkers)."""
-
-METHODS_WHERE_USERS_LOOK = {
-    ("session/session.py", "view"),
-    ("session/session.py", "analysis"),
-    ("session/model.py", "view"),
-    ("session/segments.py", "view"),
-    ("session/segments.py", "analysis"),
-    ("analysis/comparison.py", "view"),
-    ("forecast/model.py", "view"),
-    ("holding/model.py", "view"),
-    ("holding/growth.py", "view"),
-    ("holding/release.py", "view"),
-    ("session/stacks.py", "view"),
-}
-"""`Session.figure()` and `.anatomy()`; how `Anatomy` and `Comparison` show themselves: in methods."""
-
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -131,26 +86,99 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def rooms_of(path: Path) -> tuple[str, ...]:
+    """Return the folders of a module, and its name where it stands at the top."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] or parts
+
+
+def ours(path: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the parts of each name that a module imports of the package, at whatever place in it."""
+    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = tuple(name.split("."))
+        if parts[0] == NAME and len(parts) > 1 and parts[1] in RANK:
+            yield parts[1:]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_only_point_down(path: Path) -> None:
-    """A module imports only from the rooms its own room may look into."""
-    relative = str(path.relative_to(PACKAGE))
-    room = relative.split("/", maxsplit=1)[0].removesuffix(".py")
+    """A module imports from lower rooms and from its own alone; the package's front door from all."""
+    room, *_ = rooms_of(path)
     if room == "__init__":
         return
-    wrong = []
-    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
-        parts = name.split(".")
-        if parts[0] != NAME or len(parts) == 1:
-            continue
-        target = parts[1]
-        if (relative, target) in METHODS_WHERE_USERS_LOOK or not (
-            (PACKAGE / target).is_dir() or (PACKAGE / f"{target}.py").exists()
-        ):
-            continue
-        if target != room and target not in MAY_IMPORT[room]:
-            wrong.append(name)
-    assert wrong == []
+
+    assert [one for one in ours(path) if one[0] != room and RANK[one[0]] >= RANK[room]] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_feature_imports_another(path: Path) -> None:
+    """Features know the list of them at most, and what is below."""
+    room, *within = rooms_of(path)
+    folders = {one.name for one in (PACKAGE / "features").iterdir() if one.is_dir()}
+    others = folders - set(within)
+
+    assert room != "features" or not [
+        one for one in ours(path) if one[0] == room and one[1:] and one[1] in others
+    ]
+
+
+def test_few_modules_stand_at_the_top() -> None:
+    """What has a room stands in it."""
+    assert len([*PACKAGE.glob("*.py")]) <= 8
+    assert {rooms_of(path)[0] for path in MODULES} - {"__init__"} == set(RANK)
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """There is no circle, imports within functions and those for type checkers left out of the count."""
+    modules = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in MODULES}
+    arrows = {
+        name: {
+            target
+            for at in range(1, 6)
+            for one in imported_at_once(ast.parse(path.read_text(encoding="utf-8")))
+            if (target := ".".join(one.split(".")[1 : 1 + at])) in modules
+        }
+        for name, path in modules.items()
+    }
+    left = dict(arrows)
+    while free := [name for name, to in left.items() if not to & set(left) - {name}]:
+        for name in free:
+            del left[name]
+
+    assert left == {}
+
+
+def imported_at_once(tree: ast.Module) -> Iterator[str]:
+    """Yield what is imported when the module is."""
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported(node)
+
+
+SHOWN = re.compile(rf'"({NAME}(?:\.\w+)+:\w+)"')
+
+
+def named_as_text() -> Iterator[str]:
+    """Yield what is named as ``"module:attribute"`` anywhere in the package."""
+    for path in MODULES:
+        yield from SHOWN.findall(path.read_text(encoding="utf-8"))
+    for feature in FEATURES:
+        yield from filter(None, (feature.check, feature.companion, feature.magic))
+
+
+def test_every_name_that_stands_as_text_is_there() -> None:
+    """Renderers of nouns, and what features bring, are named as text and looked up when needed."""
+    names = set(named_as_text())
+
+    assert len(names) > 20
+    assert all(callable(resolve(name)) for name in names)
+
+
+def test_every_feature_has_its_folder() -> None:
+    """The one list has them all."""
+    folders = [one for one in (PACKAGE / "features").iterdir() if (one / "__init__.py").exists()]
+
+    assert sorted(one.name for one in FEATURES) == sorted(one.name for one in folders)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -173,7 +201,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
-MAY_DISTURB = "freeing/act.py"
+MAY_DISTURB = "features/free/act.py"
 
 
 def called(tree: ast.AST) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 
 
 @pytest.mark.parametrize(

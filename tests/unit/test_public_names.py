@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.data import ROOT
 
 NOTEBOOK = """
 from typing import assert_type

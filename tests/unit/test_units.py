@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.units import (
+from hfmem_widget.text import (
     GIB,
     KIB,
     MIB,

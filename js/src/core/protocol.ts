@@ -1,4 +1,4 @@
-/** The wire, read: what docs/wire.md says and `view/protocol.py` writes. Nothing else knows its names. */
+/** The wire, read: what docs/wire.md says and `view/wire/protocol.py` writes. Nothing else knows its names. */
 
 import { decodeFindings, decodeGuides, type Finding, type Guide } from "./judged.ts";
 

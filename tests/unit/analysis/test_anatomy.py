@@ -22,8 +22,8 @@ from hfmem_widget.session import (
     StepGroup,
 )
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
-from hfmem_widget.units import GIB, MIB
-from tests.unit.analysis.parted import NAN, Script, training
+from hfmem_widget.text import GIB, MIB
+from tests.data.parted import NAN, Script, training
 
 WEIGHTS, STATES, GRADIENTS = 1.25 * GIB, 2.5 * GIB, 1.25 * GIB
 

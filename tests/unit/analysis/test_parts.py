@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, allocated_parts, parts_of
 from hfmem_widget.session import HELD
-from hfmem_widget.units import GIB
+from hfmem_widget.text import GIB
 
 NAN = math.nan
 BYTES = st.integers(0, 2**40).map(float) | st.just(NAN)

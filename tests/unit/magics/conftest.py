@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.monitor import release_monitor
+from hfmem_widget.monitor.shared import release_monitor
 
 
 @pytest.fixture

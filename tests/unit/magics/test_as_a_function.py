@@ -76,7 +76,7 @@ def test_a_fault_in_making_a_watch_costs_one_line(
 ) -> None:
     """Such as an import that fails: the cell runs."""
     # A module that is None cannot be imported.
-    monkeypatch.setitem(sys.modules, "hfmem_widget.stretch", None)
+    monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
     args = "'memwatch', '', 'ran = 1'"
     shell.run_cell(way.replace("{line}", "%%memwatch").replace("{args}", args))
 

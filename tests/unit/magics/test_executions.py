@@ -12,12 +12,12 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.analysis.record import Record
-from hfmem_widget.companions import rerun
-from hfmem_widget.every_cell import EveryCell
+from hfmem_widget.drivers.every_cell import EveryCell
+from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.features.leaks import rerun
 from hfmem_widget.magics.memwatch import MemwatchMagics
-from hfmem_widget.monitor import shared_monitor
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Finding, Session, Span
-from hfmem_widget.stretch import Watch
 
 WATCHED = "%%memwatch --quiet --output session\n"
 

@@ -8,8 +8,8 @@ import pytest
 import torch.utils._python_dispatch as dispatch
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.companions import ending
-from hfmem_widget.companions import out_of_memory as oom
+from hfmem_widget.features.oom import companion as oom
+from hfmem_widget.monitor import ending
 from hfmem_widget.session import Session
 
 STEPS = """

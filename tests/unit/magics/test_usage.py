@@ -8,8 +8,8 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget import predicting
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit import prediction as predicting
 from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.session import Session

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hfmem_widget.monitor import Monitor, PeakLedger, Sampler
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.session import Device, Series
 from hfmem_widget.testing import FakeClock, FakeSource

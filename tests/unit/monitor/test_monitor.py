@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.monitor import Monitor, Sampler
+from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Series, Session

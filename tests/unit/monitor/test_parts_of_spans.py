@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfmem_widget.monitor import Attribution, Monitor, PeakLedger, Sampler
+from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Sample, Session, SpanKind

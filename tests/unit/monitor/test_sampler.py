@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hfmem_widget.monitor import Sampler
-from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE
+from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE, Sampler
 from hfmem_widget.session import Device, Series
 from hfmem_widget.testing import FakeClock, FakeSource
 

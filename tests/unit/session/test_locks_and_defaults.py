@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hfmem_widget.features.oom.shortage import Blocks
 from hfmem_widget.session import Device, Sample, Series, Session, Steps
-from hfmem_widget.session.shortage import Blocks
 from hfmem_widget.session.stacks import Recording, Stacks
 from tests.unit.session.test_steps import one_step
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pynvml
 import pytest
@@ -16,6 +15,7 @@ from hfmem_widget.sources import SOURCES, Source, open_sources
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from tests.data import ROOT
 from tests.fakes.nvml import FakeGpu, FakeNvml
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
@@ -149,7 +149,7 @@ def test_opening_and_polling_imports_nothing_of_the_users() -> None:
         "assert 'torch' not in sys.modules\n"
     )
 
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_every_machine_has_figures() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.data import ROOT
 from tests.fakes.nvml_stub import NoCompilerError, build_stub
-
-REPOSITORY = Path(__file__).parents[3]
 
 READ = """
 import json, os, sys
@@ -40,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(code: str, library: Path, **settings: object) -> subprocess.CompletedProcess[str]:
     """Run code in an interpreter that finds the library."""
     stub = {f"NVML_STUB_{name.upper()}": str(value) for name, value in settings.items()}
-    paths = {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(REPOSITORY)}
+    paths = {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **paths, **stub},

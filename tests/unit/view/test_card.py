@@ -9,10 +9,10 @@ import pytest
 
 from hfmem_widget.session import Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
-from hfmem_widget.units import GIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
 from hfmem_widget.view.card_parts import parts_html
-from tests.unit.analysis.parted import Script, training
+from tests.data.parted import Script, training
 
 
 def card(name: str, *, with_chart: bool = True) -> str:

@@ -8,9 +8,10 @@ from typing import Literal
 
 import pytest
 
+from hfmem_widget.analysis.facts import Facts, active_devices, facts_of, uses_a_gpu
 from hfmem_widget.session import Device, Finding, Guide, Peak, Polling, Sample, Series, Session
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.units import GIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import (
     _budgets,
@@ -21,7 +22,6 @@ from hfmem_widget.view.card import (
     _use,
     card_bundle,
 )
-from hfmem_widget.view.facts import Facts, active_devices, facts_of, uses_a_gpu
 
 NAN = math.nan
 

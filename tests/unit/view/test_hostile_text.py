@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-import hfmem_widget.view
+import hfmem_widget
 from hfmem_widget.analysis.anatomy import anatomy
-from hfmem_widget.analysis.shortage.advice import advise
-from hfmem_widget.analysis.shortage.diagnosis import diagnose
+from hfmem_widget.features.oom.advice import advise
+from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.html import out_of_memory_bundle
 from hfmem_widget.session import (
     Anatomy,
     Contents,
@@ -28,14 +29,13 @@ from hfmem_widget.session import (
     Session,
     Span,
 )
-from hfmem_widget.units import GIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+from hfmem_widget.view.chart.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
 from hfmem_widget.view.contents import contents_text
-from hfmem_widget.view.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
-from hfmem_widget.view.out_of_memory import out_of_memory_bundle
 from hfmem_widget.view.root import AS_TEXT
-from tests.unit.analysis.oom_incidents import CASES
+from tests.data.oom_incidents import CASES
 
 CORPUS = {
     "element": "<img src=x onerror=alert(1)>",
@@ -273,11 +273,13 @@ def test_nothing_is_read_as_a_formula() -> None:
 
 def test_whatever_makes_html_begins_with_what_is_no_formula() -> None:
     """Each module that fills ``text/html``, or draws what fills it."""
-    view = Path(hfmem_widget.view.__file__).parent
-    makers = {one.stem: one.read_text() for one in view.glob("*.py")}
+    package = Path(hfmem_widget.__file__).parent
+    rooms = [*package.glob("view/**/*.py"), *package.glob("features/**/*.py")]
+    makers = {str(one.relative_to(package)): one.read_text() for one in rooms}
     found = {name for name, text in makers.items() if '"text/html": ' in text}
-    assert {"card", "holders", "fit", "comparison", "stacks"} <= found
-    drawn_by = {"figure": "sparkline"}
+    features = {f"features/{name}/html.py" for name in ("holders", "fit", "compare", "stacks")}
+    assert {"view/card.py"} | features <= found
+    drawn_by = {"view/chart/figure.py": "view/chart/svg.py"}
     without = {
         one for one in found if "hfmem_widget.view.root" not in makers[drawn_by.get(one, one)]
     }

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.analysis.facts import PATIENCE
 from hfmem_widget.session import Device, Sample, Series, Session
 from hfmem_widget.testing import FakeClock, scripted_run
-from hfmem_widget.units import GIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view import live
-from hfmem_widget.view.live import PATIENCE, CellView, NotebookView
-from hfmem_widget.view.protocol import Buffers, Message
+from hfmem_widget.view.live import CellView, NotebookView
 from hfmem_widget.view.screen import MARK, Screen
+from hfmem_widget.view.wire.protocol import Buffers, Message
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -116,7 +117,7 @@ class Widget:
 def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
     """Return the widgets that are made, none of which speaks to a page."""
     Widget.made = []
-    monkeypatch.setattr("hfmem_widget.view.widget.MemoryWidget", Widget)
+    monkeypatch.setattr("hfmem_widget.view.wire.widget.MemoryWidget", Widget)
     return Widget.made
 
 
@@ -274,7 +275,7 @@ def test_a_kernel_whose_threads_cannot_speak_is_told_the_remedy(
 
 def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where anywidget is not installed: a sentence says so, and the still chart is there at the end."""
-    monkeypatch.setitem(sys.modules, "hfmem_widget.view.widget", None)
+    monkeypatch.setitem(sys.modules, "hfmem_widget.view.wire.widget", None)
     publisher = Publisher()
     session = scripted_run("training")
     view = NotebookView(session, Screen(SimpleNamespace(display_pub=publisher)))

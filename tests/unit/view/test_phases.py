@@ -6,7 +6,7 @@ import re
 
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, SpanKind
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.units import GIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view.phases import MOST_IN_SIGHT, phase_rows, phases_html, worst_step_text
 
 

@@ -7,8 +7,8 @@ import pytest
 from hfmem_widget.session import Sample, Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.session import MOST_CELLS
-from hfmem_widget.view.sparkline import chart_html
 
 
 def test_a_watched_cell_is_its_card_and_its_chart() -> None:

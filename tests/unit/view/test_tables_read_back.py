@@ -8,23 +8,23 @@ from typing import NamedTuple
 
 import pytest
 
-from hfmem_widget.analysis.fragmentation import fragmentation
-from hfmem_widget.analysis.fragmentation_words import sentences
-from hfmem_widget.holding.growth import Grown
-from hfmem_widget.holding.model import Kind
-from hfmem_widget.session.segments import MemoryMap
+from hfmem_widget.features.compare.html import list_bundle, table_bundle
+from hfmem_widget.features.compare.text import _part
+from hfmem_widget.features.holders.growth_html import _facts, _shown
+from hfmem_widget.features.memory_map.fragmentation import fragmentation
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.sentences import sentences
+from hfmem_widget.features.stacks.icicle import icicle_html
 from hfmem_widget.session.stacks import LivePeak, Site
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.sources.heap.growth import Grown
+from hfmem_widget.sources.heap.model import Kind
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.anatomy_bar import _scale, bars_html
-from hfmem_widget.view.comparison import list_bundle, table_bundle
-from hfmem_widget.view.comparison_text import _part
-from hfmem_widget.view.growth import _facts, _shown
-from hfmem_widget.view.icicle import icicle_html
-from tests.unit.analysis.parted import NAN
+from tests.data.parted import NAN
+from tests.unit.features.compare.test_html import kept, two
+from tests.unit.features.memory_map.test_html_read_back import segment
 from tests.unit.view.test_anatomy import WHOLE, made
-from tests.unit.view.test_comparison import kept, two
-from tests.unit.view.test_memory_map_read_back import segment
 
 
 class Cell(NamedTuple):

@@ -1,0 +1,101 @@
+"""One series over one stretch of time, in few points that keep every extreme that a screen could show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.session import Timeline
+
+Points = list[tuple[float, float]]
+"""Seconds since the stretch began, and bytes. NaN breaks the line."""
+
+Gap = tuple[float, float]
+
+LEAST_SAMPLES = 5
+"""Fewer are too few for a line that means anything."""
+
+
+def curve(part: Timeline, column: int, start: float, stop: float, *, columns: int) -> Points:
+    """Return a series as at most about two points for each of so many columns of the picture.
+
+    Parameters
+    ----------
+    part : Timeline
+        The rows between `start` and `stop`.
+    column : int
+        Which series.
+    columns : int
+        Into how many columns of equal width the time is divided; the lowest and highest value of each stay.
+    """
+    points: Points = []
+    for run in chosen_rows(part, column, start, stop, columns=columns):
+        drawn = [
+            (
+                float(part.time[row].clip(start, stop) - start),
+                float((part.high if is_high else part.low)[row, column]),
+            )
+            for row, is_high in run
+        ]
+        if points:
+            points.append(((points[-1][0] + drawn[0][0]) / 2, math.nan))
+        points += drawn
+    return points
+
+
+def chosen_rows(
+    part: Timeline, column: int, start: float, stop: float, *, columns: int
+) -> list[list[tuple[int, bool]]]:
+    """Return which rows a series is drawn by, and whether by their high, for each of its unbroken runs."""
+    if column >= part.width:
+        return []
+    low, high = part.low[:, column], part.high[:, column]
+    time = part.time.clip(start, stop)
+    pixel = np.minimum((time - start) / max(stop - start, 1e-9) * columns, columns - 1).astype(int)
+    return [
+        list(_extremes(rows, pixel[rows], low, high))
+        for rows in _stretches(part, ~np.isnan(high), visible_gaps(part, start, stop, columns))
+    ]
+
+
+def grounded(run: Points) -> Points:
+    """Return a run that begins and ends at zero."""
+    return [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]
+
+
+def visible_gaps(part: Timeline, start: float, stop: float, columns: int) -> list[Gap]:
+    """Return the gaps wide enough to be seen, cut to the stretch."""
+    least = (stop - start) / columns
+    cut = ((max(start, one), min(stop, two)) for one, two in part.gaps)
+    return [(one, two) for one, two in cut if two - one > least]
+
+
+def _stretches(part: Timeline, known: NDArray[np.bool_], gaps: list[Gap]) -> list[NDArray[np.intp]]:
+    """Return the rows of each unbroken run: no gap and no missing value within it."""
+    broken = np.zeros(len(known) + 1, dtype=int)
+    for gap_start, _ in gaps:
+        broken[part.time.searchsorted(gap_start, side="right")] += 1
+    run = np.cumsum(broken[:-1] + ~known)
+    rows = np.flatnonzero(known)
+    return [one for one in np.split(rows, np.flatnonzero(np.diff(run[rows])) + 1) if len(one)]
+
+
+def _extremes(
+    rows: NDArray[np.intp],
+    pixel: NDArray[np.intp],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+) -> Iterator[tuple[int, bool]]:
+    """Yield, in order of time, which rows to draw and whether by their low or their high."""
+    for group in np.split(rows, np.flatnonzero(np.diff(pixel)) + 1):
+        lowest, highest = int(group[low[group].argmin()]), int(group[high[group].argmax()])
+        chosen = {(lowest, False), (highest, True)}
+        # A line reaches from its first reading to its last, whatever the extremes in between.
+        chosen |= {(int(row), True) for row in group if row in (rows[0], rows[-1])}
+        for row, is_high in sorted(chosen):
+            if is_high and (row, False) in chosen and low[row] == high[row]:
+                continue
+            yield row, is_high

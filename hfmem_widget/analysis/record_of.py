@@ -1,0 +1,241 @@
+"""Makes the record of a watched span: what is kept of it for comparing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
+from hfmem_widget.analysis.facts import Facts, facts_of
+from hfmem_widget.analysis.parts import parts_of
+from hfmem_widget.analysis.record import (
+    MOST_POINTS,
+    MOST_STEP_ROWS,
+    DeviceRecord,
+    Floats,
+    Pace,
+    Record,
+    no_points,
+    no_steps,
+)
+from hfmem_widget.errors import OptionError
+from hfmem_widget.guard import warn
+from hfmem_widget.session import HELD, Device, Part, Peak, Sample, Session, Span
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.steps import MOST_GROUPS, Table
+from hfmem_widget.text import plain
+
+_COLUMNS = (MOST_POINTS - 2) // 3
+"""Into how many a curve's time is divided: each has two points at most, and one that breaks the line."""
+
+
+def record_of(
+    session: Session,
+    span: Span,
+    *,
+    label: str = "",
+    number: int | None = None,
+    run: int = 1,
+    identity: str = "",
+) -> Record:
+    """Return what is kept of a span that has ended, with no tie to its session.
+
+    Parameters
+    ----------
+    session : Session
+    span : Span
+        An outermost one, or one that `whole` made.
+    label : str, optional
+        What the user calls it.
+    number : int, optional
+        The cell's.
+    run : int, optional
+        Which run of its kind it is.
+    identity : str, optional
+        What it has in common with other runs of the same; its label by default.
+    """
+    label = plain(label)
+    return Record(
+        label=label,
+        title=plain(span.label) or span.kind,
+        number=number,
+        run=run,
+        identity=identity or label,
+        started_at=session.started_at + span.start,
+        duration=span.duration,
+        outcome=plain(span.outcome),
+        devices=tuple(_device_record(session, span, facts) for facts in facts_of(session, span)),
+        pace=_pace(session, span),
+    )
+
+
+def whole(session: Session) -> Span:
+    """Return a finished session's outermost span; one made of them all where there are several.
+
+    Raises
+    ------
+    OptionError
+        If it is still running, or has no span.
+    """
+    name = plain(session.label) or "this session"
+    if session.running:
+        message = f"{name!r} is still running; compare it when it has ended"
+        raise OptionError(message)
+    roots = _roots(session)
+    if not roots:
+        message = f"nothing was watched in {name!r}"
+        raise OptionError(message)
+    if len(roots) == 1:
+        return roots[0]
+    last = max(roots, key=lambda one: one.stop or 0.0)
+    peaks: dict[str, Peak] = {}
+    for root in roots:
+        for key, peak in root.peaks.items():
+            if key not in peaks or peak.value > peaks[key].value:
+                peaks[key] = peak
+    return replace(roots[0], stop=last.stop, after=last.after, peaks=peaks, label=session.label)
+
+
+def _roots(session: Session) -> list[Span]:
+    return [span for span in session.spans if span.parent is None]
+
+
+def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
+    device = facts.device
+    rows, worst, worst_tokens = _steps(session, span, device.key)
+    # There is a series of what is held from when something was found: seldom, and telling parts takes long.
+    has_parts = any(session.index(f"{device.key}/{metric}") is not None for metric in HELD)
+    found = _found if has_parts else _nothing
+    return DeviceRecord(
+        key=plain(device.key),
+        name=plain(device.name),
+        total=device.total,
+        allocated_label=facts.allocated_label,
+        reserved_label=facts.reserved_label,
+        peak=facts.peak,
+        before=facts.before,
+        after=facts.after,
+        reserved_peak=facts.reserved_peak,
+        headroom=facts.headroom,
+        at_peak=found(lambda: _parts_at_peak(session, span, device, facts.peak)),
+        at_end=found(lambda: _parts_at_end(session, span, device)),
+        worst_step=worst,
+        worst_tokens=worst_tokens,
+        curve=_curve(session, span, device.key),
+        steps=rows,
+    )
+
+
+def _found(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
+    """Return parts by name, if any tensors were found; a fault in telling them costs no more than them."""
+    try:
+        known = {part.name: part.bytes for part in parts()}
+    except Exception as error:  # noqa: BLE001  (the record's other figures are there)
+        warn(f"the parts are not kept ({type(error).__name__}: {error})")
+        return {}
+    return known if any(known.get(name, 0.0) > 0 for name in HELD) else {}
+
+
+def _nothing(_: object) -> Mapping[str, float]:
+    return {}
+
+
+def _parts_at_peak(session: Session, span: Span, device: Device, peak: Peak) -> tuple[Part, ...]:
+    if _roots(session) == [span]:
+        return session.anatomy("peak", device.key).parts
+    # One cell of many in a session: the anatomy is the session's, so take what was sampled in this one.
+    stop = session.last_sample.time if span.stop is None else span.stop
+    part = session.between(span.start, stop)
+    column = session.index(f"{device.key}/allocated")
+    if column is None or not len(part):
+        return ()
+    highest = int(np.nan_to_num(part.high[:, column], nan=-math.inf).argmax())
+    sample = Sample(float(part.time[highest]), tuple(part.high[highest].tolist()))
+    return _parts(session, sample, device, {"allocated": peak.value, "requested": NOT_AVAILABLE})
+
+
+def _parts_at_end(session: Session, span: Span, device: Device) -> tuple[Part, ...]:
+    return () if span.after is None else _parts(session, span.after, device, {})
+
+
+def _parts(
+    session: Session, sample: Sample, device: Device, known: Mapping[str, float]
+) -> tuple[Part, ...]:
+    def read(metric: str) -> float:
+        if metric in known:
+            return known[metric]
+        return session.value(sample, f"{device.key}/{metric}")
+
+    return parts_of(read, device.total, is_host=":" not in device.key)
+
+
+def _curve(session: Session, span: Span, device: str) -> Floats:
+    index = session.index(f"{device}/allocated")
+    if index is None or span.stop is None:
+        return no_points()
+    part = session.between(span.start, span.stop, [index])
+    if len(part) < LEAST_SAMPLES:
+        return no_points()
+    points = curve(part, 0, span.start, span.stop, columns=_COLUMNS)
+    return np.array(points, dtype=np.float32).reshape(-1, 2).T
+
+
+def _step_table(session: Session, span: Span, most: int) -> Table:
+    table = session.folded_steps(most, after=span.start)
+    stop = table[:, session.steps.columns.index("stop")]
+    return table[stop <= (math.inf if span.stop is None else span.stop)]
+
+
+def _steps(session: Session, span: Span, device: str) -> tuple[Floats, int | None, float]:
+    """Return a device's steps with `STEP_COLUMNS`, and the worst of them with the tokens it took."""
+    if device not in session.steps.devices:
+        return no_steps(), None, NOT_AVAILABLE
+    columns = session.steps.columns
+    table = _step_table(session, span, MOST_STEP_ROWS)
+    wanted = [columns.index(name) for name in ("first", "last")]
+    wanted += [columns.index(f"{device}/{name}") for name in ("lowest", "peak", "worst")]
+    rows = table[:, wanted]
+    there = ~np.isnan(rows[:, 3])
+    table, rows = table[there], rows[there]
+    if not len(rows):
+        return no_steps(), None, NOT_AVAILABLE
+    highest = int(rows[:, 3].argmax())
+    worst, tokens = int(rows[highest, 4]), table[highest, columns.index(f"{device}/worst_tokens")]
+    return _counted_on(rows), worst, float(tokens)
+
+
+def _counted_on(rows: Floats) -> Floats:
+    """Return rows whose numbers go on where they begin anew, as in a second training of the same cell."""
+    begins_anew = np.concatenate([[False], rows[1:, 0] <= rows[:-1, 1]])
+    before = np.concatenate([[0.0], rows[:-1, 1]])
+    shift = np.cumsum(np.where(begins_anew, before, 0.0))
+    counted = rows.copy()
+    counted[:, [0, 1, 4]] += shift[:, None]
+    return counted
+
+
+def _pace(session: Session, span: Span) -> Pace:
+    roots = [root for root in _roots(session) if root.id == span.id] or _roots(session)
+    steps = [phase for root in roots for phase in session.phases(root.id) if phase.kind == "step"]
+    count, seconds = sum(one.count for one in steps), sum(one.seconds for one in steps)
+    table = _step_table(session, span, MOST_GROUPS)
+    if not count or not len(table):
+        return Pace()
+    column = session.steps.columns.index
+    totals = {name: float(table[:, column(name)].sum()) for name in ("samples", "tokens")}
+    if table[0, column("first")] == table[0, column("last")]:
+        count -= 1
+        seconds -= float(table[0, column("stop")] - table[0, column("start")])
+        for name in totals:
+            totals[name] -= float(table[0, column(name)])
+    if count < 1 or seconds <= 0:
+        return Pace(steps=sum(one.count for one in steps))
+    return Pace(
+        steps=sum(one.count for one in steps),
+        steps_per_second=count / seconds,
+        samples_per_second=totals["samples"] / seconds,
+        tokens_per_second=totals["tokens"] / seconds,
+    )

@@ -1,0 +1,33 @@
+"""The one door through which a noun shows itself.
+
+A noun is data: it does not import what draws it. It has the name of its renderer as text, which is looked up
+when somebody looks at the noun.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, ClassVar
+
+
+class Shown:
+    """A noun that Jupyter shows where it is the last value of a cell.
+
+    Attributes
+    ----------
+    _shown_by : str
+        ``"module:function"``: takes the noun, returns texts by MIME type.
+    """
+
+    __slots__ = ()
+    _shown_by: ClassVar[str]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        bundle: dict[str, str] = resolve(self._shown_by)(self)
+        return bundle
+
+
+def resolve(name: str) -> Any:
+    """Return what a name such as ``"hfmem_widget.view.card:card_bundle"`` stands for."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

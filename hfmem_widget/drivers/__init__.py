@@ -1,0 +1,1 @@
+"""What begins and ends watches and their spans: with blocks, cells, Trainers, loading."""

@@ -1,0 +1,136 @@
+"""Context managers as decorators of all that runs: functions, coroutines and generators."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.text import plain
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Decorates(ABC):
+    """A context manager that may also decorate, and is then open for as long as a call runs.
+
+    `contextlib.ContextDecorator` would close it once a coroutine or a generator has been made, before any of
+    it has run.
+    """
+
+    def __call__(self, function: Decorated) -> Decorated:
+        """Surround every call of a function: all that a coroutine awaits and a generator yields, too.
+
+        A generator's begins with its first item, and ends when it is exhausted or closed.
+
+        Raises
+        ------
+        OptionError
+            If it is a class, or nothing that can be called.
+        """
+        if isinstance(function, (staticmethod, classmethod)):
+            return cast("Decorated", type(function)(self(function.__func__)))
+        if isinstance(function, type) or not callable(function):
+            raise OptionError(_not_allowed(function))
+        surround = next((how for kind, how in _KINDS if _is(kind, function)), _function)
+        return cast("Decorated", functools.wraps(function)(surround(self._another, function)))
+
+    @abstractmethod
+    def _another(self) -> AbstractContextManager[object]:
+        """Return one of its own for a call: calls may nest, or come from many threads."""
+
+
+def failure(error: BaseException | None) -> BaseException | None:
+    """Return what a ``with`` block raised; that the generator it lies in was closed is no failure."""
+    # By its type alone: an exception may have a `__class__` that raises.
+    return None if issubclass(type(error), GeneratorExit) else error
+
+
+MakeScope = Callable[[], AbstractContextManager[object]]
+
+
+def _function(scope: MakeScope, function: Callable[..., Any]) -> Callable[..., Any]:
+    def surrounded(*args: Any, **kwargs: Any) -> Any:
+        with scope():
+            return function(*args, **kwargs)
+
+    return surrounded
+
+
+def _coroutine(
+    scope: MakeScope, function: Callable[..., Awaitable[Any]]
+) -> Callable[..., Awaitable[Any]]:
+    async def surrounded(*args: Any, **kwargs: Any) -> Any:
+        with scope():
+            return await function(*args, **kwargs)
+
+    return surrounded
+
+
+def _generator(
+    scope: MakeScope, function: Callable[..., Generator[Any, Any, Any]]
+) -> Callable[..., Generator[Any, Any, Any]]:
+    def surrounded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with scope():
+            return (yield from function(*args, **kwargs))
+
+    if _is(_may_be_awaited, function):
+        return cast("Callable[..., Generator[Any, Any, Any]]", types.coroutine(surrounded))
+    return surrounded
+
+
+def _async_generator(
+    scope: MakeScope, function: Callable[..., AsyncGenerator[Any, Any]]
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    async def surrounded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        with scope():
+            inner = function(*args, **kwargs)
+            following = inner.asend(None)
+            # What `yield from` does, which asynchronous generators do not have.
+            while True:
+                try:
+                    item = await following
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    await inner.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001  (whatever is thrown in is the inner one's)
+                    following = inner.athrow(error)
+                else:
+                    following = inner.asend(sent)
+
+    return surrounded
+
+
+_KINDS: tuple[tuple[Callable[[object], bool], Callable[[MakeScope, Any], Any]], ...] = (
+    (inspect.iscoroutinefunction, _coroutine),
+    (inspect.isasyncgenfunction, _async_generator),
+    (inspect.isgeneratorfunction, _generator),
+)
+
+
+def _may_be_awaited(function: object) -> bool:
+    """Return whether `types.coroutine` has made a generator function one whose generators may be awaited."""
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_flags & inspect.CO_ITERABLE_COROUTINE)
+
+
+def _is(kind: Callable[[object], bool], function: object) -> bool:
+    """Return whether a function is of a kind, or an object whose call is."""
+    return kind(function) or kind(getattr(type(function), "__call__", None))  # noqa: B004  (the method itself)
+
+
+def _not_allowed(given: object) -> str:
+    what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    return (
+        "a watch or a span decorates a function, a method, a coroutine function or a generator function, not "
+        f"{plain(what)}"
+    )

@@ -1,0 +1,84 @@
+"""``%memwatch on``: every later cell of the notebook is a span of one session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.judgement import judge
+from hfmem_widget.guard import harmless, interrupts_deferred
+from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session, Span
+from hfmem_widget.view.live import NotebookView
+from hfmem_widget.view.screen import Bundle, Screen
+
+
+class EveryCell:
+    """Watches cells as they come, and is silent between them.
+
+    Parameters
+    ----------
+    options : WatchOptions
+    monitor : Monitor
+    screen : Screen
+    least : float, optional
+        Bytes; of a cell that changed less than that nothing is shown.
+    """
+
+    def __init__(
+        self, options: WatchOptions, *, monitor: Monitor, screen: Screen, least: float = 0.0
+    ) -> None:
+        self._options = options
+        self._monitor = monitor
+        self._screen = screen
+        label = options.label or "every cell"
+        self.session: Session = monitor.begin(replace(options, label=label))
+        self._span: Span | None = None
+        self._companions: tuple[Companion, ...] = ()
+        self.least = least
+        self._view = NotebookView(
+            self.session, screen, chart=options.chart, panel=options.panel, least=least
+        )
+        if not options.quiet:
+            self._view.begin()
+
+    def cell_begins(self, title: str, also: tuple[Companion, ...] = ()) -> None:
+        """Open the span of a cell; `also` goes along with this one."""
+        with interrupts_deferred():
+            self._span = self._monitor.open_span(self.session, "cell", title)
+            self._companions = (*companions_for(self._options, self._screen), *also)
+            for companion in self._companions:
+                harmless(companion.begin, self._monitor, self.session, self._span)
+
+    def cell_ends(self, error: BaseException | None, *, annotate: bool = True) -> None:
+        """Close the cell's span and, if wanted, show what it did; without an open one it does nothing."""
+        with interrupts_deferred():
+            span, self._span = self._span, None
+            if span is None:
+                return
+            companions, self._companions = self._companions, ()
+            for companion in companions:
+                harmless(companion.end, self.session, self.session.span(span.id), error)
+            span = self._monitor.close_span(self.session, span.id, outcome_of(error))
+            harmless(judge, self.session, span)
+            below: list[Bundle] = []
+            for companion in companions:
+                harmless(self._take_report, companion, span, below)
+            if annotate and not self._options.quiet:
+                self._view.annotate(span)
+                for bundle in below:
+                    harmless(self._screen.show, bundle)
+
+    def _take_report(self, companion: Companion, span: Span, below: list[Bundle]) -> None:
+        """Have a companion add what it found to the session, and keep what it shows below the card."""
+        if bundle := companion.report(self.session, span):
+            below.append(bundle)
+
+    def end(self) -> None:
+        """End the session, and the cell that is open in it: nobody tells of its end any more."""
+        with interrupts_deferred():
+            harmless(self.cell_ends, None, annotate=False)
+            self._monitor.end(self.session)
+            self._view.finish()

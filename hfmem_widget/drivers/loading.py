@@ -1,0 +1,293 @@
+"""``from_pretrained`` as a span of what is being watched, with one for each shard of its checkpoint.
+
+Releases of transformers read shards in two ways. Up to 4.57 a function loads one file, then the next. Since
+5.0 all files are opened at once, and their tensors put into the model in the order of their names: a shard is
+completed when the last of its tensors is. So in both "shard 2 of 5" is the stretch that completes the second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple, Self
+
+from hfmem_widget.drivers.shards import Shards
+from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.session import Session
+from hfmem_widget.text import plain
+
+_loads: list[Load] = []
+"""The calls that run now, the latest last."""
+
+_readings = 0
+_lock = threading.Lock()
+
+
+class Load:
+    """One call of ``from_pretrained`` as a span; a context manager, told meanwhile of what is loaded.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    session : Session
+    label : str
+    """
+
+    def __init__(self, monitor: Monitor, session: Session, label: str) -> None:
+        self.thread = threading.get_ident()
+        self._monitor = monitor
+        self._session = session
+        self._label = label
+        self._span = 0
+        self._gave_up = False
+        self._shards = Shards()
+        self._number = self._completed = self._shard = 0
+        self._bytes = 0.0
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self in _loads:
+            _loads.remove(self)
+        self._safely(self._close, self._span, outcome_of(error))
+
+    @contextmanager
+    def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:
+        """Follow one checkpoint as it is put into a model.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+        files : sequence of str
+            Its shards, or the one file that it is.
+        """
+        self._safely(self._begin_reading, model, files)
+        try:
+            with _tensors_followed():
+                yield
+        except BaseException as error:
+            self._safely(self._end_reading, outcome_of(error))
+            raise
+        else:
+            self.place(())
+            self._safely(self._end_reading, "done")
+
+    @contextmanager
+    def shard(self, file: str) -> Iterator[None]:
+        """Follow one file that is read by itself."""
+        sizes = self._shards.sizes.get(file)
+        if sizes is not None:
+            self._safely(self._begin_shards, len(self._shards.sizes))
+        yield
+        if sizes is not None:
+            self._bytes += sum(sizes.values())
+            self._safely(self._complete)
+
+    def collect(self, name: str) -> None:
+        """Take note of a tensor of the checkpoint that the model takes."""
+        self._shards.collect(name)
+
+    def place(self, names: Iterable[str]) -> None:
+        """Take note of the tensors of the checkpoint that go into the model next."""
+        if self._shards.wanted and not self._number:
+            self._safely(self._begin_shards, self._shards.wanted)
+        for size, completes in self._shards.place(names):
+            self._bytes += size
+            if completes:
+                self._safely(self._complete)
+
+    def _open(self) -> None:
+        self._span = self._monitor.open_span(self._session, "load", self._label).id
+        _loads.append(self)
+
+    def _close(self, span: int, outcome: str) -> None:
+        self._monitor.close_span(self._session, span, outcome)
+
+    def _begin_reading(self, model: object, files: Sequence[str]) -> None:
+        self._monitor.attribution.follow(model)
+        self._shards = Shards(files)
+        self._number = self._completed = 0
+        self._bytes = 0.0
+        if files:
+            sizes = self._shards.sizes.values()
+            total = {"bytes": float(sum(sum(one.values()) for one in sizes))} if all(sizes) else {}
+            self._session.count(self._span, {"shards": float(len(files)), **total})
+
+    def _end_reading(self, outcome: str) -> None:
+        self._shards = Shards()
+        if self._shard:
+            self._count_bytes()
+            self._close(self._shard, outcome)
+            self._shard = 0
+
+    def _begin_shards(self, number: int) -> None:
+        if self._number:
+            return
+        self._number = number
+        if number > 1:
+            self._shard = self._monitor.open_span(self._session, "shard", self._shard_label()).id
+
+    def _complete(self) -> None:
+        self._completed += 1
+        if not self._shard:
+            return
+        self._count_bytes()
+        if self._completed < self._number:
+            closing, label = self._shard, self._shard_label()
+            self._shard = self._monitor.turn(self._session, closing, "shard", label).id
+        else:
+            self._close(self._shard, "done")
+            self._shard = 0
+
+    def _shard_label(self) -> str:
+        return f"shard {self._completed + 1} of {self._number}"
+
+    def _count_bytes(self) -> None:
+        if self._bytes:
+            self._session.count(self._shard, {"bytes": self._bytes})
+            self._bytes = 0.0
+
+    def _safely(self, action: Callable[..., object], *args: object) -> None:
+        """Do something of ours; after a fault, or once the watch has ended, nothing more."""
+        if self._gave_up or not self._span or not self._monitor.is_open(self._session, self._span):
+            return
+        try:
+            with interrupts_deferred():
+                action(*args)
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            self._gave_up = True
+            if self._session.running:
+                warn(f"this load is followed no further ({type(error).__name__}: {error})")
+
+
+def _load_here() -> Load | None:
+    """Return the load that runs on this thread, the innermost if there are several."""
+    thread = threading.get_ident()
+    for load in reversed(_loads):
+        if load.thread == thread:
+            return load
+    return None
+
+
+@contextmanager
+def _tensors_followed() -> Iterator[None]:
+    """Surround what transformers does for each tensor: only while that is watched, since they are many."""
+    global _readings  # noqa: PLW0603  (loads on several threads share what is surrounded)
+    module = sys.modules.get(_WEIGHTS)
+    counted = False
+    try:
+        with interrupts_deferred(), _lock:
+            _readings += 1
+            counted = True
+            if module is not None:
+                follow_loading(module)
+        yield
+    finally:
+        with interrupts_deferred(), _lock:
+            _readings -= counted
+            if module is not None and not _readings:
+                leave_loading(module)
+
+
+def _loading(kind: type) -> AbstractContextManager[object]:
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    if monitor is None or session is None:
+        return nullcontext()
+    return Load(monitor, session, f"load {plain(kind.__name__)}")
+
+
+def _reading(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
+    load = _load_here()
+    if load is None:
+        return nullcontext()
+    # Its place among the arguments differs from release to release; it is the first list there is.
+    files = kwargs.get(
+        "checkpoint_files", next((one for one in args if isinstance(one, list)), None)
+    )
+    model = kwargs.get("model", next((one for one in args if not isinstance(one, type)), None))
+    return load.reading(model, [os.fspath(file) for file in files or ()])
+
+
+def _shard(args: Any) -> AbstractContextManager[object]:
+    # With `HF_ENABLE_PARALLEL_LOADING` it runs on threads of its own, several at a time: none is told then.
+    load = _load_here()
+    return nullcontext() if load is None else load.shard(args[0])
+
+
+def _collecting(
+    _weights: object, _target: object, source: str, *_args: object, **_kwargs: object
+) -> AbstractContextManager[object]:
+    load = _load_here()
+    if load is not None:
+        load.collect(source)
+    return _NOTHING
+
+
+def _placing(weights: Any) -> AbstractContextManager[object]:
+    load = _load_here()
+    if load is not None:
+        load.place([name for names in weights.layer_targets.values() for name in names])
+    return _NOTHING
+
+
+_NOTHING = nullcontext()
+
+
+class _Place(NamedTuple):
+    """Something of somebody else's that is surrounded; a function of its module where no class is named."""
+
+    module: str
+    owner: str
+    name: str
+    around: Around
+    whole_call: bool = False
+
+
+_MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_loading"
+
+PLACES = (
+    _Place(_MODELS, "PreTrainedModel", "from_pretrained", _loading),
+    _Place(_MODELS, "PreTrainedModel", "_load_pretrained_model", _reading, whole_call=True),
+    _Place(_MODELS, "", "load_shard_file", _shard),
+    _Place(_WEIGHTS, "WeightTransform", "add_tensor", _collecting, whole_call=True),
+    _Place(_WEIGHTS, "WeightRenaming", "convert", _placing),
+    _Place(_WEIGHTS, "WeightConverter", "convert", _placing),
+    _Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
+)
+"""Of those that a release lacks, none is surrounded: it then has fewer spans."""
+
+
+def follow_loading(module: ModuleType) -> None:
+    """Follow what this module loads from now on; doing so again does nothing."""
+    for place, owner in _places_in(module):
+        surround(owner, place.name, place.around, whole_call=place.whole_call)
+
+
+def leave_loading(module: ModuleType) -> None:
+    """Put the originals back."""
+    for place, owner in _places_in(module):
+        restore(owner, place.name)
+
+
+def _places_in(module: ModuleType) -> Iterator[tuple[_Place, type | ModuleType]]:
+    for place in PLACES:
+        owner = getattr(module, place.owner, None) if place.owner else module
+        if place.module == module.__name__ and owner is not None:
+            yield place, owner

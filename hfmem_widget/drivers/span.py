@@ -1,0 +1,174 @@
+"""``with hfmem_widget.span("forward")``: a stretch of a watched cell or block, with peaks of its own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast, get_args
+
+from hfmem_widget.drivers.decorate import Decorates, failure
+from hfmem_widget.guard import entry
+from hfmem_widget.session import SpanKind
+from hfmem_widget.session.model import FINE_KINDS
+from hfmem_widget.text import plain
+
+if TYPE_CHECKING:
+    from hfmem_widget.monitor.monitor import Monitor
+    from hfmem_widget.session import Session, Span
+
+NOT_FOR_USERS = {"cell", "oom", "mark"}
+
+OVERLAP_NOTE = (
+    "A span ended before its code did, with the span that it lies in: of coroutines and threads that run at "
+    "once, only the first is told to its end."
+)
+
+NO_NUMBER_NOTE = (
+    "A count of a span was left out, because it is not a finite number on the host: {}. "
+    "Pass a number, such as tokens=batch.numel()."
+)
+
+
+class SpanScope(Decorates):
+    """What `span` returns: it opens a span in what is being watched, and does nothing where nothing is."""
+
+    def __init__(self, label: str, counts: Mapping[str, object]) -> None:
+        self._label = plain(label)
+        self._counts: dict[str, float] = {}
+        self._left_out: set[str] = set()
+        self._count(counts)
+        self._opened: list[tuple[Monitor, Session, Span]] = []
+
+    def _close(self, error: BaseException | None = None) -> None:
+        if not self._opened:
+            return
+        monitor, session, span = self._opened.pop()
+        # A generator that is collected on the poller's thread ends there; its span ends with the one around.
+        if session.running and not monitor.polls_here:
+            self._note_overlap(monitor, session, span)
+            if self._left_out:
+                session.note(NO_NUMBER_NOTE.format(", ".join(sorted(self._left_out))))
+            from hfmem_widget.monitor.monitor import outcome_of
+
+            monitor.close_span(session, span.id, outcome_of(error), self._counts)
+
+    @entry(defers=False)
+    def count(self, **counts: float) -> None:
+        """Say what is counted in it, such as ``tokens=2048``, once that is known."""
+        self._count(counts)
+
+    @entry(otherwise=lambda _scope: no_span(), defers=False)
+    def _another(self) -> SpanScope:
+        return SpanScope(self._label, self._counts)
+
+    def __enter__(self) -> Self:
+        # Not imported before somebody watches: where nobody does, a span in a library costs next to nothing.
+        if "hfmem_widget.monitor.shared" in sys.modules:
+            self._enter()
+        return self
+
+    @entry(undo=_close)
+    def _enter(self) -> None:
+        self._open()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._opened:
+            self._exit(error)
+
+    @entry()
+    def _exit(self, error: BaseException | None) -> None:
+        self._close(failure(error))
+
+    def _count(self, counts: Mapping[str, object]) -> None:
+        # At once: a tensor that is kept until the span ends would be memory of ours.
+        for name, value in counts.items():
+            number = _number(value)
+            if number is None:
+                self._left_out.add(f"{plain(name)} ({plain(type(value).__name__)})")
+            else:
+                self._counts[name] = number
+
+    def _open(self) -> None:
+        watching: Any = sys.modules.get("hfmem_widget.monitor.shared")
+        monitor = watching.running_monitor() if watching is not None else None
+        session = monitor.current if monitor is not None else None
+        if monitor is not None and session is not None:
+            known = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
+            kind = cast("SpanKind", self._label) if known else "block"
+            self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
+
+    def _note_overlap(self, monitor: Monitor, session: Session, span: Span) -> None:
+        # Those of a step are entered later; whether one is open is not known at once.
+        is_over = span.kind not in FINE_KINDS and not monitor.is_open(session, span.id)
+        if is_over:
+            session.note(OVERLAP_NOTE)
+
+
+def _number(value: Any) -> float | None:
+    """Return a plain finite number; None for all else.
+
+    A tensor that is not on the host is never read: that would wait for all that is queued on its device.
+    """
+    try:
+        if not isinstance(value, (int, float)):
+            device = getattr(getattr(value, "device", None), "type", "cpu")
+            if device != "cpu" or getattr(value, "shape", None) != () or not hasattr(value, "item"):
+                return None
+        number = float(value)
+    except Exception:  # noqa: BLE001  (an object of the user's may raise what it likes)
+        return None
+    return number if math.isfinite(number) else None
+
+
+class _NoSpan(SpanScope):
+    """What stands in for a span that could not be made."""
+
+    def _open(self) -> None:
+        """There is nothing to open."""
+
+
+def no_span() -> SpanScope:
+    """Return what does nothing."""
+    return _NoSpan("", {})
+
+
+@entry(otherwise=lambda *_args, **_counts: no_span(), defers=False)
+def span(label: str, **counts: float) -> SpanScope:
+    """Tell a stretch of a watched cell or block apart, for a ``with`` block or a decorated function.
+
+    Of a decorated coroutine function or generator it lasts until that has ended. Spans lie within one
+    another: of coroutines that run at once, the span that was opened later ends with the earlier one at the
+    latest, and a note of the session says so.
+
+    Parameters
+    ----------
+    label : str
+        What to call it. "train", "epoch", "step", "substep", "forward", "backward", "optimizer",
+        "evaluate", "predict", "load" and "save" are drawn and counted as a Trainer's are; anything else is a
+        block.
+    **counts : float
+        What is counted in it: of a step ``tokens`` (padding included), ``samples``, ``longest``; of a
+        training ``steps``, how many there will be.
+
+    Returns
+    -------
+    SpanScope
+        With `count`, for what is only known later. It does nothing while nothing is watched.
+
+    Examples
+    --------
+    >>> for batch in loader:
+    ...     with hfmem_widget.span("step", tokens=batch["input_ids"].numel()):
+    ...         with hfmem_widget.span("forward"):
+    ...             loss = model(**batch).loss
+    ...         with hfmem_widget.span("backward"):
+    ...             loss.backward()
+    """
+    return SpanScope(label, counts)

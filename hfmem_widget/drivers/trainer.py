@@ -1,0 +1,380 @@
+"""`MemoryCallback`, and what follows a `Trainer` that was given none.
+
+Callbacks alone cannot tell how a training ended: ``on_train_end`` does not come after an error, and nothing
+says that an evaluation begins. So the public methods ``train``, ``evaluate``, ``predict`` and
+``save_model`` are surrounded as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from transformers.trainer_callback import TrainerCallback
+
+from hfmem_widget.drivers.training import ModelHooks, TrainingRun, logged, prefix_of
+from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.guard import each, entry
+from hfmem_widget.monitor import ending
+from hfmem_widget.monitor.monitor import outcome_of
+from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.shared import running_monitor, shared_monitor
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.view.front_end import running_shell
+from hfmem_widget.view.screen import Screen
+
+TRACKER_NOTE = (
+    "skip_memory_metrics=False: the Trainer's own tracker spins without a pause on a thread of its own, "
+    "which makes training 1.2 to 2 times slower. The figures here are right; leave it out for speed."
+)
+
+AT_ONCE_NOTE = (
+    "Several Trainers were at work at once, on threads of their own. Steps and evaluations are told of the "
+    "first alone, and its figures include what the others allocated."
+)
+
+_runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()
+"""By trainer, while it trains."""
+
+_beginning = threading.Lock()
+"""Held while one sees whether another trains, and begins if none does."""
+
+
+class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Tells the phases of a `Trainer`'s training apart, with the exact peak of each.
+
+    It is only needed where the extension is not loaded, or for `log`. Where nothing is being watched,
+    it watches the training by itself.
+
+    Parameters
+    ----------
+    log : bool, optional
+        Add ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib``, ``hfmem/allocated_gib`` (GiB, of the
+        device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
+        the peaks and the tokens of the steps since the last log. In an evaluation's log the peaks are its
+        own, and all names begin as its metrics do: ``eval_hfmem/peak_allocated_gib``.
+    label : str, optional
+        What to call the training where nothing else is being watched.
+    options : WatchOptions, optional
+        How the training is watched there.
+
+    Attributes
+    ----------
+    options : WatchOptions
+
+    Examples
+    --------
+    >>> trainer = Trainer(model, args, callbacks=[MemoryCallback(log=True)])
+    """
+
+    def __init__(
+        self, *, log: bool = False, label: str = "", options: WatchOptions | None = None
+    ) -> None:
+        follow_trainers()
+        options = WatchOptions() if options is None else options
+        self.log = log
+        self.options = replace(options, label=label or options.label)
+        self._trainer: Any = None
+        self._run: TrainingRun | None = None
+        self._watch: Watch | None = None
+        self._hooks: ModelHooks | None = None
+        self._attempts = 0
+        self._epochs = 0
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        # A copy of a Trainer has the callback, and no part in this training.
+        return partial(MemoryCallback, log=self.log, options=self.options), ()
+
+    @entry()
+    def on_init_end(self, *_: Any, **__: Any) -> None:
+        """Surround the Trainer's methods, which may not have been imported before now."""
+        follow_trainers()
+
+    def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
+        """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
+        self._trainer = trainer
+        self._attempts = 0
+        self._begin(args, may_watch=may_watch)
+
+    def ends(self, error: BaseException | None) -> None:
+        """End it all, however the training ended; ending it again ends what a fault has left."""
+        each(
+            self._forget_run,
+            self._take_hooks_off,
+            partial(self._end_run, outcome_of(error)),
+            partial(self._end_watch, error),
+        )
+
+    def _forget_run(self) -> None:
+        if self._trainer is not None:
+            with _beginning:
+                _runs.pop(self._trainer, None)
+        self._trainer = None
+
+    def _end_run(self, outcome: str) -> None:
+        if self._run is not None:
+            self._run.ended(outcome)
+        self._run = None
+
+    def _end_watch(self, error: BaseException | None) -> None:
+        if self._watch is not None:
+            self._watch.stop(error)
+        self._watch = None
+
+    @contextlib.contextmanager
+    def apart(self, run: TrainingRun, kind: SpanKind) -> Iterator[None]:
+        """Keep an evaluation, a prediction or a save open that is no part of a training, and log for it."""
+        before, self._run = self._run, run
+        try:
+            with run.aside(kind, kind):
+                yield
+        finally:
+            self._run = before
+
+    def _begin(self, args: Any, *, may_watch: bool) -> None:
+        monitor = running_monitor()
+        session = monitor.current if monitor is not None else None
+        if session is None and may_watch:
+            monitor = shared_monitor()
+            # What a forked child sends to a notebook is dropped, with a warning for each message.
+            forked = multiprocessing.parent_process() is not None and running_shell() is not None
+            options = replace(self.options, quiet=self.options.quiet or forked)
+            screen = Screen(running_shell())
+            self._watch = Watch(options, monitor=monitor, screen=screen, title="training")
+            session = self._watch.start()
+        if monitor is None or session is None:
+            return
+        accumulates = args.gradient_accumulation_steps > 1
+        with _beginning:
+            if _trains_elsewhere(session):
+                return
+            self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            if self._trainer is not None:
+                _runs[self._trainer] = self._run
+        measures_itself = getattr(args, "skip_memory_metrics", True) is False
+        if measures_itself:
+            session.note(TRACKER_NOTE)
+
+    @entry()
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+        """Open the training's span, and hook its model."""
+        self._train_begins(args, state, kwargs.get("model"), kwargs.get("optimizer"))
+
+    @entry()
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the training's span."""
+        if self._run is not None and self._trainer is None:
+            self.ends(None)
+        elif self._run is not None:
+            self._run.ended()
+
+    @entry()
+    def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Open the epoch's span."""
+        if self._run is not None:
+            self._epochs += 1
+            epochs = _epochs_of(state)
+            self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
+
+    @entry()
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        """Close the epoch's span."""
+        if self._run is not None:
+            self._run.epoch_ended()
+
+    @entry()
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Open the step's span."""
+        if self._run is not None:
+            self._run.step_begins(state.global_step + 1)
+
+    @entry()
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        """Close the span of a batch that is not its step's last."""
+        if self._run is not None:
+            self._run.substep_ended()
+
+    @entry()
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Turn from the backward pass to the optimizer."""
+        if self._run is not None:
+            self._run.optimizer_begins()
+
+    @entry()
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Close the optimizer's span."""
+        if self._run is not None:
+            self._run.optimizer_ended()
+
+    @entry(otherwise=lambda _callback, _args, _state, control, **_: control)
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Close the step's span; end the training where a watch was asked to end it, and save it first."""
+        if self._run is not None:
+            self._run.step_ended()
+            _end_if_asked(args, state, control)
+        return control
+
+    @entry()
+    def on_log(
+        self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Add what was measured to what is logged, where that is wanted."""
+        if self.log and self._run is not None and logs is not None:
+            self._add_figures(self._run, state, logs)
+
+    def _train_begins(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
+        if self._trainer is None and (self._run is None or not self._run.alive):
+            if any(run.alive for run in _runs.values()):
+                return  # Another callback of this class follows it.
+            # Nothing surrounds this training: its class has a `train` of its own.
+            self.begins(None, args, may_watch=True)
+        run = self._run
+        if run is None:
+            return
+        run.follow(model, optimizer)
+        self._attempts += 1
+        # What a resumed training has behind it; from then on they are counted, since of data that has no
+        # length the Trainer knows no epochs.
+        self._epochs = int(state.epoch or 0)
+        label = "train"
+        if self._attempts > 1:
+            size = getattr(state, "train_batch_size", None)
+            label = f"train, attempt {self._attempts}" + (f", batch size {size}" if size else "")
+        counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
+        epochs = _epochs_of(state)
+        run.train_begins(label, counts | ({"epochs": float(epochs)} if epochs else {}))
+        self._take_hooks_off()
+        wrapped = getattr(self._trainer, "model_wrapped", None)
+        outermost = model if wrapped is None else wrapped
+        if hasattr(outermost, "register_forward_pre_hook"):
+            self._hooks = ModelHooks(outermost, before=run.forward_begins, after=run.forward_ended)
+
+    def _add_figures(self, run: TrainingRun, state: Any, logs: dict[str, Any]) -> None:
+        evaluating = run.evaluating
+        figures = run.take_figures("evaluate" if evaluating else "step")
+        added = logged(figures, prefix=prefix_of(logs) if evaluating else "")
+        logs.update(added)
+        # The Trainer has written its history by now, with a copy of the logs.
+        if state.log_history:
+            state.log_history[-1].update(added)
+
+    def _take_hooks_off(self) -> None:
+        if self._hooks is not None:
+            self._hooks.remove()
+        self._hooks = None
+
+
+def _end_if_asked(args: Any, state: Any, control: Any) -> None:
+    is_last = 0 < state.max_steps <= state.global_step
+    if ending.should_end(state.global_step, alone=args.world_size == 1, is_last=is_last):
+        control.should_save = True
+        control.should_training_stop = True
+
+
+def _trains_elsewhere(session: Session) -> bool:
+    """Return whether a training on another thread is followed in a session, and note that it is not alone.
+
+    Spans lie within one another, so of two trainings at once one would end the other's.
+    """
+    if not any(run.session is session and run.is_elsewhere for run in _runs.values()):
+        return False
+    session.note(AT_ONCE_NOTE)
+    return True
+
+
+def _epochs_of(state: Any) -> int:
+    """Return how many epochs a training is to have; 0 if it is measured in steps."""
+    epochs = state.num_train_epochs
+    # It then has as many epochs as a word can hold.
+    return epochs if 0 < epochs < 1_000_000 else 0
+
+
+def callback_of(trainer: Any) -> MemoryCallback | None:
+    """Return the first of a Trainer's callbacks that is one of ours."""
+    callbacks = trainer.callback_handler.callbacks
+    return next((one for one in callbacks if isinstance(one, MemoryCallback)), None)
+
+
+def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
+    """Return what follows one call of ``trainer.train()``, with its own callback or one for this call."""
+    own = callback_of(trainer)
+    if own is None and running_monitor() is None:
+        return contextlib.nullcontext()
+    return _Following(trainer, trainer.callback_handler.callbacks, own)
+
+
+class _Following:
+    """One call of ``trainer.train()``; leaving it again does what a fault has kept from it."""
+
+    def __init__(self, trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -> None:
+        self._trainer = trainer
+        self._callbacks = callbacks
+        self._own = own
+        self._callback = MemoryCallback() if own is None else own
+        self._place = len(callbacks) if own is None else callbacks.index(own)
+
+    def __enter__(self) -> None:
+        ours = self._callback
+        # First, so that whatever writes logs sees what it adds.
+        self._callbacks[:] = [ours, *(one for one in self._callbacks if one is not ours)]
+        ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        each(partial(self._callback.ends, error), self._put_back)
+
+    def _put_back(self) -> None:
+        others = [one for one in self._callbacks if one is not self._callback]
+        if len(others) < len(self._callbacks):
+            others[self._place : self._place] = [] if self._own is None else [self._own]
+            self._callbacks[:] = others
+
+
+def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
+    """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
+    run = _runs.get(trainer)
+    if run is not None:
+        return run.aside(kind, f"{kind} at step {trainer.state.global_step}")
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    if monitor is None or session is None:
+        return contextlib.nullcontext()
+    with _beginning:
+        if _trains_elsewhere(session):
+            return contextlib.nullcontext()
+    own, run = callback_of(trainer), TrainingRun(monitor, session)
+    return run.aside(kind, kind) if own is None else own.apart(run, kind)
+
+
+_METHODS: dict[str, Around] = {
+    "train": _training,
+    "evaluate": lambda trainer: _aside(trainer, "evaluate"),
+    "predict": lambda trainer: _aside(trainer, "predict"),
+    "save_model": lambda trainer: _aside(trainer, "save"),
+}
+
+
+def follow_trainers() -> None:
+    """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing."""
+    for trainer in _imported_trainers():
+        for name, around in _METHODS.items():
+            surround(trainer, name, around)
+
+
+def leave_trainers() -> None:
+    """Put the original methods back."""
+    for trainer in _imported_trainers():
+        for name in _METHODS:
+            restore(trainer, name)
+
+
+def _imported_trainers() -> list[type]:
+    module = sys.modules.get("transformers.trainer")
+    return [] if module is None else [module.Trainer]

@@ -1,0 +1,160 @@
+"""Forward hooks that tell where a forward pass begins and ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import ModuleType
+from typing import Any, cast
+
+from hfmem_widget.drivers.training.batch import shape_of
+from hfmem_widget.guard import entry
+from hfmem_widget.monitor.patch import Around, restore, surround
+
+SCRIPTING = "torch.jit._recursive"
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
+
+_surrounded: dict[tuple[type | ModuleType, str], set[int]] = {}
+"""What copies, writes or scripts modules that have hooks of ours, and by `id` whose these are."""
+
+
+class ModelHooks:
+    """Calls `before(counts)` and `after(error)` around every forward pass of one module, until removed.
+
+    A module that ``module.compile()`` has compiled in place gets no hooks: they would be traced, could say
+    nothing, and would have it compiled anew. Who copies, pickles or scripts a module sees none of them.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The outermost one: hooks of an inner module would run in the replicas of ``nn.DataParallel``, and be
+        traced into what ``torch.compile`` compiles.
+    before : callable
+        Takes what `shape_of` says of the batch.
+    after : callable
+        Takes what the pass raised, or None.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        before: Callable[[Mapping[str, float]], None],
+        after: Callable[[Exception | None], None],
+    ) -> None:
+        self._handles: list[Any] = []
+        self._surrounded: list[tuple[type | ModuleType, str]] = []
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            return
+        try:
+            self._hide_from_copies(module)
+            for register, hook, how in (
+                (module.register_forward_pre_hook, _Before(before), {"with_kwargs": True}),
+                (module.register_forward_hook, _After(after), {"always_call": True}),
+            ):
+                self._handles.append(register(hook, **how))
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Take the hooks off; taking them off again does nothing."""
+        # Each is forgotten once it is off: a fault in between leaves the rest to the next time.
+        while self._handles:
+            self._handles[-1].remove()
+            self._handles.pop()
+        while self._surrounded:
+            one = self._surrounded[-1]
+            users = _surrounded.get(one, set())
+            users.discard(id(self))
+            if not users:
+                _surrounded.pop(one, None)
+                restore(*one)
+            self._surrounded.pop()
+
+    def _hide_from_copies(self, module: object) -> None:
+        for kind in type(module).__mro__[:-1]:
+            if "__getstate__" in vars(kind):
+                self._surround(kind, "__getstate__", _hidden)
+                break
+        scripting = sys.modules.get(SCRIPTING)
+        if scripting is not None:
+            self._surround(scripting, "create_script_module", _hidden_within)
+
+    def _surround(self, owner: type | ModuleType, name: str, around: Around) -> None:
+        self._surrounded.append((owner, name))
+        _surrounded.setdefault((owner, name), set()).add(id(self))
+        surround(owner, name, around)
+
+
+class _Hook:
+    """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        # Takes a hook's three arguments and returns None, and is there for whoever loads the file without us.
+        return (getattr, (nullcontext(), "__exit__"))
+
+
+class _Before(_Hook):
+    def __init__(self, before: Callable[[Mapping[str, float]], None]) -> None:
+        self._before = before
+        self._traced = _is_compiling()
+
+    def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._traced():
+            self._tell(args, kwargs)
+
+    @entry()
+    def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._before(shape_of(args, kwargs))
+
+
+class _After(_Hook):
+    def __init__(self, after: Callable[[Exception | None], None]) -> None:
+        self._after = after
+        self._traced = _is_compiling()
+
+    def __call__(self, _module: object, _args: object, result: object) -> None:
+        if not self._traced():
+            self._tell(result)
+
+    @entry()
+    def _tell(self, result: object) -> None:
+        # Where the pass raised, torch calls from the clause that caught it, without a result.
+        error = sys.exception() if result is None else None
+        self._after(error if isinstance(error, Exception) else None)
+
+
+@contextmanager
+def _hidden(module: object) -> Iterator[None]:
+    """Have a module be as it was without our hooks, for whoever takes its fields as they are."""
+    fields = vars(module)
+    usual = {name: fields[name] for name in _HOOKS if name in fields}
+    ours = {key for hooks in usual.values() for key, one in hooks.items() if isinstance(one, _Hook)}
+    if not ours:
+        yield
+        return
+    usual |= {name: fields[name] for name in _ABOUT_HOOKS if name in fields}
+    try:
+        for name, hooks in usual.items():
+            fields[name] = type(hooks)((key, one) for key, one in hooks.items() if key not in ours)
+        yield
+    finally:
+        # The very same ones: who takes a hook off again knows them.
+        fields.update(usual)
+
+
+@contextmanager
+def _hidden_within(module: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in module.modules():
+            stack.enter_context(_hidden(one))
+        yield
+
+
+def _is_compiling() -> Callable[[], bool]:
+    """Return what says whether torch.compile is tracing: a hook must not get into what it makes."""
+    return cast("Callable[[], bool]", sys.modules["torch"].compiler.is_compiling)

@@ -1,0 +1,295 @@
+"""One training as spans: train, epoch, step, micro-batch, and the phases of a step."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Concatenate, ParamSpec
+
+from hfmem_widget.drivers.training.batch import joined
+from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.session import Peak, Session, Span, SpanKind
+
+TRIED_AGAIN = "tried again"
+"""How an attempt of ``auto_find_batch_size`` ended, which nobody is told of but by the next one's begin."""
+
+_PHASES: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
+
+_LOGGED = {"allocated": "peak_allocated", "reserved": "peak_reserved"}
+
+P = ParamSpec("P")
+
+
+def _harmless(
+    method: Callable[Concatenate[TrainingRun, P], None],
+) -> Callable[Concatenate[TrainingRun, P], None]:
+    """Keep faults and interrupts out of our bookkeeping, and other threads than the training's."""
+
+    @functools.wraps(method)
+    def guarded(self: TrainingRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not self.alive:
+            return
+        try:
+            with interrupts_deferred():
+                method(self, *args, **kwargs)
+        except (
+            Exception
+        ) as error:  # the rest of the training goes unwatched, and the error no further
+            if raised_by_handler(error):
+                raise
+            # Whoever ended the session on another thread, in the middle of this, ended the run with it.
+            if self.session.running:
+                self.give_up(error)
+
+    return guarded
+
+
+class TrainingRun:
+    """Opens and closes the spans of one training in one session; what happens comes in as events.
+
+    Every event may come on the wrong thread, twice, or never: it then does nothing.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    session : Session
+    accumulates : bool
+        Whether a step has several batches, each of which is a *substep*.
+    """
+
+    def __init__(self, monitor: Monitor, session: Session, *, accumulates: bool = False) -> None:
+        self.session = session
+        self.accumulates = accumulates
+        self._monitor = monitor
+        self._open: dict[SpanKind, int] = {}
+        self._asides: dict[int, SpanKind] = {}
+        self._counts: dict[str, float] = {}
+        self._substeps = 0
+        self._own_steps: set[int] = set()
+        self._since_log: dict[str, float] = {}
+        self._thread = threading.get_ident()
+        self._gave_up = False
+
+    @property
+    def alive(self) -> bool:
+        """False once its session or its cell has ended, on another thread, or after a fault of ours."""
+        return threading.get_ident() == self._thread and self._is_under_way()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True while it is alive on another thread."""
+        return threading.get_ident() != self._thread and self._is_under_way()
+
+    @property
+    def evaluating(self) -> bool:
+        """True within an evaluation."""
+        return "evaluate" in self._asides.values()
+
+    def give_up(self, error: Exception) -> None:
+        """Watch no further, and say so once."""
+        self._gave_up = True
+        warn(f"this training is watched no further ({type(error).__name__}: {error})")
+
+    @_harmless
+    def follow(self, *subjects: object) -> None:
+        """Count what these models and optimizers hold."""
+        self._monitor.attribution.follow(*subjects)
+
+    @_harmless
+    def train_begins(self, label: str, counts: Mapping[str, float]) -> None:
+        """Begin a training, or a further attempt at it."""
+        self._close("train", TRIED_AGAIN)
+        self.session.off_step(self._remember)
+        self.session.on_step(self._remember)
+        self._begin("train", label)
+        self.session.count(self._open["train"], counts)
+
+    @_harmless
+    def epoch_begins(self, label: str) -> None:
+        """Begin an epoch; the one before is over."""
+        self._close("epoch")
+        self._begin("epoch", label)
+
+    @_harmless
+    def step_begins(self, number: int) -> None:
+        """Begin an optimizer step, with the first of its batches."""
+        self._close("step")
+        self._counts = {"step": float(number)}
+        self._substeps = 0
+        self._begin("step", f"step {number}")
+        self._own_steps.add(self._open["step"])
+
+    @_harmless
+    def forward_begins(self, shape: Mapping[str, float]) -> None:
+        """Begin a forward pass; it counts only within a step and where gradients are wanted."""
+        if "step" not in self._open or self._asides or not _wants_gradients():
+            return
+        self._counts = joined(self._counts, shape)
+        if self.accumulates and "substep" not in self._open:
+            self._substeps += 1
+            self._begin("substep", f"batch {self._substeps}")
+        self._turn("forward")
+
+    @_harmless
+    def forward_ended(self, error: Exception | None = None) -> None:
+        """Turn to what follows a forward pass: the loss and the backward pass, unless it has failed."""
+        if error is not None:
+            self._close("forward", outcome_of(error))
+        elif "forward" in self._open:
+            self._turn("backward")
+
+    @_harmless
+    def substep_ended(self) -> None:
+        """End a batch that was not the last of its step."""
+        if "substep" in self._open:
+            self._close("substep")
+        else:
+            self._close_phase()
+
+    @_harmless
+    def optimizer_begins(self) -> None:
+        """Turn to the optimizer: the gradients are ready."""
+        self._close("substep")
+        if "step" in self._open:
+            self._turn("optimizer")
+
+    @_harmless
+    def optimizer_ended(self) -> None:
+        """End the optimizer; gradients are freed next."""
+        self._close("optimizer")
+
+    @_harmless
+    def step_ended(self) -> None:
+        """End the step."""
+        self._close("step")
+
+    @_harmless
+    def epoch_ended(self) -> None:
+        """End the epoch."""
+        self._close("epoch")
+
+    def ended(self, outcome: str = "done") -> None:
+        """End everything, however it ended; ending again does nothing."""
+        self._close_all(outcome)
+        # A session outlives the run that it ended under.
+        self.session.off_step(self._remember)
+
+    @contextmanager
+    def aside(self, kind: SpanKind, label: str) -> Iterator[None]:
+        """Keep an evaluation, a prediction or a save open for a ``with`` block.
+
+        It interrupts the steps, and its forward passes are no part of them. One may lie in another: an
+        evaluation on several data sets is made of one for each.
+        """
+        try:
+            self._begin_aside(kind, label)
+            yield
+        except BaseException as error:
+            self._end_aside(outcome_of(error))
+            raise
+        else:
+            self._end_aside("done")
+
+    def take_figures(self, kind: SpanKind = "step") -> dict[str, float]:
+        """Return what the steps since the last call came to, or an open span so far, for a log.
+
+        Returns
+        -------
+        dict of str to float
+            ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where it is
+            highest; of steps also ``tokens``, padding included. What is not known is left out.
+        """
+        if not self.alive:
+            return {}
+        self._monitor.catch_up()
+        if kind == "step":
+            figures, self._since_log = self._since_log, {}
+        else:
+            figures = {}
+            innermost = next(
+                (one for one in reversed(self._asides) if self._asides[one] == kind), None
+            )
+            if innermost is not None:
+                self._raise(figures, self._monitor.peaks_so_far(self.session, innermost))
+        if figures:
+            figures["allocated"] = max(
+                self.session.latest(f"{device}/allocated") for device in self._trained_on()
+            )
+        return figures
+
+    def _is_under_way(self) -> bool:
+        if self._gave_up or not self.session.running:
+            return False
+        train = self._open.get("train")
+        return train is None or self._monitor.is_open(self.session, train)
+
+    def _remember(self, step: Span) -> None:
+        # Within one of them another Trainer may train.
+        if step.id not in self._own_steps:
+            return
+        self._own_steps.discard(step.id)
+        self._raise(self._since_log, step.peaks)
+        if "tokens" in step.counts:
+            self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + step.counts["tokens"]
+
+    def _raise(self, figures: dict[str, float], peaks: Mapping[str, Peak]) -> None:
+        for device in self._trained_on():
+            for role, name in _LOGGED.items():
+                peak = peaks.get(f"{device}/{role}")
+                if peak is not None:
+                    figures[name] = max(figures.get(name, peak.value), peak.value)
+
+    def _trained_on(self) -> list[str]:
+        keys = [device.key for device in self.session.devices]
+        # A GPU that this process has not allocated on is somebody else's; 0 and NaN both say so.
+        return [
+            key for key in keys if key != "cpu" and self.session.latest(f"{key}/allocated") > 0
+        ] or keys[-1:]
+
+    @_harmless
+    def _begin_aside(self, kind: SpanKind, label: str) -> None:
+        self._asides[self._monitor.open_span(self.session, kind, label).id] = kind
+
+    @_harmless
+    def _end_aside(self, outcome: str) -> None:
+        if self._asides:
+            self._monitor.close_span(self.session, self._asides.popitem()[0], outcome)
+
+    @_harmless
+    def _close_all(self, outcome: str) -> None:
+        self._close(next(iter(self._open), "train"), outcome)
+
+    def _begin(self, kind: SpanKind, label: str) -> None:
+        self._open[kind] = self._monitor.open_span(self.session, kind, label).id
+
+    def _close(self, kind: SpanKind, outcome: str = "done") -> None:
+        if kind not in self._open:
+            return
+        for inner in reversed(list(self._open)):
+            # A step that fails is the one whose tokens matter, so they come with however it ends.
+            counts = self._counts if inner == "step" else {}
+            self._monitor.close_span(self.session, self._open.pop(inner), outcome, counts)
+            if inner == kind:
+                return
+
+    def _turn(self, kind: SpanKind) -> None:
+        """Begin a phase at the instant at which the one before ends."""
+        open_phase = next((one for one in _PHASES if one in self._open), None)
+        if open_phase is None:
+            self._begin(kind, kind)
+        else:
+            closing = self._open.pop(open_phase)
+            self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
+
+    def _close_phase(self) -> None:
+        for kind in _PHASES:
+            self._close(kind)
+
+
+def _wants_gradients() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())

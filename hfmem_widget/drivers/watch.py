@@ -1,0 +1,260 @@
+"""One watched stretch of code: where the monitor meets what is shown."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol
+
+from hfmem_widget.drivers.decorate import Decorates, failure
+from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.judgement import judge
+from hfmem_widget.guard import entry, harmless, raised_by_handler
+from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.optimizers import follow_optimizers
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Sample, Session, Span, SpanKind
+from hfmem_widget.view.live import CellView
+from hfmem_widget.view.screen import Bundle, Screen
+
+
+class Follower(Protocol):
+    """What tells something within a watch apart, such as a model's forward passes."""
+
+    def begin(self) -> None:
+        """Tell it apart from now on; who is to end it knows it by then."""
+        ...
+
+    def end(self) -> None:
+        """Leave it alone again."""
+        ...
+
+
+Follow = Callable[[Monitor, Session], Follower | None]
+
+
+class Watch(Decorates):
+    """One watched stretch of code: a session, its outermost span, and what is shown of it.
+
+    Parameters
+    ----------
+    options : WatchOptions
+    monitor : Monitor
+    screen : Screen
+    kind : {"cell", "block"}
+        What the stretch is.
+    title : str
+        What to call it if the options have no label.
+    follow : callable, optional
+        Takes the monitor and the session, and tells something within the watch apart until it ends; it may
+        find nothing any more.
+    subjects : tuple of object
+        Models and optimizers whose tensors are counted; none is kept alive by it.
+    also : tuple of Companion
+        What goes along besides that which the options ask for.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        *,
+        monitor: Monitor,
+        screen: Screen,
+        kind: SpanKind = "block",
+        title: str = "",
+        follow: Follow | None = None,
+        subjects: tuple[object, ...] = (),
+        also: tuple[Companion, ...] = (),
+    ) -> None:
+        self._label = options.label or title or kind
+        self._options = replace(options, label=self._label)
+        self._monitor = monitor
+        self._screen = screen
+        self._kind = kind
+        self._follow = follow
+        self._monitor.attribution.follow(*subjects)
+        self._followers: list[Follower] = []
+        self._session: Session | None = None
+        self._span: Span | None = None
+        self._in_outer: tuple[Session, int] | None = None
+        self._view: CellView | None = None
+        self._also = also
+        self._companions: list[Companion] = []
+
+    def _give_up(self, _error: BaseException | None = None) -> None:
+        """End it all wherever a fault of ours has left it, or an interrupt that waited for its beginning."""
+        session, error = self._session, sys.exception()
+        if session is None:
+            return
+        span = self._span or Span(0, self._kind, self._label, 0.0, Sample(0.0, ()))
+        is_fault = isinstance(error, Exception) and not raised_by_handler(error)
+        harmless(self._end_all, session, span, None if is_fault else error)
+        if not is_fault:
+            harmless(self._monitor.end, session, outcome_of(error))
+        self._monitor.break_off(session, error or RuntimeError())
+        if self._span is not None:
+            span = session.span(span.id)
+        view, self._session, self._view = self._view, None, None
+        if view is not None and self._monitor.in_this_process:
+            harmless(view.finish, span)
+
+    def _unwatched(self) -> Session:
+        return unwatched(self._label)
+
+    def _decorates_nothing(self) -> AbstractContextManager[Session]:
+        return nullcontext(self._unwatched())
+
+    def start(self) -> Session:
+        """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
+
+        Raises
+        ------
+        OptionError
+            If a device was asked for that is not there.
+        WatchStateError
+            If it watches already.
+        """
+        if self._session is not None:
+            message = "this watch is running; make another one with hfmem_widget.watch()"
+            raise WatchStateError(message)
+        return self._start()
+
+    @entry(
+        otherwise=_unwatched,
+        undo=_give_up,
+        lets=OptionError,
+    )
+    def _start(self) -> Session:
+        self._span = None
+        outer = self._monitor.enclosing
+        self._session = session = self._monitor.begin(self._options)
+        if outer is not None:
+            harmless(self._open_in, outer)
+        harmless(follow_optimizers)
+        if not self._options.quiet:
+            self._view = CellView(
+                session,
+                self._screen,
+                chart=self._options.chart,
+                panel=self._options.panel,
+                aside=self._monitor.aside,
+            )
+            harmless(self._view.begin, self._label)
+        self._span = self._monitor.open_span(session, self._kind, self._label)
+        if self._follow is not None:
+            harmless(self._begin_to_follow, self._follow, session)
+        for companion in (*companions_for(self._options, self._screen), *self._also):
+            self._companions.append(companion)
+            harmless(companion.begin, self._monitor, session, self._span)
+        return session
+
+    @entry(undo=_give_up)
+    def stop(self, error: BaseException | None = None) -> None:
+        """End the watch and show what it found; stopping again does nothing."""
+        session, span, companions = self._session, self._span, tuple(self._companions)
+        if session is None or span is None:
+            return
+        self._end_all(session, span, error)
+        self._monitor.end(session, outcome_of(error))
+        if self._monitor.in_this_process:
+            self._tell(companions, session, session.span(span.id))
+        self._session = self._view = None
+
+    def _end_all(self, session: Session, span: Span, error: BaseException | None) -> None:
+        """End what was begun; each is forgotten once it has ended, so what a fault kept from it may still."""
+        while self._followers:
+            self._followers[-1].end()
+            self._followers.pop()
+        while self._companions:
+            harmless(self._end_one, self._companions[0], session, span, error)
+            self._companions.pop(0)
+        if self._in_outer is not None:
+            harmless(self._close_in, *self._in_outer, outcome_of(error))
+            self._in_outer = None
+
+    @staticmethod
+    def _end_one(
+        companion: Companion, session: Session, span: Span, error: BaseException | None
+    ) -> None:
+        companion.end(session, session.span(span.id), error)
+
+    def _open_in(self, outer: Session) -> None:
+        """Be a block on the chart of the watch around this one."""
+        self._in_outer = outer, self._monitor.open_span(outer, "block", self._label).id
+
+    def _close_in(self, outer: Session, span_id: int, outcome: str) -> None:
+        if outer.running:
+            self._monitor.close_span(outer, span_id, outcome)
+
+    def _tell(
+        self,
+        companions: tuple[Companion, ...],
+        session: Session,
+        span: Span,
+    ) -> None:
+        """Show the card, which has what the companions found on it, and below it what else they tell.
+
+        Why memory ran out stands above it: there it is above the error's traceback, however long that is.
+        """
+        harmless(judge, session, span)
+        above: list[Bundle] = []
+        below: list[Bundle] = []
+        for companion in companions:
+            place = above if companion.stands_above else below
+            harmless(lambda one=companion, to=place: to.append(one.report(session, span)))
+        view, self._view = self._view, None
+        if view is None:
+            return
+        harmless(view.finish, span, next(filter(None, above), None))
+        for bundle in filter(None, below):
+            harmless(self._screen.show, bundle)
+
+    def _begin_to_follow(self, follow: Follow, session: Session) -> None:
+        follower = follow(self._monitor, session)
+        if follower is not None:
+            self._followers.append(follower)
+            follower.begin()
+
+    @entry(otherwise=_decorates_nothing)
+    def _another(self) -> Watch:
+        fresh = copy.copy(self)
+        fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
+        fresh._followers, fresh._companions, fresh._in_outer = [], [], None  # noqa: SLF001
+        return fresh
+
+    def __enter__(self) -> Session:
+        return self.start()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop(failure(error))
+
+
+def unwatched(label: str) -> Session:
+    """Return a session that has ended before anything was read."""
+    session = Session(label)
+    session.break_off(0.0, "Nothing was watched, because of a fault in hfmem_widget.")
+    return session
+
+
+def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
+    """Yield the watches at whose `__exit__` an error came before its first line was run.
+
+    An interrupt that comes during a long operation at the end of a block is only raised there.
+    """
+    traceback = None if error is None else error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code is Watch.__exit__.__code__:
+            yield frame.f_locals["self"]
+        traceback = traceback.tb_next

@@ -1,0 +1,96 @@
+"""What hfmem_widget does besides watching: a folder for each feature, whole from reading to showing.
+
+`FEATURES` is the one list of them. What a watch judges, what goes along with it, and which magics there are
+follow from it. No feature imports another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hfmem_widget.options import WatchOptions
+
+
+def _always(_options: WatchOptions) -> bool:
+    return True
+
+
+def _shows(options: WatchOptions) -> bool:
+    return not options.quiet
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature: what it adds to a watch. All of it is named as ``"module:name"`` and imported when needed.
+
+    Attributes
+    ----------
+    name : str
+        Its folder.
+    check : str
+        A function that takes a session and one of its outermost spans, which has ended, and yields findings
+        and guides that the data tell.
+    companion : str
+        A `Companion`, made with the watch's options and screen.
+    goes_along : callable
+        Whether it does, by the options.
+    magic : str
+        Its line magic.
+    """
+
+    name: str
+    check: str = ""
+    companion: str = ""
+    goes_along: Callable[[WatchOptions], bool] = _always
+    magic: str = ""
+
+
+_HERE = "hfmem_widget.features"
+_MAGICS = "hfmem_widget.magics"
+
+FEATURES = (
+    Feature("oom", companion=f"{_HERE}.oom.companion:OutOfMemory"),
+    Feature(
+        "stacks",
+        companion=f"{_HERE}.stacks.companion:StacksCompanion",
+        goes_along=lambda options: options.stacks,
+    ),
+    Feature(
+        "memory_map",
+        check=f"{_HERE}.memory_map.holes:holes",
+        companion=f"{_HERE}.memory_map.companion:LiveMemoryMap",
+        goes_along=lambda options: options.memory_map and not options.quiet,
+        magic=f"{_MAGICS}.memmap:MemmapMagics",
+    ),
+    Feature(
+        "budget",
+        companion=f"{_HERE}.budget.companion:Budget",
+        goes_along=lambda options: options.budget is not None,
+    ),
+    Feature(
+        "leaks",
+        check=f"{_HERE}.leaks.findings:growth",
+        companion=f"{_HERE}.leaks.companion:Leaks",
+        goes_along=_shows,
+    ),
+    Feature(
+        "holders",
+        companion=f"{_HERE}.holders.left_behind:LeftBehindHolders",
+        goes_along=_shows,
+        magic=f"{_MAGICS}.memholders:MemholdersMagics",
+    ),
+    Feature("free", magic=f"{_MAGICS}.memfree:MemfreeMagics"),
+    Feature("compare", magic=f"{_MAGICS}.memcompare:MemcompareMagics"),
+    Feature("fit", magic=f"{_MAGICS}.memfit:MemfitMagics"),
+)
+"""All there are. Companions begin, end and report in this order:
+
+- ``oom`` comes first: whatever the others do in the watched code's way, it hears of a shortage before.
+- ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
+  what has been named.
+
+All checks are made before any companion reports: ``oom`` asks whether a leak was found.
+"""

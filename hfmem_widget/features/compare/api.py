@@ -1,0 +1,120 @@
+"""``hfmem_widget.compare``: finished sessions, or watched cells of this notebook, side by side.
+
+The module is not called ``compare`` because the function is, and a package cannot hold both names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.compare.model import Comparison
+from hfmem_widget.features.compare.table import compare as compare_records
+from hfmem_widget.session import Session
+from hfmem_widget.text import plain
+from hfmem_widget.view.front_end import running_shell
+
+Subject = str | int | Session | Sequence[Session]
+
+
+def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = "") -> Comparison:
+    """Lay finished sessions, or watched cells of this notebook, side by side.
+
+    Parameters
+    ----------
+    *subjects : Session, sequence of Session, str or int
+        A session; several of them, as runs of the same; or, where the extension is loaded, the label of
+        watched cells, or the number of one.
+    by : {"step", "time"}, optional
+        What the chart is aligned by; steps by default where all have some.
+    device : str, optional
+        Its key, such as ``"cuda:0"``; by default the one that most of them used.
+    baseline : str, optional
+        The label of the one that the others are compared with; the first by default.
+
+    Returns
+    -------
+    Comparison
+        Shows itself in a notebook; `Comparison.to_pandas` has the figures.
+
+    Raises
+    ------
+    OptionError
+        If there is nothing to compare, a session still runs, or a name is not known; the message says what is
+        there.
+
+    Examples
+    --------
+    >>> with hfmem_widget.watch("base", quiet=True) as base:
+    ...     trainer.train()
+    >>> with hfmem_widget.watch("checkpointing", quiet=True) as checkpointing:
+    ...     trainer_with_checkpointing.train()
+    >>> hfmem_widget.compare(base, checkpointing).to_pandas()["peak/difference"]
+    """
+    runs: dict[str, tuple[Record, ...]] = {}
+    for subject in subjects:
+        records = _records(subject)
+        runs[_free_name(_name(subject, records), runs)] = records
+    return compare_records(runs, by=by, device=device, baseline=baseline)
+
+
+def compare_named(
+    history: History, names: Sequence[str], *, by: str = "", device: str = "", baseline: str = ""
+) -> Comparison:
+    """Lay watched cells side by side, by label or number; one that is named twice stands there once."""
+    runs: dict[str, tuple[Record, ...]] = {}
+    wanted = [*names, *([baseline] if baseline else [])]
+    for name in wanted:
+        records = history.find(name)
+        runs[_name(name, records)] = records
+    base = _name(baseline, history.find(baseline)) if baseline else ""
+    return compare_records(runs, by=by, device=device, baseline=base)
+
+
+def _records(subject: Subject) -> tuple[Record, ...]:
+    if isinstance(subject, bool) or not isinstance(subject, (str, int, Session, Sequence)):
+        message = f"compare() takes sessions, labels and cell numbers, not {type(subject).__name__}"
+        raise OptionError(message)
+    if isinstance(subject, (str, int)):
+        return _history().find(str(subject))
+    sessions = [subject] if isinstance(subject, Session) else list(subject)
+    if not sessions or not all(isinstance(one, Session) for one in sessions):
+        message = (
+            "several runs of the same are given as a sequence of sessions, with at least one in it"
+        )
+        raise OptionError(message)
+    return tuple(
+        record_of(session, whole(session), label=session.label, run=run)
+        for session, run in zip(sessions, count(1), strict=False)
+    )
+
+
+def _history() -> History:
+    shell = running_shell()
+    magics = None if shell is None else shell.magics_manager.registry.get("MemcompareMagics")
+    if magics is None:
+        message = (
+            "labels and numbers are those of cells that %%memwatch watched: load the extension with "
+            "%load_ext hfmem_widget, or pass sessions"
+        )
+        raise OptionError(message)
+    history: History = magics.history
+    return history
+
+
+def _name(subject: Subject, records: Sequence[Record]) -> str:
+    newest = records[-1]
+    of_number = isinstance(subject, (str, int)) and str(subject).strip("[]").isdigit()
+    if of_number and newest.label and plain(subject) != newest.label:
+        return f"{newest.label} [{newest.number}]"
+    return newest.name
+
+
+def _free_name(name: str, taken: Mapping[str, object]) -> str:
+    if name not in taken:
+        return name
+    return next(one for at in count(2) if (one := f"{name} ({at})") not in taken)

@@ -1,0 +1,205 @@
+"""The picture of a comparison as Plotly's JSON: plain values, drawn without a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hfmem_widget.features.compare.align import Line
+from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, has_band
+from hfmem_widget.features.compare.text import part_label
+from hfmem_widget.text import for_plotly
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.figure import CONFIG, MARK, legend_height
+from hfmem_widget.view.chart.traces import AXIS, CLEAR, packed, short
+
+Trace = dict[str, Any]
+
+_FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
+_LEFT, _RIGHT, _TOP = 56, 20, 22
+_LINES, _TIMES = 220, 34
+_ROW, _BAR = 36, 0.36
+_SWATCH = 22
+
+
+def plotly(scene: ComparisonScene) -> dict[str, Any]:
+    """Return ``data``, ``layout`` and ``config``; below 60 kB for as many cells as are compared."""
+    data = _traces(scene)
+    for trace in data[:1]:
+        trace["uid"] = MARK
+    return {"data": data, "layout": _layout(scene), "config": dict(CONFIG)}
+
+
+def _traces(scene: ComparisonScene) -> list[Trace]:
+    drawn: list[Trace] = []
+    lines = [(cell, cell.line) for cell in scene.cells if cell.line is not None]
+    drawn += [_band(cell, line, scene) for cell, line in lines if has_band(line)]
+    drawn += [_line(cell, line, scene) for cell, line in lines]
+    names = scene.part_names
+    if any(name == "" for cell in scene.cells for name, _ in cell.parts):
+        names = (*names, "")
+    return drawn + [_bars(name, scene) for name in names]
+
+
+def _line(cell: Drawn, line: Line, scene: ComparisonScene) -> Trace:
+    divisor, unit = scene.unit
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(line.at) > 1 else "markers",
+        "name": for_plotly(cell.name),
+        "x": packed(line.at.tolist()),
+        "y": packed((line.middle / divisor).tolist()),
+        # Not the name itself: a template would fill in what it finds in it.
+        "hovertemplate": f"%{{y:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
+        "showlegend": False,
+        "line": {"color": cell.colour, "width": 1.6, "dash": cell.dash},
+    }
+
+
+def _band(cell: Drawn, line: Line, scene: ComparisonScene) -> Trace:
+    divisor, _ = scene.unit
+    red, green, blue = (int(cell.colour[at : at + 2], 16) for at in (1, 3, 5))
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": packed(np.concatenate([line.at, line.at[::-1]]).tolist()),
+        "y": packed((np.concatenate([line.high, line.low[::-1]]) / divisor).tolist()),
+        "fill": "toself",
+        "fillcolor": f"rgba({red},{green},{blue},0.2)",
+        "line": {"color": CLEAR, "width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _bars(name: str, scene: ComparisonScene) -> Trace:
+    divisor, unit = scene.unit
+    sizes = [dict(cell.parts).get(name, 0.0) for cell in scene.cells]
+    label = part_label(name) if name else "not told apart"
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "xaxis": "x2",
+        "yaxis": "y2",
+        "name": label,
+        "x": [short(size / divisor) for size in sizes],
+        "y": list(range(len(sizes))),
+        "width": _BAR,
+        "offset": 0.04,
+        "hovertemplate": f"%{{x:.4~g}} {unit}<extra>{label}</extra>",
+        "showlegend": bool(name),
+        "marker": {"color": palette.PARTS.get(name, ALL_ALLOCATED), "line": {"width": 0}},
+    }
+
+
+def _layout(scene: ComparisonScene) -> dict[str, Any]:
+    rows, lines = len(scene.cells) * _ROW, (_LINES if scene.has_lines else 0)
+    between = _TIMES if lines else 0
+    bottom = 6 + legend_height(len(scene.part_names))
+    plot = lines + between + rows
+    top = _TOP if lines else 4
+    foot = rows / plot
+    layout: dict[str, Any] = {
+        "height": top + plot + bottom,
+        "margin": {
+            "l": _LEFT if lines else 12,
+            "r": _RIGHT,
+            "t": top,
+            "b": bottom,
+            "autoexpand": False,
+        },
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        "hovermode": "closest",
+        "dragmode": "zoom",
+        "barmode": "stack",
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": -6 / plot,
+            "yanchor": "top",
+            "bgcolor": CLEAR,
+            "traceorder": "normal",
+        },
+        "xaxis2": {"range": [0, short(scene.longest / scene.unit[0])], "visible": False}
+        | {"anchor": "y2", "fixedrange": True},
+        "yaxis2": {"range": [len(scene.cells) - 0.5, -0.5], "domain": [0, round(foot, 4)]}
+        | {"anchor": "x2", "visible": False, "fixedrange": True},
+        "shapes": [_swatch(at, cell) for at, cell in enumerate(scene.cells)],
+        "annotations": [_row_text(at, cell) for at, cell in enumerate(scene.cells)],
+    }
+    if lines:
+        layout |= _axes(scene, round((rows + between) / plot, 4))
+        layout["annotations"].append(_title(scene))
+    return layout
+
+
+def _axes(scene: ComparisonScene, foot: float) -> dict[str, Any]:
+    return {
+        "xaxis": AXIS
+        | {
+            "tickvals": [round(value, 6) for value in scene.ticks.values],
+            "ticktext": list(scene.ticks.texts),
+            "range": [scene.start, scene.stop],
+            "showgrid": False,
+            "anchor": "y",
+        },
+        "yaxis": AXIS
+        | {
+            "tickvals": [round(value, 6) for value in scene.levels.values],
+            "ticktext": list(scene.levels.texts),
+            "range": [0, short(scene.top / scene.unit[0])],
+            "domain": [foot, 1],
+            "fixedrange": True,
+        },
+    }
+
+
+def _title(scene: ComparisonScene) -> dict[str, Any]:
+    return {
+        "text": for_plotly(scene.what),
+        "xref": "paper",
+        "x": 0,
+        "xanchor": "left",
+        "yref": "paper",
+        "y": 1,
+        "yanchor": "bottom",
+        "showarrow": False,
+        "borderpad": 0,
+        "xshift": 12 - _LEFT,
+        "yshift": 4,
+    }
+
+
+def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
+    """Return the piece of its line before a cell's name; this is the lines' legend."""
+    return {
+        "type": "line",
+        "xref": "x2",
+        "yref": "y2",
+        "xsizemode": "pixel",
+        "xanchor": 0,
+        "x0": 0,
+        "x1": _SWATCH,
+        "y0": at - 0.2,
+        "y1": at - 0.2,
+        "line": {"color": cell.colour, "width": 2, "dash": cell.dash},
+    }
+
+
+def _row_text(at: int, cell: Drawn) -> dict[str, Any]:
+    return {
+        "text": f"<b>{for_plotly(cell.name)}</b>  {for_plotly(cell.peak)}",
+        "xref": "x2",
+        "x": 0,
+        "xanchor": "left",
+        "xshift": _SWATCH + 6,
+        "yref": "y2",
+        "y": at - 0.2,
+        "yanchor": "middle",
+        "showarrow": False,
+        "borderpad": 0,
+    }

@@ -1,0 +1,167 @@
+"""The picture of a comparison before it is drawn: lines by step or time, and a bar of parts for each cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hfmem_widget.analysis.parts import OF_ALLOCATED
+from hfmem_widget.features.compare.align import Line
+from hfmem_widget.features.compare.model import Comparison
+from hfmem_widget.features.compare.text import name_of
+from hfmem_widget.session import Peak
+from hfmem_widget.text import unit_for
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.line import peak_text
+
+ALL_ALLOCATED = "#7D8794"
+"""Of a bar that is not told apart."""
+
+NAME_LENGTH = 24
+"""What fits beside a peak on a page of 360 pixels."""
+
+_ROOM_ABOVE = 1.06
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One cell as it is drawn.
+
+    Attributes
+    ----------
+    name, peak : str
+        Plain text; what its peak is.
+    colour, dash : str
+        Of its line.
+    line : Line or None
+    parts : tuple of (name, bytes)
+        Of its bar, from left to right; one part without a name where they are not known.
+    """
+
+    name: str
+    peak: str
+    colour: str
+    dash: str
+    line: Line | None
+    parts: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparisonScene:
+    """What is to be drawn; heights and lengths of bars are bytes.
+
+    Attributes
+    ----------
+    cells : tuple of Drawn
+    start, stop : float
+        The range of the horizontal axis: steps, or seconds.
+    top, longest : float
+        The upper end of the vertical axis, and of the bars'.
+    what : str
+        What the lines are, such as ``allocated, highest of each step``.
+    ticks, levels : Ticks
+        Of the horizontal axis, and of the vertical one in units.
+    """
+
+    cells: tuple[Drawn, ...]
+    start: float
+    stop: float
+    top: float
+    longest: float
+    what: str
+    ticks: Ticks
+    levels: Ticks
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Divisor and name of the unit that suits the picture."""
+        return unit_for(max(self.top, self.longest))
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The parts that any bar has, in order."""
+        there = {name for cell in self.cells for name, _ in cell.parts}
+        return tuple(name for name in OF_ALLOCATED if name in there)
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether there is anything above the bars."""
+        return any(cell.line is not None for cell in self.cells)
+
+
+def build_scene(comparison: Comparison) -> ComparisonScene:
+    """Return what to draw of a comparison."""
+    cells = tuple(
+        Drawn(
+            name=name_of(cell, NAME_LENGTH),
+            peak=peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
+            colour=palette.DEVICES[at % len(palette.DEVICES)][0],
+            dash=palette.DEVICES[at % len(palette.DEVICES)][1],
+            line=cell.line,
+            parts=_parts(cell.at_peak, cell.figures["peak"].middle),
+        )
+        for at, cell in enumerate(comparison.cells)
+    )
+    lines = [cell.line for cell in cells if cell.line is not None]
+    heights = [float(np.nanmax(line.high)) for line in lines if not np.isnan(line.high).all()]
+    highest = max(heights, default=1.0) or 1.0
+    longest = max((sum(size for _, size in cell.parts) for cell in cells), default=1.0) or 1.0
+    by_step = comparison.by == "step"
+    start = min((float(line.at[0]) for line in lines), default=0.0) if by_step else 0.0
+    stop = max((float(line.at[-1]) for line in lines), default=1.0)
+    divisor, unit = unit_for(max(_ROOM_ABOVE * highest, longest))
+    return ComparisonScene(
+        cells=cells,
+        start=start,
+        stop=max(stop, start + 1e-3),
+        top=_ROOM_ABOVE * highest,
+        longest=longest,
+        what=_what(comparison),
+        ticks=step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3)),
+        levels=value_ticks(highest / divisor, unit),
+    )
+
+
+def has_band(line: Line) -> bool:
+    """Whether the runs of a cell differ anywhere."""
+    return bool((line.high > line.low).any())
+
+
+def step_ticks(first: float, last: float, count: int = 6) -> Ticks:
+    """Return about `count` ticks at round numbers of steps; that they are steps is said at the first."""
+    width = _round_up(max(1.0, (last - first) / count))
+    numbers = [one for one in range(0, math.floor(last) + 1, width) if one >= first]
+    numbers = (
+        numbers if numbers and numbers[0] <= first + width / 2 else [math.ceil(first), *numbers]
+    )
+    texts = [f"{one:,}" for one in numbers]
+    texts[0] = f"step {texts[0]}"
+    return Ticks(tuple(float(one) for one in numbers), tuple(texts))
+
+
+def _parts(found: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
+    known = tuple((name, found[name]) for name in OF_ALLOCATED if found.get(name, 0.0) > 0)
+    if known:
+        return known
+    return (("", peak),) if peak > 0 else ()
+
+
+def _what(comparison: Comparison) -> str:
+    several = any(cell.runs > 1 for cell in comparison.cells)
+    spread = ", median and range" if several else ""
+    if comparison.by == "time":
+        return f"{comparison.allocated_label} since the cell began{spread}"
+    each = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
+    return f"{comparison.allocated_label}, highest of each {each}{spread}"
+
+
+def _round_up(least: float) -> int:
+    """Return the next of 1, 2, 5, 10, 20, 50 and so on."""
+    power = 1
+    while 10 * power < least:
+        power *= 10
+    return next(one * power for one in (1, 2, 5, 10) if one * power >= least)

@@ -1,0 +1,216 @@
+"""Makes operations on the meta device keep what the kernels of a real device keep.
+
+Left alone, meta tensors take the paths of no device: attention multiplies out its scores, dropout keeps a
+mask of the activations' type, and autocast passes them by. Here each is put as the device has it. What is
+cast follows the lists in PyTorch's documentation of `torch.amp`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from hfmem_widget.features.fit.experts import GROUPED, grouped_product
+
+_HALF: Final = {torch.bfloat16, torch.float16}
+
+_LOWER: Final = {
+    *(
+        "__matmul__",
+        "__rmatmul__",
+        "addbmm",
+        "addmm",
+        "addmv",
+        "addr",
+        "baddbmm",
+        "bilinear",
+        "bmm",
+    ),
+    *("chain_matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+    *("conv_transpose3d", "einsum", "linear", "matmul", "mm", "multi_dot", "mv", "prelu"),
+    *("scaled_dot_product_attention",),
+}
+"""What autocast computes in half precision."""
+
+_FULL: Final = {
+    "cuda": {
+        *(
+            "__pow__",
+            "__rdiv__",
+            "__rpow__",
+            "__rtruediv__",
+            "acos",
+            "asin",
+            "cosh",
+            "erfinv",
+            "exp",
+        ),
+        *("expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sinh", "tan"),
+        *("cumprod", "cumsum", "dist", "norm", "normalize", "prod", "renorm", "sum"),
+        *("cosine_similarity", "group_norm", "layer_norm", "log_softmax", "softmax", "softmin"),
+        *("softplus", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy"),
+        *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss"),
+        *("mse_loss", "multi_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss"),
+        *("soft_margin_loss", "triplet_margin_loss"),
+    },
+    "cpu": {
+        *(
+            "binary_cross_entropy",
+            "cosine_embedding_loss",
+            "cross_entropy",
+            "ctc_loss",
+            "huber_loss",
+        ),
+        *(
+            "mse_loss",
+            "multi_margin_loss",
+            "nll_loss",
+            "poisson_nll_loss",
+            "prod",
+            "smooth_l1_loss",
+        ),
+        *("triplet_margin_loss",),
+    },
+}
+"""What autocast computes in float32, by device."""
+
+_LARGEST_HEAD: Final = 256
+"""The widest heads that the flash kernel takes."""
+
+_ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+"""The arguments of `scaled_dot_product_attention` that have a place."""
+
+
+class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """While it is active: operations on meta tensors are done as on a device.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+    autocast : torch.dtype, optional
+        The type of half precision; none without autocast.
+
+    Attributes
+    ----------
+    casts : dict
+        The parameters that were cast, kept until `leave_autocast`; autocast keeps them as long.
+    routes : bool
+        Whether experts were among the operations.
+    """
+
+    def __init__(self, device: str, autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self._device = device
+        self._autocast = autocast
+        self._keeps_casts = autocast is not None
+        self.casts: dict[int, torch.Tensor] = {}
+        self.routes = False
+
+    def leave_autocast(self) -> None:
+        """Forget what was cast; what is computed again in the backward pass casts its own."""
+        self.casts.clear()
+        self._keeps_casts = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "any" and len(args) == 1 and not kwargs:
+            return torch.zeros((), dtype=torch.bool)  # nothing is padded, packed or out of range
+        if self._autocast is not None:
+            if name in _LOWER:
+                args, kwargs = tree_map(self._to_half, (args, kwargs))
+            elif name in _FULL[self._device]:
+                args, kwargs = tree_map(_to_full, (args, kwargs))
+        if name == "scaled_dot_product_attention":
+            return _attention(self._device, func, *args, **kwargs)
+        if name in GROUPED:
+            self.routes = True
+            return grouped_product(self._device, *args, **kwargs)
+        if name == "dropout" and self._device == "cuda":
+            return _dropout(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _to_half(self, value: Any) -> Any:
+        if not _is_float(value) or value.dtype == self._autocast:
+            return value
+        cacheable = self._keeps_casts and value.is_leaf and value.requires_grad
+        if not cacheable:
+            return value.to(self._autocast)
+        if id(value) not in self.casts:
+            self.casts[id(value)] = value.to(self._autocast)
+        return self.casts[id(value)]
+
+
+def _is_float(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.dtype != torch.float64
+    )
+
+
+def _to_full(value: Any) -> Any:
+    return value.float() if _is_float(value) else value
+
+
+def _dropout(func: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the mask as bytes, as on a GPU."""
+    given = dict(zip(("p", "training", "inplace"), args, strict=False)) | kwargs
+    share = given.get("p", 0.5)
+    if given.get("training", True) and not given.get("inplace") and 0 < share < 1:
+        return torch.native_dropout(values, share, train=True)[0]
+    return func(values, *args, **kwargs)
+
+
+def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take the kernel that the device would; its results other than the output are for the backward pass."""
+    given = dict(zip(_ATTENTION, args, strict=False)) | kwargs
+    query, key, value = (given[name] for name in _ATTENTION[:3])
+    mask, dropout = given.get("attn_mask"), given.get("dropout_p", 0.0)
+    is_causal = given.get("is_causal", False)
+    grouped = given.get("enable_gqa", False) and query.shape[-3] != key.shape[-3]
+    kernel = _kernel(device, query, value, mask, dropout, grouped=grouped)
+    if not kernel:
+        return func(*args, **kwargs)
+    bias = None if mask is None else _bias(mask, query, key)
+    aten = torch.ops.aten
+    if kernel == "flash":
+        made = aten._scaled_dot_product_flash_attention(  # noqa: SLF001  (the name of an operator)
+            query, key, value, dropout, is_causal
+        )
+    elif kernel == "efficient":
+        made = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001  (as above)
+            query, key, value, bias, compute_log_sumexp=True, dropout_p=dropout
+        )
+    else:
+        made = aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001  (as above)
+            query, key, value, dropout, is_causal, attn_mask=bias
+        )
+    return made[0]
+
+
+def _kernel(
+    device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
+) -> str:
+    """Return which kernel takes it, as PyTorch chooses; empty for none that keeps no scores."""
+    if query.dim() != 4 or query.shape[-1] != value.shape[-1]:
+        return ""
+    if mask is not None and mask.requires_grad:
+        return ""
+    if device == "cpu":
+        return "cpu" if dropout_p == 0.0 else ""
+    if query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
+        return "flash"
+    # Heads that share keys and values are for the flash kernel alone.
+    return "" if grouped else "efficient"
+
+
+def _bias(mask: Any, query: Any, key: Any) -> Any:
+    """Return a mask as kernels add it."""
+    bias = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
+    return bias.expand(*query.shape[:2], query.shape[-2], key.shape[-2])

@@ -1,0 +1,166 @@
+"""Models that lie on disk: their configuration, and what their files say of themselves. Nothing is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.foreign import foreign
+from hfmem_widget.text import format_bytes, plain
+
+_NOT_HERE: Final = (
+    "{0!r} is neither a folder here nor in the local cache of Hugging Face, and nothing is downloaded here; "
+    "!hf download {0} config.json in a cell fetches its configuration"
+)
+
+MOST_HEADER: Final = 100 * 2**20
+"""Bytes; safetensors itself allows no longer header."""
+
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "F64": "float64",
+        "F32": "float32",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "I8": "int8",
+        "U8": "uint8",
+    }
+)
+"""The types of safetensors, as PyTorch calls them; others keep their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the safetensors files of a folder hold.
+
+    Attributes
+    ----------
+    types : mapping of str to int
+        Bytes by type.
+    tensors, files : int
+    """
+
+    types: Mapping[str, int]
+    tensors: int
+    files: int
+
+    @property
+    def dtype(self) -> str:
+        """The type of most of it; empty where there is nothing."""
+        return max(self.types, key=lambda name: self.types[name], default="")
+
+    def text(self) -> str:
+        """Return it in a few words; empty where there is nothing."""
+        if not self.types:
+            return ""
+        sizes = ", ".join(
+            f"{format_bytes(size)} {plain(name)}"
+            for name, size in sorted(self.types.items(), key=lambda one: -one[1])
+        )
+        files = "1 file" if self.files == 1 else f"{self.files} files"
+        return f"on disk: {sizes}; {self.tensors} tensors in {files}"
+
+
+def read_config(name: str) -> tuple[Any, Path | None]:
+    """Return a configuration of transformers, and the folder that it lies in.
+
+    Parameters
+    ----------
+    name : str
+        A folder with a ``config.json``, a JSON file, or the name of a model that is in the local cache.
+        Nothing is fetched.
+
+    Raises
+    ------
+    OptionError
+        If there is none, or transformers does not know it; the message has transformers' reason.
+    """
+    if find_spec("transformers") is None:
+        message = "a forecast needs transformers: pip install transformers"
+        raise OptionError(message)
+    with foreign(f"{plain(name)!r} cannot be read"):
+        path = _path_of(name)
+    if path is None and not _is_cached(name):
+        raise OptionError(_NOT_HERE.format(plain(name)))
+    return _config_of(name, path), path if path is not None and path.is_dir() else None
+
+
+def _path_of(name: str) -> Path | None:
+    """Return the file or folder that a name stands for; None for a name in the cache."""
+    path = Path(name).expanduser()
+    if path.is_dir() and not (path / "config.json").is_file():
+        message = f"the folder {plain(name)!r} has no config.json"
+        raise OptionError(message)
+    if path.exists():
+        return path
+    if name.endswith(".json") or name.startswith((".", "/", "~")):
+        message = f"there is no file or folder {plain(name)!r}"
+        raise OptionError(message)
+    return None
+
+
+def _is_cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except (OSError, ValueError):  # a name that no model can have
+        return False
+
+
+def _config_of(name: str, path: Path | None) -> Any:
+    """Return the configuration; code that comes with it is not run."""
+    from transformers import AutoConfig
+
+    where = name if path is None else str(path)
+    with foreign(f"transformers does not know the configuration in {plain(name)!r}"):
+        try:
+            return AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+        except ValueError as error:
+            if "trust_remote_code" not in str(error):
+                raise
+    message = (
+        f"{plain(name)!r} comes with Python code of its own, which is not run here; load the model yourself "
+        "and give it instead of its name"
+    )
+    raise OptionError(message)
+
+
+def read_stored(folder: Path) -> Stored:
+    """Return what the safetensors files of a folder say in their headers.
+
+    Raises
+    ------
+    OptionError
+        If one of them is not what it should be.
+    """
+    types: dict[str, int] = {}
+    tensors = files = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        files += 1
+        with foreign(f"{plain(path.name)} is no safetensors file, or not a whole one"):
+            for dtype, size in _entries(path):
+                name = TYPES.get(dtype, dtype)
+                types[name] = types.get(name, 0) + size
+                tensors += 1
+    return Stored(types, tensors, files)
+
+
+def _entries(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the type and the bytes of each tensor by a file's header: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= MOST_HEADER:
+            message = f"a header of {length} bytes"
+            raise ValueError(message)
+        header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = (int(edge) for edge in entry["data_offsets"])
+            yield str(entry["dtype"]), max(0, end - begin)

@@ -1,0 +1,151 @@
+"""Models on the meta device: every shape and type, and no memory.
+
+Made from a configuration, or from a model that is there, whose weights are neither copied nor touched and
+whose hooks do not run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.dry_run import undisturbed
+from hfmem_widget.features.fit.foreign import foreign
+from hfmem_widget.text import plain
+
+LORA_RANK_MOST = 4096
+
+
+def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
+    """Return the model that a configuration describes.
+
+    Parameters
+    ----------
+    config : transformers.PreTrainedConfig
+    dtype : torch.dtype
+        Of its weights.
+    for_training : bool
+        Where it names no class: one with a head, if there is one for causal or masked language.
+
+    Raises
+    ------
+    OptionError
+        If transformers cannot make one; the message has its reason.
+    """
+    kind = _class_of(config, for_training=for_training)
+    config = copy.deepcopy(config)
+    if getattr(config, "_attn_implementation", None) not in {None, "eager", "sdpa"}:
+        config._attn_implementation = "sdpa"  # noqa: SLF001  (as transformers keeps it); its kernels need no package
+    sentence = f"transformers cannot build {kind.__name__} from this configuration"
+    with foreign(sentence), undisturbed(), torch.device("meta"):
+        return kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
+
+
+def copy_of(model: Any) -> Any:
+    """Return a model on the meta device that is built like one which is there.
+
+    Raises
+    ------
+    OptionError
+        If something in it cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        memo.setdefault(id(tensor), _ghost(tensor))
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
+                memo[id(value)] = OrderedDict()
+    sentence = f"{type(model).__name__} cannot be copied to PyTorch's meta device"
+    with foreign(sentence), undisturbed(), _Ghosts():
+        made = copy.deepcopy(model, memo)
+    for module in made.modules():
+        # accelerate puts its own in front of the class': hooks that move tensors, and autocast.
+        vars(module).pop("forward", None)
+    return made
+
+
+def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
+    """Return a model with LoRA's adapters, all else frozen.
+
+    Parameters
+    ----------
+    targets : iterable of str
+        Names of layers; none for peft's own choice for this kind of model.
+
+    Raises
+    ------
+    OptionError
+        If peft is missing, or has no place for them; the message has its reason.
+    """
+    if not 1 <= rank <= LORA_RANK_MOST:
+        message = f"the rank of LoRA is from 1 to {LORA_RANK_MOST}, not {rank}"
+        raise OptionError(message)
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        message = "LoRA's forecast needs peft: pip install peft"
+        raise OptionError(message) from None
+    sentence = f"peft cannot put LoRA into {type(model).__name__}"
+    with foreign(sentence), undisturbed(), torch.device("meta"):
+        return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that have a storage of their own: tied weights once."""
+    seen: set[int] = set()
+    for tensor in tensors:
+        key = tensor.untyped_storage()._cdata  # noqa: SLF001  (the identity of a storage is nowhere public)
+        if key not in seen:
+            seen.add(key)
+            yield tensor
+
+
+def _class_of(config: Any, *, for_training: bool) -> Any:
+    import transformers
+
+    named = getattr(config, "architectures", None)
+    for name in named if isinstance(named, list | tuple) else ():
+        kind = getattr(transformers, str(name), None)
+        if isinstance(kind, type) and hasattr(kind, "_from_config"):
+            return kind
+    mappings = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING]
+    if for_training:
+        mappings.insert(1, transformers.MODEL_FOR_MASKED_LM_MAPPING)
+    for mapping in mappings:
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    message = (
+        f"transformers has no model for {plain(type(config).__name__)}; "
+        "its configuration should name one in 'architectures'"
+    )
+    raise OptionError(message)
+
+
+def _ghost(tensor: torch.Tensor) -> torch.Tensor:
+    # detach, since a parameter's clone on another device would be a step in somebody's graph
+    made = torch.empty_like(tensor.detach(), device="meta")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+class _Ghosts(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """While it is active: tensors are copied to the meta device, wherever an object keeps them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.__deepcopy__:
+            tensor, memo = args
+            made = memo[id(tensor)] = _ghost(tensor)
+            return made
+        return func(*args, **(kwargs or {}))

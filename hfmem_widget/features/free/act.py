@@ -1,0 +1,87 @@
+"""Letting go, collecting, emptying: the one file that does so, because the user asked for it by name."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hfmem_widget.features.free.request import Request
+from hfmem_widget.sources.heap.kept import GONE, Slot
+from hfmem_widget.text import format_counted, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done.
+
+    Attributes
+    ----------
+    steps, notes : tuple of str
+        One phrase for each step; sentences that must be known besides.
+    interrupted : bool
+        True where a KeyboardInterrupt ended it early.
+    """
+
+    steps: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+def carry_out(request: Request) -> Done:
+    """Let go of what was named, and then collect, empty and trim as far as that was asked for."""
+    steps: list[str] = []
+    try:
+        for name, slots in request.items.items():
+            for slot in slots:
+                _let_go(slot)
+            steps.append(f"{name} released")
+        if request.collect:
+            # What lies in a cycle goes now, and what the allocator got back can be returned next.
+            steps.append(f"{format_counted(gc.collect(), 'unreachable object')} collected")
+        if request.empty_cache and _cuda_is_up():
+            sys.modules["torch"].cuda.empty_cache()
+            steps.append("CUDA's cache emptied")
+        if request.trim:
+            steps.append(_trimmed())
+    except KeyboardInterrupt:
+        return Done(tuple(steps), (_left_by_interrupt(request),), interrupted=True)
+    except Exception as error:  # noqa: BLE001  (such as a CUDA error, which every call repeats)
+        note = f"It ended early ({type(error).__name__}: {error})."
+        return Done(tuple(steps), (plain(note, 300),))
+    return Done(tuple(steps))
+
+
+def _let_go(slot: Slot) -> None:
+    if slot.empty is GONE:
+        slot.fields.pop(slot.key, None)
+    else:
+        slot.fields[slot.key] = slot.empty
+
+
+def _left_by_interrupt(request: Request) -> str:
+    left = [name for name, slots in request.items.items() if not _is_gone(slots)]
+    if left:
+        return f"Interrupted: {plain(', '.join(left))} was not released, or not wholly."
+    return "Interrupted; what was named had been released by then."
+
+
+def _is_gone(slots: Sequence[Slot]) -> bool:
+    return all(slot.is_empty() for slot in slots)
+
+
+def _cuda_is_up() -> bool:
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def _trimmed() -> str:
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return "the heap not trimmed: only glibc can"
+    return "the heap trimmed" if trim(0) else "the heap trimmed, of which nothing could be returned"

@@ -1,0 +1,116 @@
+"""What can be released, and what releasing it brought: texts and figures alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from hfmem_widget.display import Shown
+from hfmem_widget.sources.heap.model import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Freeable:
+    """Something that can be let go.
+
+    Attributes
+    ----------
+    name : str
+        ``errors``, ``outputs``, or a variable's; text from outside.
+    what : tuple of str
+        What it consists of, such as ``Out[12]`` or ``the error of cell [7]``; empty for a variable.
+    bytes : mapping of str to int
+        By device: what would be free if it alone were gone.
+    """
+
+    name: str
+    what: tuple[str, ...]
+    bytes: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes over all devices."""
+        return sum(self.bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure of a device before and after; bytes.
+
+    Attributes
+    ----------
+    device : str
+    metric : {"allocated", "reserved", "device_used"}
+    label : str
+        What it is called there, such as "heap in use".
+    before, after : float
+        NaN where not known.
+    """
+
+    device: str
+    metric: str
+    label: str
+    before: float
+    after: float
+
+    @property
+    def freed(self) -> float:
+        """Bytes less than before; negative where there are more."""
+        return self.before - self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Shown):
+    """What would be released, or was.
+
+    Attributes
+    ----------
+    items : tuple of Freeable
+        What was named; errors and outputs, where nothing was.
+    together : mapping of str to int
+        By device: bytes that are free once all of them are gone.
+    variables : tuple of Freeable
+        Where nothing was named: the variables that keep most alone, which go only if they are named.
+    done : bool
+        False where it was only shown.
+    steps : tuple of str
+        What was done, one phrase each.
+    interrupted : bool
+        True where a KeyboardInterrupt ended it early.
+    changes : tuple of Change
+        Measured before and after, if it was done.
+    stays : tuple of Holder
+        What still holds most afterwards.
+    cached : mapping of str to float
+        By GPU: bytes that the allocator keeps and has not handed out, if it was only shown.
+    notes : tuple of str
+        What must be known to read it right, one sentence each.
+    seconds : float
+        How long it took to look.
+    objects : int
+        How many objects were looked at for it.
+    bound : str
+        Why the search ended early; what would be free is then not certain.
+    """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.features.free.html:release_bundle"
+
+    items: tuple[Freeable, ...]
+    together: Mapping[str, int]
+    variables: tuple[Freeable, ...] = ()
+    done: bool = False
+    steps: tuple[str, ...] = ()
+    interrupted: bool = False
+    changes: tuple[Change, ...] = ()
+    stays: tuple[Holder, ...] = ()
+    cached: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    objects: int = 0
+    bound: str = ""
+
+    def freed(self, device: str) -> float:
+        """Return how many bytes less are allocated on a device than before; NaN if it was not done."""
+        found = (one for one in self.changes if (one.device, one.metric) == (device, "allocated"))
+        return next((one.freed for one in found), float("nan"))

@@ -1,0 +1,153 @@
+"""What somebody asks to be let go: words, outputs and variables as places that keep objects."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.subjects import main_variables
+from hfmem_widget.sources.heap.kept import Slot, errors_kept, outputs_kept
+from hfmem_widget.sources.heap.roots import Rank, variables
+from hfmem_widget.text import plain
+
+ERRORS, OUTPUTS, GARBAGE, CACHE, ALL = WORDS = ("errors", "outputs", "garbage", "cache", "all")
+"""What can be named besides variables and single outputs."""
+
+_OUTPUT = re.compile(r"Out\[(\d+)\]|_(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be let go, and what is to be done then.
+
+    Attributes
+    ----------
+    items : mapping of str to sequence of Slot
+        By name, where its objects are kept.
+    collect, empty_cache, trim : bool
+        Collect garbage; return what CUDA's caching allocator keeps; return what malloc keeps.
+    is_named : bool
+        False where nothing was named, and so nothing is to be done.
+    notes : tuple of str
+        What somebody may have meant otherwise.
+    """
+
+    items: Mapping[str, Sequence[Slot]]
+    collect: bool = True
+    empty_cache: bool = True
+    trim: bool = False
+    is_named: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def asked(
+    what: Sequence[str],
+    variables: Sequence[str] = (),
+    *,
+    shell: Any,
+    collect: bool = True,
+    empty_cache: bool = True,
+    trim: bool = False,
+) -> Request:
+    """Return what some words ask for; errors and outputs, where there are none.
+
+    Parameters
+    ----------
+    what : sequence of str
+        Each one of `WORDS`, an output such as "Out[12]", or a variable.
+    variables : sequence of str
+        Variables, whatever they are called.
+
+    Raises
+    ------
+    OptionError
+        If there is no such variable or output, or something is no name at all.
+    """
+    _check_names((*what, *variables))
+    is_named = bool(what or variables or trim)
+    words = set(what) if is_named else {ALL}
+    items: dict[str, Sequence[Slot]] = {}
+    if words & {ERRORS, ALL}:
+        items[ERRORS] = errors_kept(shell)
+    if words & {OUTPUTS, ALL}:
+        items[OUTPUTS] = outputs_kept(shell)
+    for name in what:
+        if name not in WORDS:
+            items[plain(name)] = _output(name, shell) or _variable(name, shell)
+    for name in variables:
+        items[f"the variable {name}" if name in WORDS else plain(name)] = _variable(name, shell)
+    return Request(
+        items,
+        collect=collect and words != {CACHE},
+        empty_cache=empty_cache,
+        trim=trim,
+        is_named=is_named,
+        notes=tuple(
+            f"{word} is also a variable of yours, which stays: %memfree -v {word} lets go of it."
+            for word in dict.fromkeys(what)
+            if word in WORDS and word not in variables and word in namespace_of(shell)
+        ),
+    )
+
+
+def _check_names(names: Sequence[object]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            message = (
+                "what is to be freed is named, as 'errors', 'Out[12]' or the name of a variable; "
+                f"{plain(type(name).__name__)} is no name"
+            )
+            raise OptionError(message)
+
+
+def namespace_of(shell: Any) -> MutableMapping[str, Any]:
+    """Return the variables of the notebook, or of the script."""
+    found = main_variables() if shell is None else shell.user_ns
+    return cast("MutableMapping[str, Any]", found)
+
+
+def _output(name: str, shell: Any) -> Sequence[Slot]:
+    """Return all places where one output is kept; none if a name is no output's."""
+    match = _OUTPUT.fullmatch(name)
+    kept = outputs_kept(shell)
+    # Those that are wanted by name, and every other that has the same object.
+    number = (match[1] or match[2]) if match is not None else ""
+    names = {f"Out[{number}]", f"_{number}"} if number else {name}
+    named = [slot for slot in kept if slot.name in names]
+    same = {id(slot.value()) for slot in named}
+    return [slot for slot in kept if id(slot.value()) in same]
+
+
+def _variable(name: str, shell: Any) -> Sequence[Slot]:
+    namespace = namespace_of(shell)
+    there = {root.name for root in variables(namespace) if root.rank is not Rank.OUTPUT}
+    if name not in there:
+        is_module = issubclass(type(namespace.get(name)), ModuleType)
+        raise OptionError(
+            _no_variable(name) if is_module else _not_found(name, sorted(there), shell)
+        )
+    slots = [Slot(name, cast("dict[Any, Any]", namespace), name)]
+    hidden = getattr(shell, "user_ns_hidden", {})
+    return [*slots, *([Slot(name, hidden, name)] if name in hidden else [])]
+
+
+def _no_variable(name: str) -> str:
+    return f"{plain(name)} is a module, not a variable, and stays as it is"
+
+
+def _not_found(name: str, there: Sequence[str], shell: Any) -> str:
+    whole = re.match(r"\w+", name)
+    if whole is not None and whole[0] in there:
+        return (
+            f"{plain(name)} is a part of the variable {whole[0]}; %memfree lets go of whole variables: "
+            f"del {plain(name)}, then %memfree garbage"
+        )
+    outputs = [slot.name for slot in outputs_kept(shell) if slot.name.startswith("Out[")]
+    near = difflib.get_close_matches(name, dict.fromkeys([*there, *WORDS, *outputs]), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no variable {plain(name)!r}{hint}"

@@ -1,0 +1,1 @@
+"""What still holds memory, by name: on request, and where a cell left much behind."""

@@ -1,0 +1,1 @@
+"""How memory lies in what an allocator has reserved, and how much of it cannot be used."""

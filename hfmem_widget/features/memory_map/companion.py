@@ -1,0 +1,179 @@
+"""The memory map while a cell runs, below its chart; afterwards as it was at the end and at its highest."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hfmem_widget.analysis.facts import PATIENCE
+from hfmem_widget.features.memory_map.html import live_bundle, moments_bundle
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.reader import SegmentReader
+from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session, Span
+from hfmem_widget.text import format_duration
+from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.wire.publisher import ENVELOPE, PACES
+
+PERIOD = 1.0
+"""Seconds between readings, at least."""
+
+MOST_SECONDS = 0.02
+"""CPU seconds that a reading may take. A longer one is not made while the cell runs: it holds the GIL."""
+
+SHARE = 0.02
+"""Of the time: what reading and drawing may take."""
+
+
+class LiveMemoryMap(Companion):
+    """Reads the allocator's segments now and then, and shows them in an output of their own.
+
+    Parameters
+    ----------
+    options : WatchOptions
+    screen : Screen, optional
+        Without a live one there is only the map at the end.
+    reader : SegmentReader, optional
+    clock, cpu : callable
+        Monotonic seconds; CPU seconds of the calling thread.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        screen: Screen | None = None,
+        reader: SegmentReader | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._devices = options.devices
+        self._screen = screen
+        # Time spent waiting for the GIL is not what a reading costs the user.
+        self._reader = SegmentReader(clock=cpu) if reader is None else reader
+        self._clock = clock
+        self._cpu = cpu
+        self._monitor: Monitor | None = None
+        self._display_id = ""
+        self._lock = threading.Lock()
+        self._busy = False
+        self._ended = False
+        self._began = self._read_due = self._draw_due = -math.inf
+        self._shown: Mapping[str, Any] = {}
+        self._last = self._highest = MemoryMap()
+        self._highest_at = 0.0
+        self._reserved = -math.inf
+
+    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+        """Take the place below the chart."""
+        del span
+        self._monitor = monitor
+        self._began = self._clock()
+        self._read_due = self._draw_due = self._began + PATIENCE
+        if self._screen is not None and self._screen.live:
+            self._display_id = self._screen.show({})
+        session.subscribe(self._on_tick)
+
+    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+        """Read once more."""
+        del span, error
+        session.unsubscribe(self._on_tick)
+        with self._lock:
+            self._ended = True
+            self._last = self._read(session)
+
+    def report(self, session: Session, span: Span) -> Mapping[str, Any]:
+        """Show the end and the highest in the place of the live map; without one, return them."""
+        del session, span
+        moments = [("at the end", self._last)]
+        if self._highest.segments and self._highest.segments != self._last.segments:
+            at = format_duration(self._highest_at)
+            moments.append((f"{at} in, when most was reserved", self._highest))
+        bundle = moments_bundle(moments)
+        if self._screen is None or not self._display_id:
+            return bundle
+        self._screen.replace(self._display_id, bundle)
+        return {}
+
+    def _on_tick(self, session: Session) -> None:
+        now = self._clock()
+        grown = self._reserved_now(session) > self._reserved
+        if self._busy or now < (self._read_due if grown else self._draw_due):
+            return
+        if self._monitor is not None:
+            self._busy = True
+            if not self._monitor.aside(lambda: self._refresh(session)):
+                self._busy = False
+
+    def _refresh(self, session: Session) -> None:
+        """Read, and draw if it is time to; on a thread of its own."""
+        try:
+            with self._lock:
+                if not self._ended:
+                    self._read_and_draw(session)
+        except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
+            self._read_due = self._draw_due = math.inf
+            session.notes.append(
+                f"There is no live memory map ({type(error).__name__}: {error}). The card is complete."
+            )
+        finally:
+            self._busy = False
+
+    def _read_and_draw(self, session: Session) -> None:
+        started, now = self._cpu(), self._clock()
+        self._reserved = max(self._reserved, self._reserved_now(session))
+        found = self._read(session)
+        if found.seconds > MOST_SECONDS:
+            self._read_due = self._draw_due = math.inf
+            session.notes.append(
+                f"Reading the memory map takes {format_duration(found.seconds)}, too long to do it while the "
+                "cell runs; it is shown at the end."
+            )
+            return
+        size = self._draw(found) if now >= self._draw_due else 0
+        cost = (self._cpu() - started) / SHARE
+        self._read_due = now + max(PERIOD, cost)
+        if now >= self._draw_due:
+            self._draw_due = now + max(PERIOD, cost, size / self._rate(now))
+
+    def _draw(self, found: MemoryMap) -> int:
+        """Show a map where it differs from the one shown; return the bytes that were sent."""
+        # What the user's code clears stays away until the end.
+        if self._screen is None or not self._display_id or self._screen.cleared:
+            return 0
+        bundle = live_bundle(found)
+        if bundle == self._shown:
+            return 0
+        self._screen.replace(self._display_id, bundle)
+        self._shown = bundle
+        return ENVELOPE + sum(len(text.encode()) for text in bundle.values())
+
+    def _read(self, session: Session) -> MemoryMap:
+        found = self._reader.read()
+        if self._devices:
+            found = found.only(self._devices)
+        if found.devices != self._highest.devices or _size(found) > _size(self._highest):
+            self._highest, self._highest_at = found, session.last_sample.time
+        return found
+
+    def _reserved_now(self, session: Session) -> float:
+        # The allocator may have a device that the session has not read yet.
+        newest = session.last_sample
+        return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
+
+    def _rate(self, now: float) -> float:
+        """Return the bytes a second that may be sent: as if nobody had looked since the cell began."""
+        age = now - self._began
+        return next(pace.rate for pace in PACES if age <= pace.unseen)
+
+
+def _size(found: MemoryMap) -> tuple[int, int]:
+    in_use = sum(
+        block.size for one in found.segments for block in one.blocks if block.state == "allocated"
+    )
+    return sum(one.size for one in found.segments), in_use

@@ -1,0 +1,234 @@
+"""What an allocator's segments are made of, and which of it nobody can use.
+
+Each byte of a segment is one part: what was asked for, what rounding adds, what waits for another stream, and
+what is free, told apart by who can use it and whether it can be given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from hfmem_widget.features.memory_map.model import NO_POOL, Block, MemoryMap, Segment
+from hfmem_widget.session import Part
+from hfmem_widget.text import MIB
+
+Piece = tuple[str, int]
+"""The name of a part, and bytes of it that lie together."""
+
+LABELS: Final[Mapping[str, str]] = {
+    "used": "in use",
+    "rounding": "added by rounding",
+    "pending": "freed, awaited by a stream",
+    "hole": "free, in partly used segments",
+    "whole": "free, in whole segments",
+    "stream": "free, for other streams only",
+    "pool": "free, in private pools only",
+}
+"""What a byte of a segment can be, by name; the order is that of tables and of legends."""
+
+_EXPANDABLE_LABELS: Final[Mapping[str, str]] = {
+    **LABELS,
+    "hole": "free, on partly used pages",
+    "whole": "free, in whole pages",
+}
+_HOST_LABELS: Final[Mapping[str, str]] = {
+    **LABELS,
+    "hole": "free, within the heap",
+    "whole": "free, at the heap's top",
+}
+
+FREE: Final = ("hole", "whole", "stream", "pool")
+
+DEFAULT_STREAM: Final = 0
+SMALL_REQUEST: Final = int(MIB)
+"""What is not larger is served from segments of small blocks."""
+
+_SMALL_PAGE: Final = 2 * int(MIB)
+_LARGE_PAGE: Final = 20 * int(MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Segments that serve the same requests: those of one stream in one pool.
+
+    Attributes
+    ----------
+    stream : int
+        0 is the default stream.
+    pool : tuple of int
+        ``(0, 0)`` is nobody's private pool.
+    segments : tuple of Segment
+        The largest first.
+    pieces : tuple of tuple of (str, int)
+        What each of them is made of, in the order of addresses.
+    sums : mapping of str to int
+        Bytes by the names of `LABELS`.
+    largest : mapping of str to int
+        The largest free block, in bytes, by kind of segment; only where there is one.
+    """
+
+    stream: int
+    pool: tuple[int, int]
+    segments: tuple[Segment, ...]
+    pieces: tuple[tuple[Piece, ...], ...]
+    sums: Mapping[str, int]
+    largest: Mapping[str, int]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all its segments."""
+        return sum(self.sums.values())
+
+    @property
+    def free(self) -> int:
+        """Bytes of it that are free."""
+        return sum(self.sums[name] for name in FREE)
+
+    @property
+    def is_private(self) -> bool:
+        """True where only the owner of its pool can use it."""
+        return self.pool != NO_POOL
+
+    @property
+    def is_common(self) -> bool:
+        """True where ordinary code is served from: the default stream, nobody's private pool."""
+        return not self.is_private and self.stream == DEFAULT_STREAM
+
+    @property
+    def fits(self) -> int:
+        """The largest request in bytes that is served without more from the driver."""
+        large = self.largest.get("large", 0)
+        return large or min(self.largest.get("small", 0), SMALL_REQUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """What a device's segments are made of.
+
+    Attributes
+    ----------
+    device : str
+        The device's key.
+    places : tuple of Place
+        The common one first, then by bytes.
+    """
+
+    device: str
+    places: tuple[Place, ...]
+
+    @property
+    def is_host(self) -> bool:
+        """True of a C heap, whose blocks have no known addresses."""
+        return any(one.kind == "heap" for place in self.places for one in place.segments)
+
+    @property
+    def expandable(self) -> bool:
+        """True where segments grow and give back single pages."""
+        return any(one.expandable for place in self.places for one in place.segments)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that are not empty; they add up to `reserved`."""
+        sums = ((name, label, self.bytes(name)) for name, label in self.labels.items())
+        return tuple(Part(name, label, size) for name, label, size in sums if size)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What people read for the names of parts on this device."""
+        if self.is_host:
+            return _HOST_LABELS
+        return _EXPANDABLE_LABELS if self.expandable else LABELS
+
+    @property
+    def reserved(self) -> int:
+        """What the allocator has from the driver, or the system, in bytes."""
+        return sum(place.reserved for place in self.places)
+
+    @property
+    def active(self) -> int:
+        """What is in use or waits for a stream, in bytes, as the allocator counts ``active``."""
+        return self.bytes("used") + self.bytes("rounding") + self.bytes("pending")
+
+    @property
+    def fits(self) -> int:
+        """The largest request in bytes that is served without more from the driver."""
+        return max((place.fits for place in self.places if place.is_common), default=0)
+
+    def bytes(self, name: str) -> int:
+        """Return the bytes of a part by its name."""
+        return sum(place.sums[name] for place in self.places)
+
+
+def fragmentation(found: MemoryMap, device: str) -> Fragmentation:
+    """Return what a device's segments are made of, every byte once."""
+    ours = sorted((one for one in found.segments if one.device == device), key=_place_of)
+    places = [_place(tuple(group)) for _, group in groupby(ours, key=_place_of)]
+    places.sort(key=lambda one: (not one.is_common, one.is_private, -one.reserved))
+    return Fragmentation(device, tuple(places))
+
+
+def pieces(segment: Segment) -> Iterator[Piece]:
+    """Yield what a segment is made of, in the order of its addresses."""
+    free = _free_name(segment)
+    for block in segment.blocks:
+        if block.state == "pending":
+            yield "pending", block.size
+        elif block.state == "allocated":
+            if block.requested:
+                yield "used", block.requested
+            if block.size > block.requested:
+                yield "rounding", block.size - block.requested
+        elif free == "hole" and segment.expandable:
+            yield from _by_pages(segment, block)
+        else:
+            yield free, block.size
+
+
+def _free_name(segment: Segment) -> str:
+    if segment.pool != NO_POOL:
+        return "pool"
+    if segment.stream != DEFAULT_STREAM:
+        return "stream"
+    return "hole" if segment.in_use else "whole"
+
+
+def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
+    """Yield a free block of an expandable segment: pages that lie in it whole can be given back."""
+    page = (
+        _LARGE_PAGE if segment.kind == "large" and not segment.size % _LARGE_PAGE else _SMALL_PAGE
+    )
+    start = block.address - segment.address
+    stop = start + block.size
+    first, last = -(-start // page) * page, stop // page * page
+    if first >= last:
+        yield "hole", block.size
+        return
+    for name, size in (("hole", first - start), ("whole", last - first), ("hole", stop - last)):
+        if size:
+            yield name, size
+
+
+def _place_of(segment: Segment) -> tuple[tuple[int, int], int]:
+    return segment.pool, segment.stream
+
+
+def _place(segments: tuple[Segment, ...]) -> Place:
+    by_size = tuple(sorted(segments, key=lambda one: (-one.size, one.address)))
+    made_of = tuple(tuple(pieces(one)) for one in by_size)
+    sums = dict.fromkeys(LABELS, 0)
+    for one in made_of:
+        for name, size in one:
+            sums[name] += size
+    return Place(by_size[0].stream, by_size[0].pool, by_size, made_of, sums, _largest(by_size))
+
+
+def _largest(segments: Iterable[Segment]) -> dict[str, int]:
+    largest: dict[str, int] = {}
+    for segment in segments:
+        for block in segment.blocks:
+            if block.state == "free" and block.size > largest.get(segment.kind, 0):
+                largest[segment.kind] = block.size
+    return largest

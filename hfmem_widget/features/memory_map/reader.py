@@ -1,0 +1,187 @@
+"""Segments and blocks, read from PyTorch's CUDA allocator and from the C heap.
+
+`torch.cuda.memory_snapshot(include_traces=False)` copies the allocator's list of blocks under its lock: no
+CUDA runtime call, no synchronisation. Like everything else it is only called once the user's own code has
+initialised CUDA.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from hfmem_widget.features.memory_map.model import (
+    NO_POOL,
+    Block,
+    BlockState,
+    MemoryMap,
+    Segment,
+    SegmentKind,
+)
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.host import Mallinfo, ReadHeap, find_glibc_heap
+from hfmem_widget.sources.torch_cuda import CudaAllocator, readings
+from hfmem_widget.text import format_bytes, plain
+
+HOST: Final = "cpu"
+ALLOCATED, RESERVED = 0, 1
+"""Where `readings` has them."""
+
+_STATES: Final[dict[str, BlockState]] = {
+    "active_allocated": "allocated",
+    "active_pending_free": "pending",
+    # What the documentation of torch calls the same.
+    "active_awaiting_free": "pending",
+    "inactive": "free",
+}
+
+
+class SegmentReader:
+    """Reads memory maps.
+
+    Parameters
+    ----------
+    modules : mapping of str to module
+        Where torch is found once the user has imported it.
+    find_heap : callable
+        Returns how to read the C heap, or None where that cannot be known.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, ModuleType] = sys.modules,
+        find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._modules = modules
+        self._allocator = CudaAllocator(modules)
+        self._find_heap = find_heap
+        self._heap: ReadHeap | None = None
+        self._looked_for_heap = False
+        self._clock = clock
+
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices there are maps of; GPUs once the user has initialised CUDA."""
+        return (*(f"cuda:{index}" for index in self._allocator.devices()), HOST)
+
+    def read(self, device: str = "") -> MemoryMap:
+        """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
+
+        Where the allocator cannot list its segments the map has none, and a note that says so.
+        """
+        started = self._clock()
+        gpus = [one for one in self.devices() if one != HOST]
+        if device == HOST or not gpus:
+            segments, notes = self._heap_segments()
+            return MemoryMap((HOST,), segments, self._clock() - started, notes)
+        wanted = tuple(one for one in gpus if one == device or not device)
+        segments, notes = self._cuda_segments(wanted)
+        return MemoryMap(wanted, segments, self._clock() - started, notes)
+
+    def _cuda_segments(
+        self, wanted: tuple[str, ...]
+    ) -> tuple[tuple[Segment, ...], Mapping[str, str]]:
+        try:
+            listed = self._snapshot()
+        except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
+            return (), {device: self._unlisted(device, error) for device in wanted}
+        return segments_of(one for one in listed if f"cuda:{one['device']}" in wanted), {}
+
+    def _snapshot(self) -> list[dict[str, Any]]:
+        cuda: Any = self._modules["torch"].cuda
+        backend = getattr(cuda, "get_allocator_backend", lambda: "native")()
+        if backend != "native":
+            # CUDA's own pool would be listed as empty, or raise, by version.
+            raise NotImplementedError(backend)
+        try:
+            segments: list[dict[str, Any]] = cuda.memory_snapshot(include_traces=False)
+        except TypeError:  # before torch 2.13 there is no such parameter
+            segments = cuda.memory_snapshot()
+        return segments
+
+    def _unlisted(self, device: str, error: Exception) -> str:
+        try:
+            found = readings(self._allocator.stats(int(device.partition(":")[2])))
+        except Exception:  # noqa: BLE001  (the same allocators)
+            found = (NOT_AVAILABLE, NOT_AVAILABLE)
+        sums = (
+            f"{format_bytes(found[ALLOCATED])} in use of {format_bytes(found[RESERVED])} reserved"
+        )
+        return (
+            f"The allocator of {device} ({plain(error)}) keeps no list of its segments, so whether memory is "
+            f"fragmented cannot be seen; its sums are {sums}."
+        )
+
+    def _heap_segments(self) -> tuple[tuple[Segment, ...], Mapping[str, str]]:
+        if not self._looked_for_heap:
+            self._heap, self._looked_for_heap = self._find_heap(), True
+        if self._heap is None:
+            note = (
+                "The C library here does not say what its heap is made of. On Linux with glibc 2.33 or "
+                "newer, and no other malloc preloaded, it does."
+            )
+            return (), {HOST: note}
+        note = (
+            "malloc tells sums only: the picture shows how much, not where. What small Python objects "
+            "take is not in it."
+        )
+        return heap_segments(self._heap()), {HOST: note}
+
+
+def segments_of(listed: Iterable[Mapping[str, Any]]) -> tuple[Segment, ...]:
+    """Return the segments of `torch.cuda.memory_snapshot`."""
+    return tuple(
+        Segment(
+            device=f"cuda:{one['device']}",
+            address=one["address"],
+            size=one["total_size"],
+            kind="small" if one["segment_type"] == "small" else "large",
+            blocks=_blocks_of(one),
+            stream=one.get("stream", 0),
+            pool=_pool_of(one),
+            expandable=bool(one.get("is_expandable", False)),
+        )
+        for one in listed
+    )
+
+
+def _pool_of(segment: Mapping[str, Any]) -> tuple[int, int]:
+    first, second = segment.get("segment_pool_id", NO_POOL)
+    return first, second
+
+
+def _blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
+    blocks, address = [], segment["address"]
+    for one in segment["blocks"]:
+        size, state = one["size"], _STATES.get(one["state"], "allocated")
+        # What was asked for stays noted in blocks that have been freed since.
+        asked = min(one.get("requested_size", size), size) if state == "allocated" else 0
+        blocks.append(Block(address, size, asked, state))
+        address += size
+    return tuple(blocks)
+
+
+def heap_segments(heap: Mallinfo) -> tuple[Segment, ...]:
+    """Return a C heap as segments: the heap in pieces, its free top, and what was mapped by itself."""
+    top = min(int(heap.keepcost), int(heap.fordblks))
+    used, free = int(heap.uordblks), int(heap.fordblks) - top
+    parts: tuple[tuple[SegmentKind, int, int], ...] = (
+        ("heap", used, free),
+        ("mapped", int(heap.hblkhd), 0),
+        ("top", 0, top),
+    )
+    return tuple(
+        Segment(HOST, 0, used + free, kind, _halves(used, free))
+        for kind, used, free in parts
+        if used + free > 0
+    )
+
+
+def _halves(used: int, free: int) -> tuple[Block, ...]:
+    blocks = (Block(0, used, used, "allocated"), Block(used, free, 0, "free"))
+    return tuple(one for one in blocks if one.size)

@@ -1,0 +1,248 @@
+"""What PyTorch's CUDA allocator has at the instant at which it runs out of memory.
+
+`torch._C._cuda_attach_out_of_memory_observer` is private, cannot be undone, initialises CUDA, and lets what
+the observer raises into the user's code. So one observer is attached to a process, only once the user's own
+code has initialised CUDA; it calls whoever listens then, and nothing gets out of it. It is called on the
+thread that asked for memory, before the error is raised and without the allocator's lock. In a backward pass
+that is autograd's own thread, on which no Python need be running.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from hfmem_widget.features.oom.blocks import summed_up
+from hfmem_widget.features.oom.shortage import BACKWARD, Blocks, Shortage
+from hfmem_widget.guard import interrupts_deferred, warn
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.torch_cuda import RAW
+
+Listener = Callable[[Shortage], None]
+
+MOST_BLOCKS: Final = 100_000
+"""With more blocks they are not looked at."""
+
+SNAPSHOT_SHARE: Final = 0.05
+"""Of the time: what looking at the blocks may take where one shortage follows another."""
+
+MOST_CALLS: Final = 100
+"""Of the functions that run, so many are noted."""
+
+_AUTOGRADS: Final = "pt_autograd"
+"""How torch names autograd's threads; those that they start are called the same."""
+
+_NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
+
+_ATTACH: Final = "_cuda_attach_out_of_memory_observer"
+_STATS: Final = "_cuda_memoryStats"
+_IS_RECORDING: Final = "_cuda_isHistoryEnabled"
+
+_BYTES: Final = {
+    "allocated": "allocated_bytes",
+    "reserved": "reserved_bytes",
+    "active": "active_bytes",
+    "requested": "requested_bytes",
+}
+
+
+class ShortageObserver:
+    """Tells whoever listens of every request that the CUDA allocator cannot serve.
+
+    Parameters
+    ----------
+    modules : mapping of str to module, optional
+        Where torch is found once the user has imported it.
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, ModuleType] = sys.modules,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._modules = modules
+        self._clock = clock
+        self._listeners: list[Listener] = []
+        self._settled = False
+        self._look_again_at = 0.0
+
+    @property
+    def settled(self) -> bool:
+        """True once it is attached, or once it is known that it cannot be."""
+        return self._settled
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener(shortage)` for each, on the thread that asked for memory; it must be quick."""
+        self._listeners.append(listener)
+        self.attach()
+
+    def leave(self, listener: Listener) -> None:
+        """Call it no longer; harmless if it was not called."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def attach(self) -> None:
+        """Attach to the allocator if the user has initialised CUDA; doing so again does nothing."""
+        torch: Any = self._modules.get("torch")
+        is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
+        if self._settled or is_initialized is None or not is_initialized():
+            return
+        self._settled = True
+        attach = _entry(torch, _ATTACH)
+        if attach is None:
+            return
+        try:
+            attach(self._ran_out)
+        except Exception:  # noqa: BLE001  (backend:cudaMallocAsync has no observers: the error's text remains)
+            return
+
+    def describe(self, device: str) -> tuple[float, tuple[int, ...]]:
+        """Return a CUDA device's capacity and compute capability; nothing is initialised for it."""
+        torch: Any = self._modules.get("torch")
+        kind, _, index = device.partition(":")
+        if (
+            kind != "cuda"
+            or not index.isdecimal()
+            or torch is None
+            or not torch.cuda.is_initialized()
+        ):
+            return NOT_AVAILABLE, ()
+        try:
+            found = torch.cuda.get_device_properties(int(index))
+            return float(found.total_memory), (int(found.major), int(found.minor))
+        except (AttributeError, AssertionError, RuntimeError):
+            return NOT_AVAILABLE, ()
+
+    def _ran_out(self, device: int, asked: int, ceiling: int, free: int) -> None:
+        """Note what there is; what the allocator calls."""
+        listeners = tuple(self._listeners)
+        if not listeners:
+            return
+        try:
+            with interrupts_deferred():
+                # What runs is told without this function; below it there may be no Python at all.
+                frame = sys._getframe().f_back  # noqa: SLF001  (inspect.currentframe is the same)
+                shortage = self._noted(device, asked, ceiling, free, frame)
+                for listener in listeners:
+                    listener(shortage)
+        except Exception as error:  # noqa: BLE001  (it would take the place of the user's own error)
+            warn(f"an out-of-memory error was not looked at ({type(error).__name__}: {error})")
+
+    def _noted(
+        self, device: int, asked: int, ceiling: int, free: int, frame: FrameType | None
+    ) -> Shortage:
+        began = self._clock()
+        torch: Any = self._modules["torch"]
+        entry = _entry(torch, _STATS)
+        # Past the ledger of peaks, which may be in the middle of something on this very thread.
+        stats = getattr(entry, RAW, entry)(device)
+        readings = {
+            metric: float(stats[family]["all"]["current"])
+            for metric, family in _BYTES.items()
+            if family in stats
+        }
+        is_autograds = _is_autograds_thread()
+        waits = outwards(_waiting_for_autograd() if is_autograds else None)
+        calls = calls_of(chain(outwards(frame), waits))
+        blocks = None
+        if began >= self._look_again_at and _block_count(stats) <= MOST_BLOCKS:
+            blocks = _blocks(torch, device, asked)
+        ended = self._clock()
+        self._look_again_at = ended + (ended - began) / SNAPSHOT_SHARE
+        total, capability = self.describe(f"cuda:{device}")
+        return Shortage(
+            device=f"cuda:{device}",
+            asked=float(asked),
+            ceiling=float(ceiling),
+            free=float(free),
+            total=total,
+            readings=readings,
+            blocks=blocks,
+            calls=calls,
+            capability=capability,
+            autocast=_autocast(torch) if frame is not None and not is_autograds else None,
+            seconds=ended - began,
+        )
+
+
+SHORTAGES: Final = ShortageObserver()
+"""The one of this process: what is attached stays attached."""
+
+
+def calls_of(frames: Iterable[FrameType]) -> tuple[str, ...]:
+    """Return the functions that run in some frames as ``module.name``, in their order; no frame is kept."""
+    return tuple(islice(map(_name_of, frames), MOST_CALLS))
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that it was called from."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _name_of(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}"
+
+
+def _is_autograds_thread() -> bool:
+    """Return whether autograd has made the calling thread; False where the system does not name threads."""
+    try:
+        return _NAME_OF_THREAD.read_text(errors="replace").startswith(_AUTOGRADS)
+    except OSError:
+        return False
+
+
+def _waiting_for_autograd() -> FrameType | None:
+    """Return the frame in which a thread waits for autograd; None where several do: any may be the one."""
+    innermost = sys._current_frames()  # noqa: SLF001  (there is no public way)
+    # This very frame would be a ring: it and all the others would stay until a collection.
+    innermost.pop(threading.get_ident(), None)
+    # It need not be the innermost one: who waits runs what of the graph is on the CPU, and its hooks.
+    found = (next(filter(_waits_for_autograd, outwards(one)), None) for one in innermost.values())
+    waiting = [one for one in found if one is not None]
+    return waiting[0] if len(waiting) == 1 else None
+
+
+def _waits_for_autograd(frame: FrameType) -> bool:
+    return _name_of(frame) == BACKWARD
+
+
+def _entry(torch: Any, name: str) -> Any:
+    """Return one of torch's entry points; None in a build that has no such thing."""
+    return getattr(vars(torch)["_C"], name, None)
+
+
+def _block_count(stats: Mapping[str, Any]) -> int:
+    counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
+    return sum(int(one.get("current", 0)) for one in counts)
+
+
+def _blocks(torch: Any, device: int, asked: int) -> Blocks | None:
+    """Return the blocks, summed up; None where they cannot be had without the whole history."""
+    try:
+        segments = torch.cuda.memory_snapshot(include_traces=False)
+    except TypeError:
+        # An older torch: its snapshot brings the traces along, which takes seconds where there are any.
+        recording = _entry(torch, _IS_RECORDING)
+        if recording is not None and recording():
+            return None
+        segments = torch.cuda.memory_snapshot()
+    except RuntimeError:  # an allocator that keeps no blocks, such as cudaMallocAsync
+        return None
+    return summed_up(segments, device, asked)
+
+
+def _autocast(torch: Any) -> bool:
+    try:
+        return bool(torch.is_autocast_enabled("cuda"))
+    except TypeError:  # before torch 2.4 it took nothing
+        return bool(torch.is_autocast_enabled())

@@ -1,0 +1,116 @@
+"""An out-of-memory error as a finding, and where it happened, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident
+from hfmem_widget.features.oom.places import in_backward, recomputing
+from hfmem_widget.features.oom.shortage import Shortage
+from hfmem_widget.features.oom.texts import Origin
+from hfmem_widget.session import Finding, Span
+from hfmem_widget.text import format_count, size_text
+
+KIND = "oom"
+
+WHO: dict[Origin, str] = {
+    "cuda": "PyTorch's allocator",
+    "cuda async": "CUDA's own allocator (cudaMallocAsync)",
+    "cuda runtime": "the CUDA runtime",
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "bitsandbytes": "bitsandbytes",
+    "mps": "PyTorch's allocator for MPS",
+    "xpu": "PyTorch's allocator for XPU",
+    "cpu": "PyTorch's CPU allocator",
+    "numpy": "NumPy",
+    "python": "Python",
+    "no batch size": "the search for a batch size",
+}
+
+_UNTOLD = {"cell", "block"}
+
+
+def finding_of(
+    incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], span: Span
+) -> Finding:
+    """Return an error as a finding of the span that it ended."""
+    figures = {
+        "asked": incident.asked,
+        "free": incident.free,
+        "total": incident.capacity,
+        "allowed": incident.allowed,
+        "allocated": incident.allocated,
+        "reserved": incident.reserved,
+        "largest_free": incident.largest_free,
+        "others": incident.others,
+    }
+    known = {name: int(value) for name, value in figures.items() if math.isfinite(value)}
+    return Finding(
+        kind=KIND,
+        severity="critical",
+        title=f"{headline(incident)} ({diagnosis.name}).",
+        evidence={
+            "device": incident.device.key,
+            "cause": diagnosis.cause,
+            "diagnosis": diagnosis.sentence,
+            "origin": incident.origin,
+            "observed": incident.blocks is not None,
+            **known,
+        },
+        advice=tuple(one.sentence() for one in advice),
+        span_id=span.id,
+    )
+
+
+def caught_finding(last: Shortage, count: int, span: Span) -> Finding:
+    """Return errors that the code itself caught as a finding of its span."""
+    errors = "An out-of-memory error was" if count == 1 else f"{count} out-of-memory errors were"
+    which = "it" if count == 1 else "the last"
+    return Finding(
+        kind=KIND,
+        severity="info",
+        title=f"{errors} caught; {which} asked for {size_text(last.asked)} on {last.device}, where "
+        f"{size_text(last.free)} were free.",
+        evidence={
+            "device": last.device,
+            "caught": count,
+            "asked": int(last.asked),
+            "free": int(last.free),
+        },
+        span_id=span.id,
+    )
+
+
+def headline(incident: Incident) -> str:
+    """Return what ran out and what was asked for, without a stop."""
+    device = "this machine" if incident.on_the_host else incident.device.key or "a GPU"
+    asked = f"{size_text(incident.asked)} asked for" if incident.asked > 0 else ""
+    free = f"{size_text(incident.free)} free" if incident.free >= 0 else ""
+    figures = ", ".join(filter(None, (asked, free)))
+    return f"Out of memory on {device}" + (f": {figures}" if figures else "")
+
+
+def where(incident: Incident) -> tuple[str, ...]:
+    """Return in what it happened, outermost first, as short phrases."""
+    told = [one.label or one.kind for one in incident.path if one.kind not in _UNTOLD]
+    if in_backward(incident) and incident.within("backward") is None:
+        told.append("backward pass")
+    if recomputing(incident):
+        told.append("recomputation of a checkpoint")
+    return tuple(dict.fromkeys(told))
+
+
+def batch(incident: Incident) -> str:
+    """Return what the batch was, such as "8 by 512 tokens"; empty if unknown."""
+    samples, longest = incident.batch_samples, incident.count("longest")
+    tokens = incident.batch_tokens
+    if samples > 0 and longest > 0 and samples * longest == tokens:
+        return f"{format_count(samples)} \u00d7 {format_count(longest)} tokens"
+    if tokens > 0:
+        return f"{format_count(tokens)} tokens"
+    if not samples > 0:
+        return ""
+    return "1 sample" if samples == 1 else f"{format_count(samples)} samples"

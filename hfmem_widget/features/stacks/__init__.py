@@ -1,0 +1,1 @@
+"""What was live at the peak, by where it was allocated."""

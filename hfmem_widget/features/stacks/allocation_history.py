@@ -1,0 +1,261 @@
+"""The CUDA allocator's own history of allocations, recorded for the time of a watch.
+
+PyTorch keeps one recording for the process. Where the user's own runs already, it is left alone: not read
+(reading leaves an event in it), not changed, not ended. Nothing here initialises CUDA: where the user's code
+has not done so yet, the recording begins the moment it does, before the first allocation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+from hfmem_widget.guard import warn
+
+MOST_EVENTS = 200_000
+"""Per device; older ones make room. Their stacks take some 1 to 2 kB each while they are recorded."""
+
+TRIED_STACKS = 64
+
+UNUSED = "CUDA was not used."
+WITHOUT_CUDA = "This torch is built without CUDA."
+
+State = Literal["waiting", "recording", "refused", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A snapshot of the allocator, as `torch.cuda.memory._snapshot` returns it.
+
+    Attributes
+    ----------
+    snapshot : dict
+    began_at : float
+        Seconds since the epoch.
+    seconds : float
+        That reading it took.
+    per_stack : float
+        Seconds that one Python stack takes to walk, tried here; NaN if that cannot be tried.
+    most : int
+        How many events per device could be kept.
+    """
+
+    snapshot: dict[str, Any]
+    began_at: float
+    seconds: float
+    per_stack: float
+    most: int
+
+
+class AllocationHistory:
+    """Records, from the moment CUDA is up until it is ended.
+
+    Parameters
+    ----------
+    modules : mapping of str to module
+        Where torch is found once the user has imported it.
+    most : int, optional
+        How many events per device are kept.
+    on_start : callable, optional
+        Called once when it begins to record, on the thread that made it begin.
+
+    Attributes
+    ----------
+    state : str
+    reason : str
+        A sentence where it does not record; else empty.
+    """
+
+    _active: ClassVar[AllocationHistory | None] = None
+
+    def __init__(
+        self,
+        modules: Mapping[str, ModuleType] = sys.modules,
+        *,
+        most: int = MOST_EVENTS,
+        on_start: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.state: State = "waiting"
+        self.reason = ""
+        self._modules = modules
+        self._most = most
+        self._on_start = on_start
+        self._began_at = 0.0
+        self._pid = os.getpid()
+        self._queued: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def obstacle(self) -> str:
+        """Why CUDA's history was not recorded although CUDA was used, as a sentence; else empty."""
+        return "" if self.reason in {"", UNUSED, WITHOUT_CUDA} else self.reason
+
+    @property
+    def knows_cuda_is_up(self) -> bool:
+        """True once it has seen that the user's code has initialised CUDA."""
+        return self.state == "recording" or bool(self.obstacle)
+
+    def look(self, *, imported: bool = False) -> None:
+        """Begin if CUDA is up, else have it begin with CUDA; on any thread, any number of times.
+
+        Parameters
+        ----------
+        imported : bool, optional
+            True where torch has just been imported, although the import has not come back yet.
+        """
+        if self.state != "waiting":
+            return
+        torch: Any = self._modules.get("torch")
+        if torch is None:
+            return
+        if not imported and getattr(getattr(torch, "__spec__", None), "_initializing", False):
+            return
+        if not hasattr(getattr(torch, "_C", None), "_cuda_record_memory_history"):
+            self._refuse(WITHOUT_CUDA)
+        elif torch.cuda.is_initialized():
+            self._begin()
+        else:
+            self._queue(torch.cuda)
+
+    def end(self) -> Recorded | None:
+        """End it, and return what was recorded; None where nothing was, and `reason` says why."""
+        with self._lock:
+            state, self.state = self.state, "ended"
+        if state == "recording":
+            AllocationHistory._active = None
+            return self._take()
+        if state == "waiting":
+            self._leave_queue()
+            self.reason = UNUSED
+        return None
+
+    def _begin(self) -> None:
+        # A forked child inherits what waits for CUDA, but not the watch.
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self.state != "waiting":
+                return
+            self.reason = self._obstacle() or self._start()
+            self.state = "refused" if self.reason else "recording"
+        if self.state == "recording":
+            AllocationHistory._active = self
+            self._on_start()
+
+    def _obstacle(self) -> str:
+        """Return why nothing must or can be recorded, as a sentence; empty if it can."""
+        torch: Any = self._modules["torch"]
+        if _backend(torch) == "cudaMallocAsync":
+            return (
+                "cudaMallocAsync keeps no history of allocations. Without "
+                "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync stacks can be recorded."
+            )
+        is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001  (no public way to ask)
+        if is_on is None:
+            return "This torch cannot say whether a recording runs; torch 2.4 or later can."
+        if not is_on():
+            return ""
+        if AllocationHistory._active is not None:
+            return "A watch around this one records stacks already."
+        return (
+            "Your own recording of allocation history runs, and was left alone. To see stacks here, end it "
+            "first: torch.cuda.memory._record_memory_history(enabled=None)."
+        )
+
+    def _start(self) -> str:
+        memory = self._modules["torch"].cuda.memory
+        wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
+        # torch offers the signature on the function behind it; what is not in it, that torch does not know.
+        behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)  # noqa: SLF001
+        known = inspect.signature(behind).parameters
+        if not set(wanted) <= set(known):
+            return "This torch records stacks in another way; torch 2.4 or later can be read."
+        if "clear_history" in known:
+            wanted["clear_history"] = True
+        try:
+            memory._record_memory_history("all", **wanted)  # noqa: SLF001  (there is no public way)
+        except RuntimeError as error:
+            return f"The allocator keeps no history ({error})."
+        self._began_at = time.time()
+        return ""
+
+    def _take(self) -> Recorded | None:
+        torch: Any = self._modules["torch"]
+        if not torch._C._cuda_isHistoryEnabled():  # noqa: SLF001  (no public way to ask)
+            self.reason = "Your code ended the recording, so there is nothing to show."
+            return None
+        try:
+            per_stack = _seconds_of_a_stack(torch)
+            began = time.perf_counter()
+            snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001  (there is no public way)
+            seconds = time.perf_counter() - began
+        finally:
+            # Only what we have begun: the call by itself leaves hooks behind (pytorch#153571).
+            torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
+        return Recorded(snapshot, self._began_at, seconds, per_stack, self._most)
+
+    def _refuse(self, reason: str) -> None:
+        with self._lock:
+            if self.state == "waiting":
+                self.state, self.reason = "refused", reason
+
+    def _queue(self, cuda: Any) -> None:
+        """Have torch call us when it initialises CUDA; where it cannot, the next look will see it."""
+        if self._queued is not None or not hasattr(cuda, "_lazy_call"):
+            return
+        self._queued = self._cuda_comes_up
+        cuda._lazy_call(self._queued)  # noqa: SLF001  (torch has no public event for it)
+
+    def _cuda_comes_up(self) -> None:
+        # An exception here would be torch's "CUDA call failed lazily", in the user's code.
+        try:
+            self._begin()
+        except Exception as error:  # noqa: BLE001
+            self._refuse(f"Stacks could not be recorded ({type(error).__name__}: {error}).")
+            warn(self.reason)
+
+    def _leave_queue(self) -> None:
+        cuda = getattr(self._modules.get("torch"), "cuda", None)
+        lock, calls = (
+            getattr(cuda, name, None) for name in ("_initialization_lock", "_queued_calls")
+        )
+        # Never while another thread goes through the queue. What stays in it does nothing any more.
+        if (
+            self._queued is None
+            or lock is None
+            or calls is None
+            or not lock.acquire(blocking=False)
+        ):
+            return
+        try:
+            calls[:] = [call for call in calls if call[0] is not self._queued]
+        finally:
+            lock.release()
+
+
+def _backend(torch: Any) -> str:
+    try:
+        return str(torch.cuda.get_allocator_backend())
+    except Exception:  # noqa: BLE001  (an allocator of the user's own may not have a name)
+        return ""
+
+
+def _seconds_of_a_stack(torch: Any) -> float:
+    """Return how long one Python stack takes to walk from here, as the allocator walks them."""
+    gather = getattr(getattr(torch._C, "_profiler", None), "gather_traceback", None)  # noqa: SLF001
+    if gather is None:
+        return float("nan")
+    try:
+        began = time.perf_counter()
+        for _ in range(TRIED_STACKS):
+            gather(python=True, script=True, cpp=False)
+        return (time.perf_counter() - began) / TRIED_STACKS
+    except (TypeError, RuntimeError):
+        return float("nan")

@@ -1,0 +1,221 @@
+"""Stacks on request: where what was live at the peak was allocated."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hfmem_widget.features.stacks.allocation_history import AllocationHistory, Recorded
+from hfmem_widget.features.stacks.call_sites import sites_of
+from hfmem_widget.features.stacks.dispatch_tracker import (
+    OperatorTracker,
+    Tracked,
+    without_frames_of_ours,
+)
+from hfmem_widget.features.stacks.live_at_peak import Snapshot, replay
+from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.on_import import WhenImported
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Peak, Session, Span
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
+from hfmem_widget.text import format_bytes, format_duration
+from hfmem_widget.view.screen import Screen
+
+MOST_KEPT = 128 * 1024**2
+"""Bytes of a snapshot, compressed, that a session keeps."""
+
+TORCH_CAME_LATER = (
+    "No stacks were recorded: torch was imported within the cell, too late to follow its operators on the "
+    "CPU. Run the cell again."
+)
+WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
+
+
+class StacksCompanion(Companion):
+    """Records while the code runs, and tells what was live at the peak.
+
+    While CUDA is not up, the operators of the thread that watches are followed; once it is, the allocator's
+    own history is recorded instead.
+
+    Parameters
+    ----------
+    options : WatchOptions
+    """
+
+    def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
+        del screen
+        devices = options.devices
+        self._with_cpu = not devices or "cpu" in devices
+        self._with_cuda = not devices or any(key != "cpu" for key in devices)
+        self._tracker = OperatorTracker()
+        self._history = AllocationHistory(on_start=self._tracker.pause)
+        # A tick may come too late: torch and CUDA often come up in one line.
+        self._when_imported = WhenImported({"torch": lambda _: self._history.look(imported=True)})
+        self._tracks = False
+        self._tracked: Tracked | None = None
+        self._has_collected = False
+        self._found: Stacks | None = None
+
+    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+        """Begin to record what can be recorded already, and wait for the rest."""
+        del monitor, span
+        if self._with_cuda:
+            self._history.look()
+            self._when_imported.begin()
+            session.subscribe(self._on_tick)
+        if self._with_cpu and not self._history.knows_cuda_is_up:
+            self._tracks = self._tracker.begin()
+
+    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+        """Follow no operator any more; after an error, have the stacks ready for who explains it."""
+        del span
+        session.unsubscribe(self._on_tick)
+        self._when_imported.end()
+        if self._tracks:
+            self._tracked = self._tracker.end()
+        if error is not None:
+            without_frames_of_ours(error)
+            self._collect(session)
+
+    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Return the table and the picture; nothing but a note where nothing was recorded."""
+        # What the session has may be of an earlier cell.
+        if not self._has_collected:
+            self._collect(session)
+        if self._found is None:
+            return {}
+        session.stacks = self._found.with_peaks(
+            tuple(_beside_the_ledger(one, span.peaks) for one in self._found.peaks)
+        )
+        from hfmem_widget.features.stacks.html import stacks_bundle
+
+        return stacks_bundle(_since(span.start, session.stacks))
+
+    def _on_tick(self, session: Session) -> None:
+        del session
+        self._history.look()
+
+    def _collect(self, session: Session) -> None:
+        self._has_collected = True
+        recorded = self._history.end() if self._with_cuda else None
+        tracked, self._tracked = self._tracked, None
+        if recorded is not None:
+            self._found = _of_allocator(recorded, session)
+        elif tracked is not None:
+            self._found = _of_operators(tracked, session)
+        session.stacks = self._found or session.stacks
+        note = self._history.obstacle
+        if not note and self._found is None:
+            note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
+        if note and note not in session.notes:
+            session.notes.append(note)
+
+
+def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
+    began = time.perf_counter()
+    snapshot, cells = recorded.snapshot, _cells()
+    peaks, stacks_walked = [], 0
+    for device, trace in enumerate(snapshot["device_traces"]):
+        key = f"cuda:{device}"
+        if not trace or session.index(f"{key}/allocated") is None:
+            continue
+        wrapped = len(trace) >= recorded.most
+        one = _live_peak(snapshot, device, key, session, cells)
+        stacks_walked += sum(event["action"] == "alloc" for event in trace)
+        since = one.since if wrapped else recorded.began_at - session.started_at
+        peaks.append(replace(one, wrapped=wrapped, since=max(0.0, since)))
+    pickled, notes = _kept(snapshot)
+    recording = Recording(
+        "allocator",
+        began=max(0.0, recorded.began_at - session.started_at),
+        seconds=stacks_walked * recorded.per_stack,
+        snapshot=recorded.seconds + time.perf_counter() - began,
+        notes=notes,
+    )
+    return Stacks(tuple(sorted(peaks, key=lambda one: -one.bytes)), recording, pickled)
+
+
+def _of_operators(tracked: Tracked, session: Session) -> Stacks:
+    began = time.perf_counter()
+    one = _live_peak(tracked.snapshot, 0, "cpu", session, _cells())
+    one = replace(one, wrapped=tracked.wrapped, since=one.since if tracked.wrapped else 0.0)
+    pickled, notes = _kept(tracked.snapshot)
+    recording = Recording(
+        "operators",
+        seconds=tracked.seconds,
+        snapshot=time.perf_counter() - began,
+        notes=(*notes, *_while_aside(tracked.aside)),
+    )
+    return Stacks((one,), recording, pickled)
+
+
+def _while_aside(seconds: float) -> tuple[str, ...]:
+    if not seconds:
+        return ()
+    lasted = format_duration(seconds)
+    return (
+        f"torch.profiler ran for {lasted}; it would have counted operators twice, so none was followed.",
+    )
+
+
+def _live_peak(
+    snapshot: Snapshot, device: int, key: str, session: Session, cells: Mapping[str, int]
+) -> LivePeak:
+    found = replay(snapshot, device)
+    return LivePeak(
+        device=key,
+        bytes=found.bytes,
+        highest=found.active,
+        sites=sites_of(found.blocks, cells),
+        time=_seconds(found.time_us, session),
+        entries=found.events,
+        since=_seconds(found.first_us, session),
+    )
+
+
+def _seconds(time_us: int | None, session: Session) -> float:
+    return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
+
+
+def _since(start: float, stacks: Stacks) -> Stacks:
+    """Return them with seconds from a second of the session on: a cell may be one of many in it."""
+    peaks = (
+        replace(one, time=one.time - start, since=max(0.0, one.since - start))
+        for one in stacks.peaks
+    )
+    recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - start))
+    return stacks.with_peaks(tuple(peaks), recording)
+
+
+def _beside_the_ledger(one: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:
+    """Return it with the allocator's own peaks of the span, where they are exact."""
+
+    def of(metric: str) -> float:
+        peak = peaks.get(f"{one.device}/{metric}")
+        return peak.value if peak is not None and peak.certainty == "exact" else NOT_AVAILABLE
+
+    return replace(one, allocated=of("allocated"), requested=of("requested"))
+
+
+def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
+    """Return the snapshot as a session keeps it, small, and a sentence where it is too big for that."""
+    kept = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1)
+    if len(kept) <= MOST_KEPT:
+        return kept, ()
+    too_big = f"The snapshot is not kept: {format_bytes(len(kept))} is more than {format_bytes(MOST_KEPT)}."
+    return b"", (too_big,)
+
+
+def _cells() -> Mapping[str, int]:
+    """Return the numbers of the notebook's cells by the file names under which they were compiled."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell: Any = get_ipython() if get_ipython is not None else None
+    found = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    return dict(found) if isinstance(found, dict) else {}

@@ -1,0 +1,108 @@
+"""A picture of what was live: source lines, the modules they ran, and the operators in those, by their bytes.
+
+Plain HTML boxes, which survive without script and kernel and take the page's colours; what is too narrow to
+be read is drawn as one grey box at the right of its parent, so widths always add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from hfmem_widget.session.stacks import LivePeak, Site
+from hfmem_widget.text import format_bytes, plain
+
+NARROWEST = 0.006
+"""Of the whole width; what is narrower is put together."""
+
+LEGIBLE = 0.03
+"""Of the whole width; what is narrower has no name on it."""
+
+ROW = 22
+KEPT_NAME = 60
+
+TINTS = {
+    "before": ("there before", "rgba(134,140,148,.34)"),
+    "forward": ("forward", "rgba(230,159,0,.42)"),
+    "backward": ("backward", "rgba(0,158,115,.40)"),
+    "optimizer": ("optimizer step", "rgba(86,180,233,.46)"),
+    "elsewhere": ("elsewhere", "rgba(204,121,167,.38)"),
+    "": ("smaller", "rgba(128,128,128,.16)"),
+}
+"""What each kind is called, and its colour: thin enough for the page's own ink in both themes."""
+
+Key = Callable[[Site], str]
+LEVELS: tuple[Key, ...] = (
+    lambda site: site.line,
+    lambda site: site.module,
+    lambda site: site.operator,
+)
+
+
+def icicle_html(peak: LivePeak) -> str:
+    """Return the picture and its key; empty where nothing was live."""
+    if not peak.bytes:
+        return ""
+    kinds = [kind for kind in TINTS if kind and any(site.kind == kind for site in peak.sites)]
+    key = " ".join(
+        '<span style="white-space:nowrap;margin-right:10px"><span aria-hidden="true" style="display:'
+        f"inline-block;width:10px;height:10px;background:{TINTS[kind][1]};"
+        f'margin-right:4px"></span>{TINTS[kind][0]}</span>'
+        for kind in kinds
+    )
+    levels = "line \u203a module \u203a operator"
+    drawn = _boxes(peak.sites, peak.bytes, peak.bytes, 0)
+    return (
+        f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below say the same" '
+        f'style="margin:0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(LEVELS)}px;'
+        'overflow:hidden">'
+        f'<div style="display:flex;width:100%">{drawn}</div></div>'
+        f'<div style="margin:3px 0 5px;font-size:11.5px;opacity:.85">{key}'
+        f'<span style="white-space:nowrap;opacity:.8">{levels}</span></div>'
+    )
+
+
+def _boxes(sites: Sequence[Site], parent: int, whole: int, level: int) -> str:
+    """Return the boxes of one level within their parent, and theirs within them."""
+    if level == len(LEVELS):
+        return ""
+    together: dict[str, list[Site]] = {}
+    for site in sites:
+        together.setdefault(LEVELS[level](site), []).append(site)
+    sizes = {name: sum(site.bytes for site in group) for name, group in together.items()}
+    drawn, narrow = [], 0
+    for name in sorted(sizes, key=lambda one: -sizes[one]):
+        if sizes[name] < NARROWEST * whole:
+            narrow += sizes[name]
+            continue
+        group = together[name]
+        inside = "" if group[0].kind == "before" else _boxes(group, sizes[name], whole, level + 1)
+        share = 100 * sizes[name] / parent
+        label = name if sizes[name] >= LEGIBLE * whole else ""
+        drawn.append(_box(label, _told(name, sizes[name]), share, _kind_of(group), inside))
+    if narrow:
+        drawn.append(_box("", _told("smaller", narrow), 100 * narrow / parent, "", ""))
+    return "".join(drawn)
+
+
+def _kind_of(sites: Sequence[Site]) -> str:
+    """Return the kind that has most of some sites' bytes."""
+    sizes: dict[str, int] = {}
+    for site in sites:
+        sizes[site.kind] = sizes.get(site.kind, 0) + site.bytes
+    return max(sizes, key=lambda kind: sizes[kind])
+
+
+def _told(name: str, size: int) -> str:
+    return f"{plain(name, KEPT_NAME)}: {format_bytes(size)}"
+
+
+def _box(name: str, told: str, percent: float, kind: str, inside: str) -> str:
+    below = f'<div style="display:flex;width:100%">{inside}</div>' if inside else ""
+    label = escape(plain(name, KEPT_NAME), quote=True)
+    return (
+        f'<div style="width:{percent:.3f}%;min-width:0;overflow:hidden;box-sizing:border-box">'
+        f'<div title="{escape(told, quote=True)}" style="height:{ROW - 1}px;margin:0 1px 1px 0;padding:0 4px;'
+        "overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
+        f'background:{TINTS[kind][1]}">{label}</div>{below}</div>'
+    )

@@ -1,0 +1,74 @@
+"""Doing something with a module as soon as it has been imported, without importing it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from hfmem_widget.guard import entry, harmless
+
+
+class WhenImported(MetaPathFinder):
+    """Calls `actions[name](module)` for each named module: now if it is imported, else once it is.
+
+    Parameters
+    ----------
+    actions : mapping of str to callable
+    """
+
+    def __init__(self, actions: Mapping[str, Callable[[ModuleType], object]]) -> None:
+        self._actions = dict(actions)
+
+    def begin(self) -> None:
+        """Act on what is imported, and wait for the rest."""
+        for name, action in self._actions.items():
+            module = sys.modules.get(name)
+            if module is not None:
+                harmless(action, module)
+        sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        """Wait no longer."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+    @entry()
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Let the other finders find a module that is waited for, and act once it is executed."""
+        action = self._actions.get(fullname)
+        if action is None:
+            return None
+        # Those after this one: another that waits for the same module would ask it back, and so on forever.
+        finders = list(sys.meta_path)
+        if self not in finders:  # ended meanwhile, by another thread
+            return None
+        for finder in finders[finders.index(self) + 1 :]:
+            # One of before Python 3.4, as old copies of six have it, lacks the method: import passes it over.
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
+            if spec is not None:
+                _act_after(spec, action)
+                return spec
+        return None
+
+
+def _act_after(spec: ModuleSpec, action: Callable[[ModuleType], object]) -> None:
+    loader = spec.loader
+    if loader is None or not hasattr(loader, "exec_module"):
+        return
+    execute = loader.exec_module
+
+    def execute_then_act(module: ModuleType) -> None:
+        # Each module has a loader of its own, and it is to be as it was.
+        vars(loader).pop("exec_module", None)
+        execute(module)
+        harmless(action, module)
+
+    loader.exec_module = execute_then_act  # type: ignore[method-assign]

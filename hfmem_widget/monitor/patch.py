@@ -1,0 +1,136 @@
+"""Surrounding somebody else's method or function with a context of ours, and putting the original back."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from hfmem_widget.guard import entry
+
+Around = Callable[..., AbstractContextManager[object]]
+"""Takes the object whose method is called, or all that it is called with."""
+
+
+@dataclass(eq=False, slots=True)
+class _Surrounded:
+    """What stands in for a method; `around` is None while it is left, but covered by another's wrapper."""
+
+    stand_in: object
+    original: object
+    around: Around | None
+
+
+# Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
+_surrounded: WeakKeyDictionary[type | ModuleType, dict[str, _Surrounded]] = WeakKeyDictionary()
+
+
+def surround(
+    owner: type | ModuleType, name: str, around: Around, *, whole_call: bool = False
+) -> None:
+    """Have every call happen in the context that `around` gives; once is enough.
+
+    What is not there, as in another release, is left out.
+
+    Parameters
+    ----------
+    owner : type or module
+    name : str
+        Of a method (a class method or a static one too) or a function.
+    around : callable
+        Takes what comes first in the call: the object, the class or the first argument.
+    whole_call : bool, optional
+        Give `around` all arguments of the call.
+    """
+    ours = _surrounded.setdefault(owner, {})
+    original: Any = vars(owner).get(name)
+    # Where the original stands, a fault came between putting it back and forgetting that it was not there.
+    if name in ours and original is not ours[name].original:
+        ours[name].around = around
+        return
+    kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
+    function: Any = original if kind is None else original.__func__
+    if not callable(function):
+        return
+
+    @functools.wraps(function)
+    def surrounded(*args: Any, **kwargs: Any) -> Any:
+        # IPython leaves frames that say so out of the user's traceback.
+        __tracebackhide__ = True
+        if is_compiling():
+            return function(*args, **kwargs)
+        with _Around(one, args, kwargs if whole_call else None):
+            return function(*args, **kwargs)
+
+    stand_in = surrounded if kind is None else kind(surrounded)
+    one = ours[name] = _Surrounded(stand_in, original, around)
+    setattr(owner, name, stand_in)
+
+
+def restore(owner: type | ModuleType, name: str) -> None:
+    """Put the original back; if somebody else has surrounded ours, it stays and does nothing."""
+    ours = _surrounded.get(owner, {})
+    one = ours.get(name)
+    if one is None:
+        return
+    one.around = None
+    if vars(owner).get(name) is one.stand_in:
+        setattr(owner, name, one.original)
+        del ours[name]
+
+
+def is_compiling() -> bool:
+    """Return whether torch.compile is tracing: what it makes must not hold anything of ours."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+class _Around:
+    """The context of one call: entered and left as any, whatever goes wrong in it."""
+
+    __slots__ = ("_args", "_context", "_kwargs", "_one")
+
+    def __init__(
+        self, one: _Surrounded, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    ) -> None:
+        self._one = one
+        self._args = args
+        self._kwargs = kwargs
+        self._context: AbstractContextManager[object] | None = None
+
+    def _leave(
+        self, _kind: object = None, error: BaseException | None = None, _traceback: object = None
+    ) -> None:
+        # Forgotten once it is left, for what a fault interrupts is left again.
+        if self._context is not None:
+            try:
+                if error is None:
+                    self._context.__exit__(None, None, None)
+                else:
+                    self._context.__exit__(type(error), error, error.__traceback__)
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+        self._context = None
+
+    def _was_not_entered(self) -> None:
+        # An error keeps what was made of a generator, and not begun, from being begun by leaving it.
+        self._leave(None, sys.exception())
+
+    @entry(undo=_was_not_entered)
+    def __enter__(self) -> None:
+        args, kwargs, around = self._args, self._kwargs, self._one.around
+        # What the call was given is not kept for as long as it runs.
+        self._args, self._kwargs = (), None
+        if around is not None:
+            self._context = around(*args[:1]) if kwargs is None else around(*args, **kwargs)
+            self._context.__enter__()
+
+    @entry(undo=_leave)
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self._leave(_kind, error)

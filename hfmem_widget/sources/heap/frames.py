@@ -1,0 +1,97 @@
+"""What errors, tracebacks, generators and frames hold."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Iterator
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from typing import Any
+
+from hfmem_widget.sources.heap.paths import ARROW, ATOMS, Held, is_of_jupyter
+
+
+def in_exception(error: Any) -> Iterator[Held]:
+    """Yield the frames that an error keeps, the errors before it, and its arguments."""
+    for name in ("__traceback__", "__context__", "__cause__", "args"):
+        held = vars(BaseException)[name].__get__(error)
+        if held is not None:
+            yield ("" if name == "__traceback__" else f".{name}"), held
+    if issubclass(type(error), BaseExceptionGroup):
+        yield ".exceptions", vars(BaseExceptionGroup)["exceptions"].__get__(error)
+
+
+def in_traceback(traceback: Any) -> Iterator[Held]:
+    """Yield the frames of a traceback that no longer run, and those that had called them."""
+    frame = traceback.tb_frame
+    live = _live_frames()
+    # What called the function that caught the error is kept by the error as well.
+    callers = []
+    caller = frame.f_back
+    while caller is not None and id(caller) not in live:
+        callers.append(caller)
+        caller = caller.f_back
+    frames = callers[::-1]
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    path = ""
+    for one in frames:
+        if _is_telling(one):
+            path += f"{ARROW}{one.f_code.co_name}()"
+        if id(one) not in live:
+            yield path, one
+
+
+def _live_frames() -> set[int]:
+    """Return the addresses of the frames that run: the threads' current ones, and their callers'."""
+    live = set()
+    frames = list(sys._current_frames().values())  # noqa: SLF001  (offered there only, and documented)
+    while frames:
+        frame = frames.pop()
+        live.add(id(frame))
+        if frame.f_back is not None:
+            frames.append(frame.f_back)
+    # This function's own frame was among them, and would keep itself.
+    del frame
+    return live
+
+
+def _is_telling(frame: FrameType) -> bool:
+    """Tell a function's frame from a module's, of which the variables are globals, and from Jupyter's."""
+    is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    return is_function and not is_of_jupyter(frame.f_globals.get("__name__"))
+
+
+def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
+    """Yield the variables of a function's frame."""
+    if not _is_telling(frame):
+        return
+    for name, held in _locals_of(frame, owner):
+        if type(held) not in ATOMS:
+            yield f"{ARROW}{name}", held
+
+
+def _locals_of(frame: FrameType, owner: object) -> list[tuple[str, Any]]:
+    if sys.version_info >= (3, 13):
+        return list(frame.f_locals.items())
+    # Until 3.12 the frame keeps the dict that it hands out, and with it each value, even one that the
+    # function has let go since. One that was made for us is emptied again.
+    kept = {id(one) for one in gc.get_referents(frame, owner) if type(one) is dict}
+    found = frame.f_locals
+    items = list(found.items())
+    if id(found) not in kept:
+        found.clear()
+    return items
+
+
+def in_generator(generator: Any) -> Iterator[Held]:
+    """Yield what a generator, or a coroutine, holds where it waits."""
+    prefix = {GeneratorType: "gi", CoroutineType: "cr", AsyncGeneratorType: "ag"}[type(generator)]
+    frame = getattr(generator, f"{prefix}_frame")
+    if frame is not None and not getattr(generator, f"{prefix}_running"):
+        yield from in_frame(frame, generator)
+    waits_for = getattr(generator, f"{prefix}_{'yieldfrom' if prefix == 'gi' else 'await'}")
+    if waits_for is not None:
+        yield "", waits_for

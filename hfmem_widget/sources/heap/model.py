@@ -1,0 +1,125 @@
+"""What was found: texts and figures alone, so that a finding keeps nothing alive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from hfmem_widget.display import Shown, resolve
+
+if TYPE_CHECKING:
+    from hfmem_widget.sources.heap.growth import Growth
+
+Kind = Literal["weights", "buffers", "gradients", "optimizer states", "tensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One name, or a run of alike ones, and what it keeps on one device.
+
+    Attributes
+    ----------
+    path : str
+        From a name that a person knows, such as ``losses[0..99]`` or ``the error of cell [7] → train() → x``.
+        Text from outside: to be escaped where it is shown.
+    kind : Kind
+    device : str
+        Such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory.
+    bytes : int
+        Of storages, each counted once in all rows together.
+    tensors : int
+        How many storages that is.
+    shape : tuple of int
+        Of the tensor with most bytes.
+    dtype : str
+        Of that one.
+    graph_bytes : int
+        How much of it is kept through autograd graphs alone.
+    graphs : int
+        How many tensors have those graphs.
+    also : tuple of str
+        Other names that reach some of the same; the memory stays until they are gone too.
+    parts : tuple of (str, int)
+        The biggest within it, with their bytes.
+    pattern : str
+        The path without the numbers and keys in brackets, the same however many of them there are.
+    """
+
+    path: str
+    kind: Kind
+    device: str
+    bytes: int
+    tensors: int
+    shape: tuple[int, ...]
+    dtype: str
+    graph_bytes: int = 0
+    graphs: int = 0
+    also: tuple[str, ...] = ()
+    parts: tuple[tuple[str, int], ...] = ()
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What the allocator has handed out on a device, and no tensor that was reached explains.
+
+    Attributes
+    ----------
+    device : str
+    bytes : float
+    is_host : bool
+        True where the heap holds much that is no tensor.
+    """
+
+    device: str
+    bytes: float
+    is_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holders(Shown):
+    """Which names keep which memory, biggest first.
+
+    Attributes
+    ----------
+    rows : tuple of Holder
+    remainders : tuple of Remainder
+        Of each device whose reading was handed in.
+    seconds : float
+        How long it took to look.
+    objects : int
+        How many objects were looked at.
+    bound : str
+        Why the search ended early, as a sentence; empty if it did not.
+    """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.features.holders.html:holders_bundle"
+
+    rows: tuple[Holder, ...]
+    remainders: tuple[Remainder, ...] = ()
+    seconds: float = 0.0
+    objects: int = 0
+    bound: str = ""
+
+    def of(self, device: str) -> Holders:
+        """Return those of one device."""
+        return self._with(
+            tuple(one for one in self.rows if one.device == device),
+            tuple(one for one in self.remainders if one.device == device),
+        )
+
+    def since(self, earlier: Holders) -> Growth:
+        """Return what names hold more now than in an earlier search."""
+        growth: Growth = resolve("hfmem_widget.sources.heap.growth:grown")(earlier, self)
+        return growth
+
+    def explained(self) -> Mapping[str, int]:
+        """Return how many bytes the rows explain, by device."""
+        told: dict[str, int] = {}
+        for row in self.rows:
+            told[row.device] = told.get(row.device, 0) + row.bytes
+        return told
+
+    def _with(self, rows: tuple[Holder, ...], remainders: tuple[Remainder, ...]) -> Holders:
+        return Holders(rows, remainders, self.seconds, self.objects, self.bound)

@@ -1,0 +1,163 @@
+"""What tensors, their graphs, models and optimizers hold, read from PyTorch without running a hook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import GetSetDescriptorType
+from typing import Any
+
+from hfmem_widget.sources.heap.model import Kind
+from hfmem_widget.sources.heap.paths import ATOMS, Held
+from hfmem_widget.sources.heap.referents import fields_of, kept_fields
+
+PARTS_OF_MODULE = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+def unnoticed() -> AbstractContextManager[object]:
+    """Return a context in which reading a tensor's attributes runs no ``__torch_function__``."""
+    disable = _in_torch("_C.DisableTorchFunction")
+    return nullcontext() if disable is None else disable()
+
+
+def kinds() -> tuple[type, type, type] | None:
+    """Return the types of tensors, modules and optimizers; None where torch is not there (yet)."""
+    tensor = _in_torch("Tensor")
+    module = _in_torch("nn.Module")
+    optimizer = _in_torch("optim.Optimizer")
+    return (
+        None
+        if tensor is None or module is None or optimizer is None
+        else (tensor, module, optimizer)
+    )
+
+
+def _in_torch(path: str) -> type | None:
+    """Return a class of torch's; None where what is called torch, such as an empty folder, has none."""
+    found: Any = sys.modules.get("torch")
+    for name in path.split("."):
+        # Past what a module does for names that it does not have, which may raise anything.
+        found = getattr(found, "__dict__", {}).get(name)
+    return found if isinstance(found, type) else None
+
+
+def gradient_of(tensor: Any) -> Any:
+    """Return a tensor's gradient or None, without the warning that some are given for asking."""
+    base: Any = sys.modules["torch"]._C.TensorBase  # noqa: SLF001  (below what a subclass may override)
+    try:
+        # Of others torch warns.
+        if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
+            return base.grad.__get__(tensor)
+    except Exception:  # noqa: BLE001  (an odd tensor has none)
+        return None
+    return None
+
+
+def graph_of(tensor: Any) -> Any:
+    """Return the autograd node that made a tensor, or None."""
+    base: Any = sys.modules["torch"]._C.TensorBase  # noqa: SLF001  (below what a subclass may override)
+    try:
+        return base.grad_fn.__get__(tensor)
+    except Exception:  # noqa: BLE001  (views of which the base was changed have none that can be had)
+        return None
+
+
+def beside_tensor(tensor: Any) -> Iterator[Held]:
+    """Yield what hangs on a tensor besides its bytes, its gradient and its graph: hooks, attributes."""
+    base: Any = sys.modules["torch"]._C.TensorBase  # noqa: SLF001  (below what a subclass may override)
+    hooks = base._backward_hooks.__get__(tensor)  # noqa: SLF001  (only there)
+    if hooks is not None:
+        yield "._backward_hooks", hooks
+    yield from kept_fields(tensor)
+
+
+def is_node(kind: type) -> bool:
+    """Tell a node of an autograd graph, whatever class PyTorch made for it."""
+    return any(
+        type(vars(one).get("next_functions")) is GetSetDescriptorType for one in kind.__mro__
+    )
+
+
+def in_node(node: Any) -> Iterator[Any]:
+    """Yield the nodes below one, and what it saved for the backward pass, packed as it is."""
+    for below, _ in node.next_functions:
+        if below is not None:
+            yield below
+    for kind in type(node).__mro__:
+        for name, getter in list(vars(kind).items()):
+            if type(getter) is not GetSetDescriptorType:
+                continue
+            if name == "variable" and type(node).__name__ == "AccumulateGrad":
+                yield getter.__get__(node)
+            elif name.startswith("_raw_saved_"):
+                yield from _saved_by(getter, node)
+    yield from fields_of(node).values()
+
+
+def _saved_by(getter: Any, node: Any) -> Iterator[Any]:
+    try:
+        found = getter.__get__(node)
+    except RuntimeError:
+        return  # freed by a backward pass
+    yield from found if type(found) is tuple else (found,)
+
+
+def is_saved(kind: type) -> bool:
+    """Tell what autograd, or a checkpoint, wraps a tensor in that it saved."""
+    # In some versions it is not there.
+    return kind is _in_torch("_C._autograd.SavedTensor")
+
+
+def in_saved(saved: Any) -> Iterator[Any]:
+    """Yield what was saved, without unpacking it, and what hooks keep to unpack it.
+
+    ``data`` is what lies there: the tensor, or what a hook made of it. Where a version of PyTorch has no such
+    attribute it stays unexplained, since ``unpack()`` would run the user's hooks.
+    """
+    for name in ("data", "unpack_hook"):
+        try:
+            held = getattr(saved, name, None)
+        except Exception:  # noqa: BLE001, S112  (one that cannot be read safely stays unexplained)
+            continue
+        if type(held) not in ATOMS:
+            yield held
+
+
+def modules_in(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a model's modules, itself first, each once, with their paths such as ``.layers[0].mlp``."""
+    seen = {id(module)}
+    waiting = [("", module)]
+    while waiting:
+        path, one = waiting.pop()
+        yield path, one
+        inner = fields_of(one).get("_modules")
+        if not isinstance(inner, dict):
+            continue
+        for name, child in reversed(list(dict.items(inner))):
+            if child is not None and id(child) not in seen and type(name) is str:
+                seen.add(id(child))
+                waiting.append((path + (f"[{name}]" if name.isdecimal() else f".{name}"), child))
+
+
+def own_tensors(module: Any) -> Iterator[tuple[Kind, str, Any]]:
+    """Yield one module's parameters and buffers, not those of the modules within it."""
+    fields = fields_of(module)
+    kind: Kind
+    for kind, name in (("weights", "_parameters"), ("buffers", "_buffers")):
+        own = fields.get(name)
+        if isinstance(own, dict):
+            for key, tensor in list(dict.items(own)):
+                yield kind, f".{key}", tensor
+
+
+def states_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an optimizer keeps for its parameters, with the names of the states."""
+    state = fields_of(optimizer).get("state")
+    if not isinstance(state, dict):
+        return
+    for of_parameter in list(dict.values(state)):
+        if isinstance(of_parameter, dict):
+            for name, held in list(dict.items(of_parameter)):
+                if type(held) not in ATOMS:
+                    yield str(name) if type(name) in ATOMS else "\u2026", held

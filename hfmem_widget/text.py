@@ -1,0 +1,174 @@
+"""Text: what comes from outside, made plain and escaped; bytes and seconds, as people read them.
+
+Labels, device names and rank names reach HTML, SVG, Plotly and terminals. They are made plain once,
+where they enter, and escaped again by each sink for its own syntax.
+
+Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi and torch
+count it.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import unicodedata
+
+from hfmem_widget.errors import OptionError
+
+MAX_LENGTH = 120
+
+DEVICE_KEY = re.compile(r"cuda:\d+|cpu")
+"""What a device is called, everywhere."""
+
+
+def plain(text: object, limit: int = MAX_LENGTH) -> str:
+    """Return `text` on one line without control, format or bidi characters, at most `limit` long."""
+    raw = str(text)[: 4 * limit + 1024]
+    if len(raw) <= limit and raw.isascii() and raw.isprintable() and "  " not in raw:
+        return raw.strip(" ")  # as nearly all are: spans are labelled while a model trains
+    kept = (
+        " " if char.isspace() else char
+        for char in raw
+        if char.isspace() or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Co", "Cn"}
+    )
+    line = " ".join("".join(kept).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def for_html(text: object) -> str:
+    """Return `text` made plain and escaped for HTML and SVG, attributes included."""
+    return html.escape(plain(text), quote=True)
+
+
+def for_plotly(text: object) -> str:
+    """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
+    # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:
+    # \href{javascript:…} was reachable from titles and annotations); it decodes entities later.
+    return html.escape(plain(text), quote=False).replace("$", "&#36;")
+
+
+KIB = 1024.0
+MIB = 1024.0**2
+GIB = 1024.0**3
+TIB = 1024 * GIB
+PIB = 1024 * TIB
+
+MISSING = "n/a"
+MINUS = "\u2212"
+
+
+def unit_for(magnitude: float) -> tuple[float, str]:
+    """Return the divisor and the name of the unit that suits `magnitude` bytes: GiB from 1000 MiB up."""
+    if not math.isfinite(magnitude) or abs(magnitude) >= 999.5 * MIB:
+        return GIB, "GiB"
+    return MIB, "MiB"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:.0f}" if magnitude >= 999.5 else f"{value:.1f}"
+    return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"
+
+
+def number(value: float, divisor: float, *, signed: bool = False) -> str:
+    """Return `value` bytes in units of `divisor`, without the unit's name."""
+    if not math.isfinite(value):
+        return MISSING
+    text = _three_digits(abs(value) / divisor)
+    if signed and float(text) == 0.0:
+        return "±0"
+    sign = MINUS if value < 0 and float(text) != 0.0 else "+" if signed else ""
+    return sign + text
+
+
+def format_bytes(value: float, *, signed: bool = False) -> str:
+    """Return `value` bytes as text, such as ``6.99 GiB`` or ``+12.5 MiB``."""
+    if not math.isfinite(value):
+        return MISSING
+    divisor, name = unit_for(value)
+    return f"{number(value, divisor, signed=signed)} {name}"
+
+
+def format_count(count: float) -> str:
+    """Return a count of anything but bytes, such as ``1,024``."""
+    return f"{count:,.0f}" if math.isfinite(count) else MISSING
+
+
+def format_counted(count: float, one: str) -> str:
+    """Return a count with its noun, such as ``1 object`` or ``1,024 objects``."""
+    return f"{format_count(count)} {one}" + ("" if count == 1 else "s")
+
+
+def format_share(share: float) -> str:
+    """Return a share as a percentage, such as ``62 %``, ``4.2 %`` or ``<0.1 %``."""
+    percent = 100 * share
+    if 0 < percent < 0.05:
+        return "<0.1 %"
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def format_change(before: float, after: float) -> str:
+    """Return both readings in the unit of the larger, such as ``0.00 → 3.75 GiB``."""
+    known = [value for value in (before, after) if math.isfinite(value)]
+    if not known:
+        return MISSING
+    divisor, name = unit_for(max(known, key=abs))
+    return f"{number(before, divisor)} → {number(after, divisor)} {name}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as text, such as ``4 ms``, ``11.6 s``, ``3 min 07 s`` or ``2 h 05 min``."""
+    if not math.isfinite(seconds):
+        return MISSING
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.0f} ms" if milliseconds >= 9.5 else f"{milliseconds:.1f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+_SIZES = {"": 1.0, "b": 1.0, "kib": KIB, "mib": MIB, "gib": GIB}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmg]ib|b|)", re.IGNORECASE)
+_OTHER_UNIT = re.compile(r"([\d.]+) *([kmg])b?", re.IGNORECASE)
+
+
+def parse_bytes(text: str, of: str) -> float:
+    """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
+
+    Parameters
+    ----------
+    text : str
+    of : str
+        The option it is given for, as the message names it.
+
+    Raises
+    ------
+    OptionError
+        If it is no size; the message says what is.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        other = _OTHER_UNIT.fullmatch(text.strip())
+        hint = f"; did you mean {other[1]}{other[2].upper()}iB?" if other else ""
+        message = f"{of} is a size such as 20GiB, 500MiB or 64KiB, not {plain(text)!r}{hint}"
+        raise OptionError(message)
+    return float(match[1]) * _SIZES[match[2].lower()]
+
+
+_MOST = 999.5
+"""From so many of a unit on the next one is used."""
+
+
+def size_text(size: float) -> str:
+    """Return bytes as text, such as ``6.99 GiB``; from 1000 GiB on as TiB, from 1000 TiB on as PiB."""
+    if size >= _MOST * TIB:
+        return f"{number(size, PIB)} PiB"
+    return f"{number(size, TIB)} TiB" if size >= _MOST * GIB else format_bytes(size)

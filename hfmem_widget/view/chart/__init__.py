@@ -1,0 +1,1 @@
+"""The chart: a scene of plain shapes, painted as SVG and as Plotly."""

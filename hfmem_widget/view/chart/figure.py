@@ -1,0 +1,300 @@
+"""The still chart as a Plotly figure: plain dicts for the notebook, a `Figure` for whoever asks for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.session import Anatomy, Session, Span
+from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
+from hfmem_widget.view import palette
+from hfmem_widget.view.anatomy_bar import drawn_parts
+from hfmem_widget.view.anatomy_table import moment_text
+from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.chart.guide_traces import budget_words, guide_traces, level_word, mark_word
+from hfmem_widget.view.chart.layers import layers_of
+from hfmem_widget.view.chart.scene import Scene, build_scene
+from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.chart.traces import AXIS, CLEAR, instant, short, traces
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+MARK = "hfmem"
+
+PLOT = 262
+"""Pixels of lanes and plot together."""
+
+MARGIN = {"l": 56, "r": 14, "t": 4, "autoexpand": False}
+"""Not wider where a legend needs it: on a change of size Plotly draws the legend by the margins before."""
+
+TICKS = 26
+LEGEND_ROW = 19
+LEGEND_PAD = 12
+LEGEND_COLUMNS = 3
+"""In the narrowest notebook, beside the panel on a small screen, whose rows there is room for."""
+
+BAR_ROW = 34
+LANE = 15
+LANE_GAP = 8
+
+POINTS = 3000
+"""For all lines together: about 11 bytes each."""
+
+LAYER_COSTS = 1.5
+"""A layer's points have three figures, a line's two."""
+
+_FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
+CONFIG = {"displayModeBar": False}
+"""Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
+
+JupyterLab's renderer tells Plotly of every new width by itself.
+"""
+
+
+HOVER = "rgba(32,36,42,.94)"
+ON_HOVER = "#f2f4f6"
+"""On any page; Plotly's own is as clear as the chart's background."""
+
+
+def figure(session: Session, span: Span | None = None) -> go.Figure:
+    """Return a chart of a whole session, or of one span of it, as a Plotly figure.
+
+    Parameters
+    ----------
+    session : Session
+    span : Span, optional
+        Show only its time.
+    """
+    import plotly.graph_objects as go
+
+    drawn = figure_dict(session, span)
+    return go.Figure(data=drawn["data"], layout=drawn["layout"])
+
+
+def anatomy_figure(anatomies: Sequence[Anatomy]) -> go.Figure:
+    """Return a horizontal bar for each anatomy, its parts one after the other."""
+    import plotly.graph_objects as go
+
+    drawn = anatomy_dict(anatomies)
+    return go.Figure(data=drawn["data"], layout=drawn["layout"])
+
+
+def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
+    """Return the bars as Plotly's own JSON: ``data`` and ``layout``, of plain values."""
+    names = drawn_parts(anatomies)
+    labels = {part.name: part.label for one in anatomies for part in one.parts}
+    divisor, unit = unit_for(max(one.allocated for one in anatomies))
+    bars = [for_plotly(f"{one.device.key} {moment_text(one)}") for one in anatomies]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": for_plotly(labels[name]),
+            "y": bars,
+            "x": [short(max(0.0, one.bytes(name)) / divisor) for one in anatomies],
+            "hovertemplate": f"%{{x:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
+            "marker": {"color": palette.PARTS[name], "line": {"width": 0}},
+        }
+        for name in LABELS
+        if name in labels and name in names
+    ]
+    plot, bottom = BAR_ROW * len(anatomies), _bottom(len(data))
+    layout = {
+        "barmode": "stack",
+        "height": MARGIN["t"] + plot + bottom,
+        "margin": {"l": 10, "r": 20, "t": MARGIN["t"], "b": bottom},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        "xaxis": {"ticksuffix": f" {unit}", "gridcolor": palette.GRID, "zeroline": False},
+        "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
+        "legend": {
+            **_legend(plot),
+            "traceorder": "normal",
+        },
+    }
+    return {"data": data, "layout": layout}
+
+
+def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] | None:
+    """Return the still chart by MIME type; None where there are too few samples for one.
+
+    The Plotly part stays below 60 kB. The HTML part is an SVG, for front ends without Plotly.
+    """
+    scene = build_scene(session, span, columns=_columns(session))
+    if scene is None:
+        return None
+    label = (span.label or span.kind) if span else session.label
+    said = f"over {format_duration(scene.duration)}" + (
+        f", {scene.peak.text}" if scene.peak else ""
+    )
+    drawn = _drawn(scene)
+    # A class of the trace's element, by which our style sheet in JupyterLab finds the chart.
+    drawn["data"][0]["uid"] = MARK
+    return {
+        PLOTLY_MIME: drawn,
+        "text/html": chart_html(session, span),
+        "text/plain": f'memwatch "{plain(label)}" chart: {plain(scene.device.key)} {said}',
+    }
+
+
+def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
+    """Return the chart as Plotly's own JSON: ``data``, ``layout`` and ``config``, of plain values."""
+    scene = build_scene(session, span, columns=_columns(session))
+    if scene is None:
+        return {"data": [], "layout": _tooshort(), "config": dict(CONFIG)}
+    return _drawn(scene)
+
+
+def _columns(session: Session) -> int:
+    lines = len(session.devices) + 2 + LAYER_COSTS * layers_of(session)
+    return max(72, min(360, int(POINTS / (2 * lines))))
+
+
+def _drawn(scene: Scene) -> dict[str, Any]:
+    data = [*traces(scene), *guide_traces(scene)]
+    entries = sum("name" in one and one.get("showlegend", True) for one in data)
+    return {"data": data, "layout": _layout(scene, entries), "config": dict(CONFIG)}
+
+
+def _legend(plot: float) -> dict[str, Any]:
+    """Return a legend below the ticks of a plot so many pixels high, from where it grows downwards."""
+    below = {"y": -TICKS / plot, "yanchor": "top"}
+    return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": CLEAR}
+
+
+def legend_height(entries: int) -> int:
+    """Return how many pixels a legend takes in the narrowest notebook."""
+    return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
+
+
+def _bottom(entries: int) -> int:
+    return TICKS + legend_height(entries)
+
+
+def _layout(scene: Scene, entries: int) -> dict[str, Any]:
+    divisor, unit = scene.unit
+    bottom = _bottom(entries)
+    lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
+    above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
+    layout: dict[str, Any] = {
+        "height": MARGIN["t"] + PLOT + bottom,
+        "margin": {**MARGIN, "b": bottom},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        "hovermode": "x unified",
+        "hoverlabel": {"bgcolor": HOVER, "bordercolor": HOVER, "font": {"color": ON_HOVER}},
+        "dragmode": "zoom",
+        "barmode": "overlay",
+        "legend": {
+            **_legend(PLOT),
+            # Where there are many devices, two columns of it fit the narrowest notebook.
+            "font": {"size": 10 if len(scene.devices) > 1 else 11},
+        },
+        "xaxis": {
+            **_axis(time_ticks(scene.duration), scene.time_unit[0]),
+            "range": [0, instant(scene.duration, scene)],
+            "hoverformat": ".4~g",
+            "spikecolor": palette.INK,
+            "spikethickness": 1,
+            "spikedash": "solid",
+            "ticksuffix": f" {scene.time_unit[1]}",
+            "showgrid": False,
+            "anchor": "y",
+        },
+        "yaxis": {
+            **_axis(value_ticks(scene.ceiling / divisor, unit)),
+            "range": [0, short(scene.top / divisor)],
+            "domain": [0, round(1 - above, 4)],
+            "fixedrange": True,
+        },
+        "shapes": _capacity_line(scene),
+        "annotations": [
+            *_capacity_word(scene),
+            *budget_words(scene),
+            *_peak_label(scene),
+            *mark_word(scene),
+        ],
+    }
+    if lanes:
+        layout["yaxis2"] = {
+            "range": [lanes - 0.5, -0.5],
+            "domain": [round(1 - lanes * LANE / PLOT, 4), 1],
+            "fixedrange": True,
+            "visible": False,
+            "anchor": "x",
+        }
+    return layout
+
+
+def _axis(ticks: Ticks, divisor: float = 1.0) -> dict[str, Any]:
+    return AXIS | {
+        "tickvals": [round(value / divisor, 6) for value in ticks.values],
+        "ticktext": list(ticks.texts),
+    }
+
+
+def _capacity_line(scene: Scene) -> list[dict[str, Any]]:
+    if scene.capacity is None:
+        return []
+    y = short(scene.capacity / scene.unit[0])
+    stroke = {"color": palette.CAPACITY, "width": 1, "dash": "dot"}
+    return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": stroke}]
+
+
+def _capacity_word(scene: Scene) -> list[dict[str, Any]]:
+    """Name the line at the end that the peak's label leaves free."""
+    if scene.capacity is None or not scene.names_capacity:
+        return []
+    return [level_word("capacity", scene.capacity, scene)]
+
+
+def _peak_label(scene: Scene) -> list[dict[str, Any]]:
+    if scene.peak is None:
+        return []
+    divisor, _ = scene.unit
+    return [
+        {
+            "text": f"<b>{for_plotly(scene.peak.text)}</b>",
+            "x": instant(scene.peak.time, scene),
+            "y": short(scene.peak.peak.value / divisor),
+            "axref": "x",
+            "ayref": "y",
+            "ax": instant(scene.peak.time, scene),
+            "ay": short(scene.peak.label_at / divisor),
+            "xanchor": {"right": "left", "left": "right"}.get(scene.peak_side, "center"),
+            "yanchor": "bottom",
+            "showarrow": True,
+            "arrowhead": 0,
+            "arrowwidth": 1,
+            "arrowcolor": palette.PEAK,
+            "standoff": 4,
+            "borderpad": 0,
+        }
+    ]
+
+
+def _tooshort() -> dict[str, Any]:
+    return {
+        "height": 120,
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+        "annotations": [
+            {
+                "text": "too short to chart",
+                "xref": "paper",
+                "yref": "paper",
+                "x": 0.5,
+                "y": 0.5,
+                "showarrow": False,
+                "font": {"color": palette.INK},
+            }
+        ],
+    }

@@ -1,0 +1,289 @@
+"""The wire: a session as messages. ``docs/wire.md`` says what they mean; `protocol.ts` reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hfmem_widget.session import FINE_KINDS, HELD, Series, Session, Span, Timeline
+from hfmem_widget.text import plain
+
+PROTOCOL = 1
+LINES = ("allocated", "reserved", "device_used")
+"""What is charted of every device."""
+
+PARTS = (*HELD, "unattributed", "context")
+"""What else is charted, as far as it is known: what allocated memory is for, and what CUDA itself takes."""
+
+METRICS = (*LINES, *PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much one message may hold, of samples, steps and closed spans; of bytes or rows whichever is less.
+
+    A row of one device takes 20 bytes, 44 with its parts, of eight 104 or 296; a step of one 144,
+    of eight 648.
+    """
+
+    rows: float
+    row_bytes: float
+    steps: int
+    step_bytes: int
+    spans: int
+
+
+FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=20)
+COARSE = Detail(rows=60, row_bytes=1_400, steps=4, step_bytes=1_300, spans=1)
+NEWS = Detail(rows=math.inf, row_bytes=3_072, steps=20, step_bytes=6_480, spans=20)
+BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
+FEWEST_ROWS, FEWEST_STEPS = 8, 2
+"""So much there is room for, whatever the number of devices."""
+
+MOST_IN_PATH = 6
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+StepRows = Floats
+Message = dict[str, Any]
+Buffers = list[bytes]
+
+
+def charted(session: Session) -> list[int]:
+    """Return the columns of the session that are sent, in order."""
+    return [i for i, series in enumerate(session.series) if series.metric in METRICS]
+
+
+def describe(session: Session, *, panel: bool = True) -> Message:
+    """Return the schema: what the columns are, and whether JupyterLab's panel may open by itself."""
+    columns = charted(session)
+    series = [session.series[column] for column in columns]
+    sent = {one.device for one in series}
+    schema: Message = {
+        "label": session.label,
+        "started_at": session.started_at,
+        "panel": panel,
+        "devices": [
+            {"key": device.key, "name": plain(device.name), "total": _number(device.total)}
+            for device in session.devices
+            if device.key in sent
+        ],
+        "series": [_describe_series(one) for one in series],
+    }
+    if len(session.steps):
+        schema["step_columns"] = list(session.steps.columns)
+    return schema
+
+
+def _describe_series(series: Series) -> Message:
+    # Eight devices have some seventy: what the page knows by itself is left out.
+    described = {"device": series.device, "metric": series.metric}
+    if series.metric in LINES:
+        described["label"] = plain(series.label or series.metric)
+    return described
+
+
+def describe_span(session: Session, span: Span) -> Message:
+    """Return a span with what it did to allocated memory on each device it touched."""
+    devices = {}
+    for device in session.devices:
+        key = f"{device.key}/allocated"
+        before = session.value(span.before, key)
+        after = session.value(span.after, key) if span.after is not None else math.nan
+        peak = span.peaks.get(key)
+        highest = peak.value if peak is not None else session.highest_in(span.id, key)
+        known = (value for value in (before, after, highest) if not math.isnan(value))
+        if max(known, default=0.0) > 0:
+            devices[device.key] = {
+                "before": _number(before),
+                "after": _number(after),
+                "peak": _number(highest),
+                "certainty": peak.certainty if peak is not None else "sampled",
+            }
+    described: Message = {
+        "id": span.id,
+        "parent": span.parent,
+        "kind": span.kind,
+        "label": span.label,
+        "start": round(span.start, 4),
+        "stop": None if span.stop is None else round(span.stop, 4),
+        "outcome": span.outcome,
+        "devices": devices,
+    }
+    if span.counts:
+        described["counts"] = {name: _number(value) for name, value in span.counts.items()}
+    return described
+
+
+def told_as_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans that travel as such: steps, and what they are made of, are told as steps."""
+    return [span for span in spans if span.kind not in FINE_KINDS]
+
+
+def describe_status(session: Session) -> Message:
+    """Return how the watch is doing."""
+    polling = session.polling
+    state = "failed" if polling.stopped else "running" if session.running else "stopped"
+    status: Message = {
+        "state": state,
+        "elapsed": round(session.last_sample.time, 3),
+        "interval": polling.current_interval,
+        "missed": polling.missed,
+        "cost": _number(round(polling.cost, 7)),
+        "text": polling.stopped,
+    }
+    path = _path(session)
+    if path:
+        status["path"] = path
+    return status
+
+
+def new_steps(session: Session, after: float, detail: Detail = NEWS) -> StepRows:
+    """Return the steps that ended after some second, as they go into a `rows` message."""
+    fits = detail.step_bytes // (8 * len(session.steps.columns))
+    return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
+
+
+def _path(session: Session) -> list[str]:
+    """Name the open spans, outermost first; a step by its number and how many there will be."""
+    path: list[str] = []
+    steps = math.nan
+    for span in session.open_spans[:MOST_IN_PATH]:
+        steps = span.counts.get("steps", steps)
+        label = plain(span.label or span.kind)
+        is_numbered = span.kind == "step" and label[-1:].isdigit() and math.isfinite(steps)
+        path.append(f"{label} of {steps:.0f}" if is_numbered else label)
+    return path
+
+
+def rows(
+    session: Session,
+    run: str,
+    seq: int,
+    samples: Sequence[tuple[float, Sequence[float]]],
+    spans: Iterable[Span],
+    *,
+    steps: StepRows | None = None,
+    detail: Detail = NEWS,
+) -> tuple[Message, Buffers]:
+    """Return what is new: samples as (seconds, all values), spans that changed, and `new_steps`.
+
+    A sample without values marks a gap. More samples than `detail` has room for fold as in a snapshot.
+    """
+    columns = charted(session)
+    time = np.array([sample[0] for sample in samples], "<f8")
+    values = np.full((len(samples), len(columns)), np.nan, "<f4")
+    for row, (_, sample) in enumerate(samples):
+        for place, column in enumerate(columns):
+            if column < len(sample):
+                values[row, place] = sample[column]
+    most = _most_rows(len(columns), detail)
+    if len(time) > most:
+        time, values = fold(time, values, int(most))
+    message = {
+        "kind": "rows",
+        "run": run,
+        "seq": seq,
+        "rows": len(time),
+        "spans": [describe_span(session, span) for span in spans],
+        "status": describe_status(session),
+    }
+    return _with_steps(message, _packed(time, values), steps)
+
+
+def snapshot(
+    session: Session, run: str, seq: int, *, panel: bool = True, detail: Detail = FULL
+) -> tuple[Message, Buffers]:
+    """Return the whole session, decimated to what `detail` has room for."""
+    columns = charted(session)
+    timeline = session.between(0.0, math.inf, columns)
+    time, values = decimate(timeline, int(_most_rows(len(columns), detail)))
+    spans = told_as_spans(session.spans)
+    open_spans = {span.id for span in session.open_spans}
+    recent = [span for span in spans if span.id not in open_spans][-detail.spans :]
+    sent = sorted([*recent, *told_as_spans(session.open_spans)], key=lambda span: span.id)
+    message: Message = {
+        "kind": "snapshot",
+        "protocol": PROTOCOL,
+        "run": run,
+        "seq": seq,
+        "rows": len(time),
+        "schema": describe(session, panel=panel),
+        "spans": [describe_span(session, span) for span in sent],
+        "status": describe_status(session),
+    }
+    if detail is not FULL:
+        message["coarse"] = True
+    return _with_steps(message, _packed(time, values), new_steps(session, -math.inf, detail))
+
+
+def _most_rows(columns: int, detail: Detail) -> float:
+    return max(FEWEST_ROWS, min(detail.rows, detail.row_bytes // (8 + 4 * max(1, columns))))
+
+
+def _packed(time: Floats, values: Floats) -> Buffers:
+    return [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
+
+
+def _with_steps(
+    message: Message, buffers: Buffers, steps: StepRows | None
+) -> tuple[Message, Buffers]:
+    if steps is None or not len(steps):
+        return message, buffers
+    return {**message, "steps": len(steps)}, [*buffers, steps.astype("<f8").tobytes()]
+
+
+def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
+    """Return rows, those of NaN alone marking gaps, as at most `most`; see `decimate`."""
+    is_gap = np.isnan(values).all(axis=1)
+    timeline = Timeline(values.shape[1])
+    for at, row in zip(time[~is_gap].tolist(), values[~is_gap].tolist(), strict=True):
+        timeline.append(at, row)
+    for at in time[is_gap].tolist():
+        timeline.add_gap(at, at)
+    return decimate(timeline, most)
+
+
+def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
+    """Return a timeline as at most `most` rows that keep every lowest and highest value.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    most : int
+        Rows allowed, at least 8.
+
+    Returns
+    -------
+    time : ndarray, shape (rows,)
+        Seconds, never decreasing.
+    values : ndarray, shape (rows, timeline.width)
+        A stretch that was folded gives two rows at the same time, its lowest and its highest values;
+        a gap gives a row of NaN.
+    """
+    gaps = sorted(timeline.gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
+    time, low, high = timeline.time, timeline.low, timeline.high
+    room = most - len(gaps)
+    folded = timeline.bucket > 1
+    if len(time) > (room // 2 if folded else room):
+        step = math.ceil(len(time) / (room // 2))
+        starts = np.arange(0, len(time), step)
+        time = time[starts]
+        low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
+        folded = True
+    if folded:
+        time = np.repeat(time, 2)
+        low = np.stack([low, high], axis=1).reshape(len(time), timeline.width)
+    if gaps:
+        middles = np.array([(start + stop) / 2 for start, stop in sorted(gaps)])
+        places = time.searchsorted(middles)
+        time = np.insert(time, places, middles)
+        low = np.insert(low, places, np.nan, axis=0)
+    return time, low
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

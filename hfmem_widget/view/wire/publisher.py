@@ -1,0 +1,216 @@
+"""When the wire is used: what is new, at a pace that neither floods nor outlives its readers."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hfmem_widget.session import Session, Span
+from hfmem_widget.view.wire import protocol
+from hfmem_widget.view.wire.judgements import NOTHING, Judgements
+from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
+
+Send = Callable[[protocol.Message, protocol.Buffers], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often what is sent while nobody has been seen for up to `unseen` seconds.
+
+    Attributes
+    ----------
+    news, full : float
+        Seconds between messages, and between full snapshots.
+    outline : int
+        Of so many messages one is a coarse snapshot in the place of news.
+    detail : Detail
+        How much of what is new goes into one message.
+    rate : float
+        Bytes a second of all but the full snapshots. Where more would come together, as with many devices,
+        messages come less often.
+    """
+
+    unseen: float
+    news: float
+    outline: int
+    full: float
+    detail: Detail = NEWS
+    rate: float = math.inf
+
+
+PACES = (
+    Pace(unseen=30.0, news=0.25, outline=20, full=30.0),
+    Pace(unseen=150.0, news=0.5, outline=15, full=60.0, detail=BRIEF_NEWS, rate=3500.0),
+    Pace(unseen=300.0, news=1.5, outline=5, full=90.0, detail=BRIEF_NEWS, rate=1750.0),
+    Pace(unseen=math.inf, news=2.6, outline=3, full=600.0, detail=BRIEF_NEWS, rate=1000.0),
+)
+"""A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
+slows down while nobody is seen watching. It stays quick enough that a page which is reloaded, or opened
+anew, in the middle of a long run soon shows it."""
+
+ENVELOPE = 1300
+"""Bytes that a message takes in the server beside its content: headers, and the objects that hold it."""
+
+BURST = 6000
+"""Bytes that may be sent ahead of the rate: a coarse snapshot of one device."""
+
+
+class Publisher:
+    """Sends a session's news through `send`; called after each tick, on the poller's thread.
+
+    Parameters
+    ----------
+    session : Session
+    send : callable
+        Takes a message and its buffers.
+    panel : bool, optional
+        Whether JupyterLab's panel may open by itself.
+    clock : callable, optional
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        send: Send,
+        *,
+        panel: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run = secrets.token_hex(4)
+        self._session = session
+        self._send = send
+        self._panel = panel
+        self._clock = clock
+        self._seq = 0
+        self._seen_at = clock()
+        self._sent_at = self._full_at = -math.inf
+        self._since_snapshot = 0
+        self._debt = 0.0
+        self._columns: tuple[int, int] | None = None
+        self._outbox: list[tuple[float, tuple[float, ...]]] = []
+        self._sent_until = -math.inf
+        self._gap_until = -math.inf
+        self._steps_until = -math.inf
+        self._spans: dict[int, Span] = {}
+        self._judgements = Judgements(session)
+        self._judged = NOTHING
+
+    def seen(self) -> None:
+        """Somebody is watching: keep, or take up again, the quick pace."""
+        self._seen_at = self._clock()
+
+    def resync(self) -> None:
+        """Send a full snapshot with the next tick."""
+        self._full_at = -math.inf
+
+    def __call__(self, session: Session) -> None:
+        """Take in the newest sample, and send what has come together if it is time to."""
+        self._collect(session)
+        now = self._clock()
+        pace = self._pace(now)
+        if self._columns != _columns(session) or now - self._full_at >= pace.full:
+            self._send_everything(now, pace.detail)
+        elif now - self._sent_at >= pace.news and self._owed(now, pace) <= BURST:
+            if self._since_snapshot >= pace.outline - 1:
+                self._send_outline(now)
+            else:
+                self._send_news(now, pace.detail)
+
+    def finish(self) -> None:
+        """Send what is new, and a last snapshot."""
+        self._send_everything(self._clock(), NEWS)
+
+    def _collect(self, session: Session) -> None:
+        # More than one: the edges of spans are read between ticks.
+        new = session.since(self._sent_until)
+        if not new:
+            return
+        gaps = session.timeline.gaps
+        if gaps and gaps[-1][0] >= self._sent_until and gaps[-1][1] > self._gap_until:
+            start, self._gap_until = gaps[-1]
+            self._outbox.append(((start + self._gap_until) / 2, ()))
+        self._outbox += [(sample.time, sample.values) for sample in new]
+        self._outbox.sort(key=_time)
+        self._sent_until = new[-1].time
+
+    def _send_news(self, now: float, detail: Detail) -> None:
+        spans = protocol.told_as_spans(self._session.spans)[-200:]
+        changed = [span for span in spans if self._spans.get(span.id) is not span][-detail.spans :]
+        samples, self._outbox = self._outbox, []
+        until = self._session.steps.ended_at
+        steps = protocol.new_steps(self._session, self._steps_until, detail)
+        self._steps_until = until
+        self._seq += 1
+        self._since_snapshot += 1
+        message, buffers = protocol.rows(
+            self._session, self.run, self._seq, samples, changed, steps=steps, detail=detail
+        )
+        before, self._judged = self._judged, self._judgements.now()
+        message |= {name: told for name, told in self._judged.items() if told != before[name]}
+        self._pass_on(now, message, buffers)
+        self._remember(changed)
+
+    def _send_outline(self, now: float) -> None:
+        # For pages that miss something. What is new is still to come as rows, for those that do not.
+        self._since_snapshot = 0
+        self._seq += 1
+        message, buffers = protocol.snapshot(
+            self._session, self.run, self._seq, panel=self._panel, detail=COARSE
+        )
+        self._pass_on(now, message | self._all_judged(), buffers)
+
+    def _send_everything(self, now: float, news: Detail) -> None:
+        # A page that missed nothing keeps its own finer rows, so these must come to it as rows.
+        columns = _columns(self._session)
+        has_steps = self._session.steps.ended_at > self._steps_until
+        if (self._outbox or has_steps) and self._columns == columns:
+            self._send_news(now, news)
+        self._sent_at = self._full_at = now
+        self._since_snapshot = 0
+        self._columns = columns
+        self._seq += 1
+        self._outbox.clear()
+        # What ends from here on may come twice, which a page takes once.
+        self._steps_until = self._session.steps.ended_at
+        spans = protocol.told_as_spans(self._session.spans)
+        message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
+        self._send(message | self._all_judged(), buffers)
+        self._spans.clear()
+        self._remember(spans[-200:])
+
+    def _all_judged(self) -> protocol.Message:
+        """Return what is judged so far, for a snapshot: there what is left out is not there."""
+        self._judged = self._judgements.now()
+        return {name: told for name, told in self._judged.items() if told}
+
+    def _owed(self, now: float, pace: Pace) -> float:
+        """Return the bytes that were sent ahead of the rate."""
+        return max(0.0, self._debt - (now - self._sent_at) * pace.rate)
+
+    def _pass_on(self, now: float, message: protocol.Message, buffers: protocol.Buffers) -> None:
+        size = ENVELOPE + len(json.dumps(message)) + sum(map(len, buffers))
+        self._debt = self._owed(now, self._pace(now)) + size
+        self._sent_at = now
+        self._send(message, buffers)
+
+    def _pace(self, now: float) -> Pace:
+        return next(pace for pace in PACES if now - self._seen_at <= pace.unseen)
+
+    def _remember(self, spans: list[Span] | tuple[Span, ...]) -> None:
+        self._spans.update((span.id, span) for span in spans)
+        while len(self._spans) > 400:
+            del self._spans[next(iter(self._spans))]
+
+
+def _columns(session: Session) -> tuple[int, int]:
+    """How many columns there are, of samples and of steps: a new one needs a new schema."""
+    return len(session.series), len(session.steps.columns) if len(session.steps) else 0
+
+
+def _time(row: tuple[float, tuple[float, ...]]) -> float:
+    return row[0]

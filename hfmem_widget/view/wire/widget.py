@@ -1,0 +1,109 @@
+"""The chart in the notebook: an anywidget that carries a small loader, and a history for late-comers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from hfmem_widget.session import Session
+from hfmem_widget.view.wire import protocol
+from hfmem_widget.view.wire.judgements import judged
+
+STATIC = Path(__file__).parents[2] / "static"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def serves_labextensions() -> bool:
+    """Return False on hosts known not to serve the wheel's labextension folder to the page."""
+    return not (
+        "google.colab" in sys.modules
+        or "marimo" in sys.modules
+        or any(
+            name in os.environ
+            for name in ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION")
+        )
+    )
+
+
+def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
+    if history is None:
+        return {}
+    session, run, panel = history
+    message, buffers = protocol.snapshot(session, run, 0, panel=panel)
+    told = {name: some for name, some in judged(session).items() if some}
+    # Without steps there is no third.
+    return {**message, **told, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
+
+
+class MemoryWidget(anywidget.AnyWidget):
+    """A live chart of one session.
+
+    Parameters
+    ----------
+    session : Session
+    run : str
+        The run that the publisher's messages belong to.
+    panel : bool, optional
+        Whether JupyterLab's panel may open by itself.
+    on_seen, on_resync : callable
+        What to do when the page says that someone watches, or that it missed something. They are called on
+        whichever thread handles the message.
+    """
+
+    # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).
+    _esm = ""
+    # Never assigned again, so never sent by change; packed afresh whenever a page asks for the state.
+    _history = traitlets.Any(None, allow_none=True).tag(sync=True, to_json=_pack_history)
+
+    def __init__(
+        self,
+        session: Session,
+        run: str,
+        *,
+        panel: bool = True,
+        on_seen: Callable[[], None],
+        on_resync: Callable[[], None],
+    ) -> None:
+        self._answers = {"seen": on_seen, "resync": on_resync, "bundle": self._send_bundle}
+        esm = _asset("widget.js" if serves_labextensions() else "chart.js")
+        super().__init__(_esm=esm, _history=(session, run, panel))
+        self.on_msg(self._receive)
+
+    def open(self) -> None:
+        """Open the comm so that the page's messages are handled while a cell is busy."""
+        super().open()
+        # ipykernel 7.4 sends a comm's messages to the shell that last published on it, which is the busy
+        # one (`BaseComm._reply_subshell_for`); the page asked for a subshell, so leave them there.
+        comm = self.comm
+        if hasattr(comm, "_reply_subshell_for"):
+            comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001
+
+    def bundle(self) -> dict[str, Any]:
+        """Return what displays the widget, as a bundle of MIME types."""
+        data = self._repr_mimebundle_()
+        return dict((data[0] if isinstance(data, tuple) else data) or {})
+
+    def publish(self, message: protocol.Message, buffers: protocol.Buffers) -> None:
+        """Send a message of the wire; nothing happens once the widget is closed."""
+        if self.comm is not None:
+            self.send(message, buffers)
+
+    def _receive(self, _widget: object, content: object, _buffers: object) -> None:
+        kind = content.get("kind") if isinstance(content, dict) else None
+        answer = self._answers.get(kind) if isinstance(kind, str) else None
+        if answer is not None:
+            answer()
+
+    def _send_bundle(self) -> None:
+        self.publish({"kind": "bundle"}, [_asset("chart.js").encode()])

@@ -1,0 +1,10 @@
+"""What several tests share: runs, cases, recordings of real cards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+DATA: Final = Path(__file__).parent
+ROOT: Final = DATA.parents[1]
+CONTRACT: Final = ROOT / "tests" / "contract"

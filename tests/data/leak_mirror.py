@@ -1,0 +1,85 @@
+"""A GPU that is not there: a fake allocator hands out whatever torch allocates on the CPU, to the byte."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import hfmem_widget.monitor.shared
+from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.tensors import TensorSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+
+
+class Mirror(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed by mypy
+    """Hands every new storage out on a fake GPU, and takes it back when it dies."""
+
+    def __init__(self, allocator: FakeAllocator) -> None:
+        super().__init__()
+        self._allocator = allocator
+        self._known: dict[int, weakref.finalize[Any, Any]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, torch.Tensor):
+                self._note(one.untyped_storage())
+        return result
+
+    def _note(self, storage: Any) -> None:
+        key = storage._cdata
+        size = storage.nbytes()
+        if not size or (key in self._known and self._known[key].alive):
+            return
+        block = self._allocator.alloc(size)
+        self._known[key] = weakref.finalize(storage, self._allocator.free, block)
+        self._known[key].atexit = False
+
+    def workspace(self, size: int) -> None:
+        """Take bytes that no tensor explains and nobody gives back, as cuBLAS does."""
+        self._allocator.alloc(size)
+
+
+@contextmanager
+def mirrored() -> Iterator[Mirror]:
+    """Have a fake GPU watched, within a ``with`` block, by whatever is watched there."""
+    allocator = FakeAllocator()
+    modules = {"torch": FakeTorch(allocator)}
+    held = TensorSource()
+    ledger = PeakLedger(CudaAllocator(modules))
+    sampler = Sampler([TorchCudaSource(CudaAllocator(modules)), held])
+    with _shared(Monitor(sampler, ledger, attribution=Attribution(held))), Mirror(allocator) as one:
+        yield one
+
+
+@contextmanager
+def on_the_host() -> Iterator[None]:
+    """Have this process' heap alone watched, within a ``with`` block, by whatever is watched there."""
+    held = TensorSource()
+    ledger = PeakLedger(CudaAllocator({}))
+    with _shared(Monitor(Sampler([HostSource(), held]), ledger, attribution=Attribution(held))):
+        yield
+
+
+@contextmanager
+def _shared(ours: Monitor) -> Iterator[None]:
+    before = hfmem_widget.monitor.shared._shared
+    hfmem_widget.monitor.shared._shared = ours
+    try:
+        yield
+    finally:
+        hfmem_widget.monitor.shared._shared = before
+        ours.shutdown()

@@ -1,0 +1,125 @@
+"""Random rows of readings, drawn after the rules were made: some that stay where they are, some that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hfmem_widget.features.leaks.moments import A_STEP, Moments
+from hfmem_widget.text import MIB
+
+Draw = Callable[[np.random.Generator, int], Any]
+
+
+def _scale(rng: np.random.Generator) -> float:
+    return float(10 ** rng.uniform(-2, 1.5))
+
+
+def _noise(rng: np.random.Generator, n: int) -> Any:
+    return rng.normal(0, _scale(rng), n)
+
+
+def _heavy(rng: np.random.Generator, n: int) -> Any:
+    return np.clip(rng.standard_t(2, n), -50, 50) * _scale(rng)
+
+
+def _alike(rng: np.random.Generator, n: int) -> Any:
+    """Return readings that remember the one before."""
+    share, noise = rng.uniform(0.5, 0.95), rng.normal(0, _scale(rng), n)
+    row = np.zeros(n)
+    for at in range(1, n):
+        row[at] = share * row[at - 1] + noise[at]
+    return row
+
+
+def _walk(rng: np.random.Generator, n: int) -> Any:
+    return np.cumsum(rng.normal(0, _scale(rng) / 3, n))
+
+
+def _steps(rng: np.random.Generator, n: int) -> Any:
+    row = np.zeros(n)
+    for at in rng.integers(0, n, rng.integers(1, 4)):
+        row[at:] += rng.uniform(5, 500)
+    return row + rng.normal(0, rng.uniform(0, 1), n)
+
+
+def _plateau(rng: np.random.Generator, n: int) -> Any:
+    full = rng.uniform(0.05, 0.5) * n
+    return rng.uniform(10, 500) * np.minimum(np.arange(n) / full, 1) + _noise(rng, n) / 30
+
+
+def _filling(rng: np.random.Generator, n: int) -> Any:
+    """Return a cache that meets ever fewer new keys."""
+    return rng.uniform(10, 500) * (1 - np.exp(-np.arange(n) * rng.uniform(3, 12) / n))
+
+
+def _teeth(rng: np.random.Generator, n: int) -> Any:
+    period, at = rng.integers(3, max(4, n // 3)), np.arange(n) + rng.integers(0, 50)
+    return rng.uniform(0.1, 5) * (at % period) + rng.normal(0, rng.uniform(0, 1), n)
+
+
+def _leak(rng: np.random.Generator, n: int) -> Any:
+    """Return even growth that ends well above its noise."""
+    noise = _noise(rng, n)
+    return noise + np.arange(n) / n * max(8 * noise.std(), rng.uniform(5, 500))
+
+
+def _rare(rng: np.random.Generator, n: int) -> Any:
+    every = int(rng.integers(1, max(2, n // 10)))
+    return (np.arange(n) // every) * rng.uniform(1, 50)
+
+
+def _uneven(rng: np.random.Generator, n: int) -> Any:
+    """Return growth by sizes drawn anew at each step, as of batches that are kept."""
+    return np.cumsum(rng.uniform(0, 2, n)) * rng.uniform(0.3, 20)
+
+
+def _late(rng: np.random.Generator, n: int) -> Any:
+    begins = rng.uniform(0, 0.4) * n
+    return np.maximum(0, np.arange(n) - begins) * rng.uniform(0.5, 20)
+
+
+def _after_drop(rng: np.random.Generator, n: int) -> Any:
+    """Return growth in the course of which what was there before is freed."""
+    freed, slope = rng.uniform(0.1, 0.5) * n, rng.uniform(0.5, 20)
+    return np.arange(n) * slope - np.where(np.arange(n) > freed, 0.6 * slope * n, 0)
+
+
+_SHAPES: dict[str, Draw] = {
+    "noise": _noise,
+    "noise with far outliers": _heavy,
+    "noise that remembers": _alike,
+    "a random walk": _walk,
+    "one to three steps up": _steps,
+    "a plateau": _plateau,
+    "a cache that fills": _filling,
+    "teeth": _teeth,
+    "a leak among noise": _leak,
+    "a leak by rare steps": _rare,
+    "a leak of batches": _uneven,
+    "a leak that begins late": _late,
+    "a leak, and something else is freed": _after_drop,
+}
+
+STILL = tuple(_SHAPES)[:8]
+GROWING = tuple(_SHAPES)[8:]
+
+
+def readings(rng: np.random.Generator, shape: str) -> Moments:
+    """Return a row of 30 to 300 steps, of a warm-up and one of the shapes."""
+    n = int(rng.integers(30, 300))
+    warm_up = np.where(np.arange(n) < rng.integers(0, 4), -rng.uniform(0, 200), 0.0)
+    row = 500 + warm_up + _SHAPES[shape](rng, n)
+    number, unknown = np.arange(1.0, n + 1.0), np.full(n, np.nan)
+    return Moments(
+        device="cuda:0",
+        what=A_STEP,
+        root=1,
+        number=number,
+        time=number / 10,
+        allocated=row * MIB,
+        size=unknown,
+        within=unknown,
+    )

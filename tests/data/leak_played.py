@@ -1,0 +1,73 @@
+"""Scripted loops, played and judged: by us, and by rules that look at two numbers."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import hfmem_widget
+from hfmem_widget.features.leaks.trends import Trend, trends_of
+from tests.data.leak_cases import Case, Loop
+from tests.data.leak_mirror import mirrored, on_the_host
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was said of a case.
+
+    Attributes
+    ----------
+    case : Case
+    on_gpu, on_host : Trend or None
+        What we say of the mirrored GPU and of this process' heap.
+    mean : bool
+        Whether memory rose by more than 1 MB an iteration, from the first to the last.
+    any : bool
+        Whether it ever rose by more than 1 MB from one iteration to the next, after the first.
+    """
+
+    case: Case
+    on_gpu: Trend | None
+    on_host: Trend | None
+    mean: bool
+    any: bool
+
+
+@functools.cache
+def played(case: Case) -> Played:
+    """Play a case, once."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _play(case)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _play(case: Case) -> Played:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with mirrored() as mirror, hfmem_widget.watch(quiet=True, interval=0.05) as session:
+            kept = case.run(Loop(mirror))
+        del kept
+        gc.collect()
+        with on_the_host(), hfmem_widget.watch(quiet=True, interval=0.05) as beside:
+            kept = case.run(Loop())
+        del kept
+        gc.collect()
+    after = session.steps.table[:, session.steps.columns.index("cuda:0/after")]
+    rises = np.diff(after)
+    return Played(
+        case,
+        on_gpu=next(iter(trends_of(session)), None),
+        on_host=next(iter(trends_of(beside)), None),
+        mean=bool(rises.mean() > MB),
+        any=bool(rises[1:].max() > MB),
+    )

@@ -1,0 +1,100 @@
+"""A line in few points: extremes stay, gaps break it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.analysis.curve import curve, visible_gaps
+from hfmem_widget.session import Timeline
+
+READINGS = st.lists(st.floats(0, 1e12), min_size=1, max_size=300)
+
+
+def timeline(values: list[float], capacity: int = 4096) -> Timeline:
+    made = Timeline(1, capacity)
+    for at, value in enumerate(values):
+        made.append(at * 0.1, (value,))
+    return made
+
+
+@given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
+def test_the_lowest_and_highest_reading_are_always_drawn(
+    values: list[float], columns: int, capacity: int
+) -> None:
+    """Whatever the decimation, and whether or not the timeline has folded."""
+    drawn = [value for _, value in curve(timeline(values, capacity), 0, 0.0, 30.0, columns=columns)]
+    assert (min(drawn), max(drawn)) == (min(values), max(values))
+
+
+@given(READINGS, st.integers(1, 40))
+def test_points_are_few_and_in_order_of_time(values: list[float], columns: int) -> None:
+    """Two a column, and the line's two ends."""
+    drawn = curve(timeline(values), 0, 0.0, 30.0, columns=columns)
+    assert len(drawn) <= 2 * columns + 2
+    assert [time for time, _ in drawn] == sorted(time for time, _ in drawn)
+
+
+def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
+    """However few columns there are, both ends of the line are in it."""
+    drawn = curve(timeline([5.0, 1.0, 9.0, 5.0]), 0, 0.0, 1.0, columns=1)
+    assert (drawn[0], drawn[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
+
+
+def test_a_gap_breaks_the_line() -> None:
+    """Where nothing was sampled, the line ends and begins anew."""
+    made = timeline([1.0, 2.0])
+    made.add_gap(0.1, 5.0)
+    made.append(5.0, (3.0,))
+    drawn = curve(made, 0, 0.0, 5.0, columns=100)
+    assert [math.isnan(value) for _, value in drawn] == [False, False, True, False]
+
+
+def test_a_reading_that_is_missing_breaks_the_line() -> None:
+    """A sample without a value is a break, and the line does not cross it."""
+    drawn = curve(timeline([1.0, math.nan, 3.0]), 0, 0.0, 0.2, columns=100)
+    assert [math.isnan(value) for _, value in drawn] == [False, True, False]
+
+
+def test_a_gap_too_narrow_to_be_seen_does_not_break_it() -> None:
+    """A gap of less than a column is drawn over."""
+    made = timeline([1.0, 2.0, 3.0])
+    made.add_gap(0.1, 0.2)
+    assert not any(math.isnan(value) for _, value in curve(made, 0, 0.0, 100.0, columns=10))
+
+
+def test_a_series_that_was_never_read_has_no_points() -> None:
+    """A series without any value has no line."""
+    assert curve(timeline([math.nan, math.nan]), 0, 0.0, 1.0, columns=10) == []
+
+
+@pytest.mark.parametrize(("columns", "broken"), [(100, True), (20, False)])
+def test_a_gap_narrower_than_a_column_is_no_break(columns: int, *, broken: bool) -> None:
+    """Nobody would see it; one that is wider is told, cut to what is shown."""
+    made = timeline([1.0, 2.0])
+    made.add_gap(0.1, 0.4)
+    for at in range(4, 100):
+        made.append(at * 0.1, (3.0,))
+    drawn = curve(made, 0, 0.0, 10.0, columns=columns)
+
+    assert any(math.isnan(value) for _, value in drawn) is broken
+    assert visible_gaps(made, 0.2, 10.2, columns) == ([(0.2, 0.4)] if broken else [])
+
+
+def test_a_break_lies_in_the_middle_between_what_is_known() -> None:
+    """So the line ends and begins where it was read."""
+    drawn = curve(timeline([1.0, math.nan, math.nan, math.nan, 3.0]), 0, 0.0, 0.4, columns=100)
+
+    assert [time for time, _ in drawn] == pytest.approx([0.0, 0.2, 0.4])
+
+
+def test_how_wide_a_column_is_goes_with_what_is_shown() -> None:
+    """Not with when that was."""
+    made = timeline([1.0] * 3)
+    made.add_gap(1000.0, 1000.4)
+
+    assert visible_gaps(made, 999.0, 1009.0, 100) == [(1000.0, 1000.4)]
+    assert visible_gaps(made, 999.0, 1009.0, 20) == []

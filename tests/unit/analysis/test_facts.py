@@ -1,0 +1,219 @@
+"""The figures of a card: which devices, and what each number is made of."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hfmem_widget.analysis.facts import active_devices, did_nothing, facts_of
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.text import GIB, MIB
+from hfmem_widget.view.line import line
+
+NAN = math.nan
+
+
+def keys(session: Session, span: Span | None = None) -> list[str]:
+    return [device.key for device in active_devices(session, span)]
+
+
+def two_gpus(first: float, second: float, *, host: bool = True) -> tuple[Session, Span]:
+    session = Session("run")
+    names = ["cuda:0", "cuda:1", *(["cpu"] if host else [])]
+    session.adopt(
+        [Device(name, name, total=80 * GIB) for name in names],
+        [Series(name, "allocated", "allocated") for name in names],
+    )
+    values = (first, second, *([GIB] if host else []))
+    span = session.open_span("cell", "run", session.append(Sample(0.0, values)))
+    return session, session.close_span(span.id, session.append(Sample(1.0, values)), {})
+
+
+def one_gpu(
+    *metrics: tuple[str, float], peaks: dict[str, Peak], total: float
+) -> tuple[Session, Span]:
+    session = Session("run")
+    session.adopt(
+        [Device("cuda:0", "GPU", total=total)], [Series("cuda:0", one) for one, _ in metrics]
+    )
+    sample = session.append(Sample(0.0, tuple(value for _, value in metrics)))
+    span = session.open_span("cell", "run", sample)
+    return session, session.close_span(span.id, sample, peaks)
+
+
+def test_a_device_without_allocations_is_left_out() -> None:
+    """A GPU on which the cell allocated nothing has no row."""
+    session, span = two_gpus(GIB, 0.0)
+    assert keys(session, span) == ["cuda:0"]
+
+
+def test_the_host_is_left_out_beside_an_active_device() -> None:
+    """Where a GPU was used, the card does not speak of the host."""
+    session, span = two_gpus(GIB, GIB)
+    assert keys(session, span) == ["cuda:0", "cuda:1"]
+
+
+def test_the_host_is_shown_where_no_device_is_active() -> None:
+    """Where no GPU was used, the card is about the host."""
+    session, span = two_gpus(0.0, NAN)
+    assert keys(session, span) == ["cpu"]
+
+
+def test_a_watch_of_gpus_alone_takes_none_of_them_for_the_host() -> None:
+    """Without the host among the devices, both GPUs are shown."""
+    session, span = two_gpus(GIB, GIB, host=False)
+    assert keys(session, span) == ["cuda:0", "cuda:1"]
+
+
+def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
+    """Only the exact peak knows of it."""
+    session, span = one_gpu(
+        ("allocated", 0.0), peaks={"cuda:0/allocated": Peak(GIB, "exact")}, total=80 * GIB
+    )
+    assert facts_of(session, span)[0].above_start == GIB
+
+
+def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak() -> None:
+    """Headroom is the capacity less our peak, other processes and the driver."""
+    session, span = one_gpu(
+        ("allocated", 1 * GIB),
+        ("reserved", 3 * GIB),
+        ("device_used", 5 * GIB),
+        ("driver_reserved", 0.5 * GIB),
+        peaks={"cuda:0/reserved": Peak(10 * GIB, "exact")},
+        total=80 * GIB,
+    )
+    assert facts_of(session, span)[0].headroom == (80 - 0.5 - (5 - 3) - 10) * GIB
+
+
+def test_headroom_without_a_reading_of_the_device_counts_our_own_part_alone() -> None:
+    """Without NVML, headroom is the capacity less what we reserved."""
+    session, span = one_gpu(
+        ("allocated", GIB), ("reserved", 3 * GIB), ("device_used", NAN), peaks={}, total=80 * GIB
+    )
+    assert facts_of(session, span)[0].headroom == 77 * GIB
+
+
+def test_headroom_is_not_known_without_a_capacity() -> None:
+    """A device of unknown size has an unknown headroom, not one of zero."""
+    session, span = one_gpu(("allocated", GIB), ("reserved", GIB), peaks={}, total=NAN)
+    assert math.isnan(facts_of(session, span)[0].headroom)
+
+
+def test_headroom_is_never_negative() -> None:
+    """More reserved than the device has is a headroom of zero."""
+    session, span = one_gpu(("allocated", GIB), ("reserved", 9 * GIB), peaks={}, total=8 * GIB)
+    assert facts_of(session, span)[0].headroom == 0.0
+
+
+def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
+    """Its series is added when CUDA is first used, often by the watched cell itself."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "device_used")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (GIB,))))
+    session.adopt(
+        [Device("cuda:0", "GPU")], [Series("cuda:0", "device_used"), Series("cuda:0", "allocated")]
+    )
+    span = session.close_span(span.id, session.append(Sample(1.0, (GIB, 2 * GIB))), {})
+    assert (facts_of(session, span)[0].before, facts_of(session, span)[0].left_behind) == (
+        0.0,
+        2 * GIB,
+    )
+
+
+def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
+    """An unread start is "n/a", and so is what was left behind."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (NAN,))))
+    span = session.close_span(span.id, session.append(Sample(1.0, (GIB,))), {})
+    assert "n/a → 1.00 GiB (n/a)" in line(session, span)
+
+
+def test_the_line_has_its_shape() -> None:
+    """One line has name, time, device, allocated, peak, reserved and headroom."""
+    session = scripted_run("training")
+    assert line(session, session.spans[0]) == (
+        'memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) · '
+        "peak 6.99 GiB exact · reserved 7.41 · headroom 131.8 GiB"
+    )
+
+
+def test_the_line_of_a_failed_cell_says_so() -> None:
+    """The line names the exception that ended the cell."""
+    session = scripted_run("failed")
+    assert "11.6 s · raised OutOfMemoryError · cuda:0" in line(session, session.spans[0])
+
+
+def test_the_line_gives_each_further_device_a_line_of_its_own() -> None:
+    """With several GPUs the first line counts them and each has a line below."""
+    session = scripted_run("two gpus")
+    first, *devices = line(session, session.spans[0]).splitlines()
+    assert first.endswith("2 devices")
+    assert [one.split()[0] for one in devices] == ["cuda:0", "cuda:1"]
+
+
+def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:
+    """A difference of MiB between levels in GiB is told in MiB."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (3 * GIB,))))
+    span = session.close_span(span.id, session.append(Sample(1.0, (3 * GIB + 3 * MIB,))), {})
+    assert "3.00 → 3.00 GiB (+3.00 MiB)" in line(session, span)
+
+
+def test_an_open_span_reads_up_to_now() -> None:
+    """While a span is open, its time and its level are those of the last sample."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (0.0,))))
+    session.append(Sample(2.0, (GIB,)))
+    assert line(session, span).startswith(
+        'memwatch "run" · 2.0 s · running · cuda:0 · allocated 0.00 → 1.00'
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_a_scripted_run_is_the_same_each_time(name: str) -> None:
+    """Scripted runs have no chance in them: their spans and samples are the same to the bit."""
+    first, second = scripted_run(name), scripted_run(name)
+    assert first.spans == second.spans
+    assert first.timeline.high.tobytes() == second.timeline.high.tobytes()
+
+
+def cell(
+    seconds: float,
+    after: float,
+    peak: float = GIB,
+    outcome: str = "done",
+    before: float = GIB,
+) -> tuple[Session, Span]:
+    """Return a cell that began with a GiB, unless told."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    span = session.open_span("cell", "run", session.append(Sample(0.0, (before,))))
+    peaks = {"cuda:0/allocated": Peak(peak, "exact")}
+    end = session.append(Sample(seconds, (after,)))
+    return session, session.close_span(span.id, end, peaks, outcome)
+
+
+@pytest.mark.parametrize(
+    ("told", "nothing"),
+    [
+        (cell(0.01, GIB), True),
+        (cell(0.9, GIB + 0.9 * MIB), True),
+        (cell(1.1, GIB), False),
+        (cell(0.01, GIB + 2 * MIB), False),
+        (cell(0.01, GIB - 2 * MIB), False),
+        (cell(0.01, GIB, peak=GIB + 2 * MIB), False),
+        (cell(0.01, GIB, outcome="raised ValueError"), False),
+        (cell(0.01, NAN, peak=NAN, before=NAN), False),
+    ],
+)
+def test_a_cell_did_nothing_if_it_was_short_and_changed_nothing(
+    told: tuple[Session, Span], nothing: bool
+) -> None:
+    """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
+    assert did_nothing(*told) is nothing

@@ -1,0 +1,107 @@
+"""What the card leads with where other processes filled the devices, and this one used none."""
+
+from __future__ import annotations
+
+import pytest
+
+from hfmem_widget.analysis.moved import moved_devices
+from hfmem_widget.session import Session, Span
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import GIB, MIB
+from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.chart.scene import build_scene
+from hfmem_widget.view.chart.svg import sparkline
+from hfmem_widget.view.line import line
+
+RISE = 15.5 * GIB
+
+
+def launched(
+    devices: int, rise: float = RISE, *, own: float = 0.0, more: float = 0.0
+) -> tuple[Session, Span]:
+    """Return a cell whose children fill devices, of which the last rises by `more` besides."""
+    stage = Stage("launch", gpus=devices)
+    with stage.span("cell", "launch") as cell:
+        stage.hold({"cpu": 0.3 * GIB}, 0.5)
+        target = {f"cuda:{at}": rise + 0.03 * GIB for at in range(devices)}
+        target[f"cuda:{devices - 1}"] += more
+        stage.hold_elsewhere(target, 1.0)
+        if own:
+            stage.hold({"cuda:0": own}, 0.5)
+        stage.hold_elsewhere(dict.fromkeys(target, 0.03 * GIB), 0.5)
+    session = stage.finish()
+    return session, session.span(cell.id)
+
+
+@pytest.mark.parametrize("devices", [1, 4, 8])
+def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> None:
+    """How many devices rose, by how much and how high, and that it was not this process, come first."""
+    session, span = launched(devices)
+    how_many = f"{devices} devices rose by 15.5 GiB each, highest 16.1 GiB"
+    if devices == 1:
+        how_many = "cuda:0 rose by 15.5 GiB to 16.1 GiB"
+    who = "by other processes; this one used no GPU"
+    first, *others = line(session, span).splitlines()
+    assert how_many in first
+    assert first.endswith(who)
+    assert others[0].strip().startswith("cpu \u00b7 heap")
+
+    html = card_bundle(session, span, with_chart=False)["text/html"]
+    assert html.index(how_many) < html.index("heap")
+    assert html.index(who) < html.index("<svg") < html.index("this process itself")
+    assert html.index("this process itself") < html.index("heap")
+    assert html.count('scope="row"') == (0 if devices == 1 else devices)
+    header = "cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200"
+    assert header in html
+
+    quick = compact_bundle(session, span)["text/html"]
+    assert quick.index(how_many.partition(", ")[0]) < quick.index("heap")
+
+    scene = build_scene(session, span, columns=100)
+    assert scene is not None
+    assert [one.metric for one in scene.lines] == ["device_used"] * devices
+    assert scene.peak is not None
+    assert scene.peak.peak.value == pytest.approx(RISE + 0.03 * GIB + 620 * MIB)
+    assert 0.4 <= scene.peak.time <= 1.7
+    assert "peak 16.1 GiB" in sparkline(session, span)
+
+
+def test_rises_that_differ_are_told_as_a_range() -> None:
+    """The highest is named by its device."""
+    session, span = launched(4, more=2 * GIB)
+    assert "4 devices rose by 15.5 GiB to 17.5 GiB, highest 18.1 GiB on cuda:3" in line(
+        session, span
+    )
+
+
+def test_nothing_changes_where_this_process_used_a_gpu() -> None:
+    """What it allocated itself is what the card is about, whatever others did meanwhile."""
+    session, span = launched(4, own=GIB)
+    assert moved_devices(session, span) == ()
+    told = line(session, span)
+    assert "rose" not in told
+    assert "cuda:0 \u00b7 allocated" in told
+
+
+@pytest.mark.parametrize("rise", [0.0, 200 * MIB])
+def test_nothing_changes_where_little_moved(rise: float) -> None:
+    """A few hundred MiB of somebody else's are not what a cell is about."""
+    session, span = launched(4, rise)
+    assert "rose" not in line(session, span)
+    assert "this process itself" not in card_bundle(session, span, with_chart=False)["text/html"]
+    scene = build_scene(session, span, columns=100)
+    assert scene is not None
+    assert scene.device.key == "cpu"
+
+
+def test_what_was_there_before_has_not_risen() -> None:
+    """A device that others have filled before the cell is not told."""
+    stage = Stage("cell", gpus=2)
+    stage.hold({}, 0.5)
+    stage.hold_elsewhere({"cuda:0": 60 * GIB}, 0.5)
+    with stage.span("cell", "x") as cell:
+        stage.hold({"cpu": GIB}, 1.0)
+    session = stage.finish()
+    assert moved_devices(session, session.span(cell.id)) == ()
+    # Over the whole session it has.
+    assert [one.device.key for one in moved_devices(session)] == ["cuda:0"]

@@ -1,0 +1,185 @@
+"""A record has what a span came to, and no more than its bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hfmem_widget.analysis.record import MOST_POINTS, MOST_STEP_ROWS, DeviceRecord
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.errors import OptionError
+from hfmem_widget.session import Sample, Session
+from hfmem_widget.session.steps import StepGroup
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.text import GIB
+
+
+def device_of(session: Session) -> DeviceRecord:
+    return record_of(session, whole(session)).devices[0]
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_a_record_stays_within_its_bounds(name: str) -> None:
+    """However long the run, curve and steps are short, and nothing of the peak is lost in them."""
+    session = scripted_run(name)
+    devices = record_of(session, whole(session)).devices
+    assert devices
+    for device in devices:
+        assert device.curve.shape[1] <= MOST_POINTS
+        assert len(device.steps) <= MOST_STEP_ROWS
+        if len(device.steps):
+            known = max(group.devices[device.key].peak for group in session.steps)
+            assert device.steps[:, 3].max() == known
+
+
+def test_the_figures_are_those_of_the_card() -> None:
+    """Peak, what is left, reserved and headroom are what the card says of the same cell."""
+    device = device_of(scripted_run("training"))
+
+    assert (device.peak.certainty, round(device.peak.value / GIB, 2)) == ("exact", 6.99)
+    assert round(device.left_behind / GIB, 2) == 3.75
+    assert round(device.reserved_peak / GIB, 2) == 7.41
+    assert round(device.headroom / GIB, 1) == 131.8
+
+
+def test_the_parts_at_the_peak_add_up_to_it() -> None:
+    """What is kept of the parts is the whole peak, where any were found."""
+    device = device_of(scripted_run("steps"))
+    of_allocated = ("weights", "buffers", "optimizer", "gradients", "unattributed", "activations")
+
+    assert device.at_peak["weights"] > GIB
+    assert sum(device.at_peak.get(name, 0.0) for name in of_allocated) == pytest.approx(
+        device.peak.value
+    )
+    assert device.at_end["optimizer"] == pytest.approx(device.at_peak["optimizer"])
+
+
+def test_where_nothing_was_found_there_are_no_parts() -> None:
+    """Memory nobody told apart is no part of anything."""
+    device = device_of(scripted_run("two gpus"))
+    assert (device.at_peak, device.at_end) == ({}, {})
+
+
+def test_a_failing_anatomy_costs_the_parts_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The record is there without them, and a line says why."""
+    monkeypatch.setattr(Session, "anatomy", lambda *_: 1 / 0)
+    device = device_of(scripted_run("steps"))
+
+    assert device.at_peak == {}
+    assert device.at_end
+    assert device.peak.value > 0
+    assert "the parts are not kept (ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_cell_among_others_has_its_own_parts() -> None:
+    """In a session of many cells the parts are those of the highest sample of this one."""
+    session = scripted_run("steps")
+    session.stopped_at = None
+    first = session.spans[0]
+    before = device_of_span(session)
+    session.open_span("cell", "later", session.append(Sample(100.0, session.last_sample.values)))
+
+    among_others = record_of(session, first).devices[0]
+    assert among_others.at_peak["weights"] == before.at_peak["weights"]
+    assert among_others.peak == before.peak
+
+
+def device_of_span(session: Session) -> DeviceRecord:
+    return record_of(session, session.spans[0]).devices[0]
+
+
+def test_the_pace_leaves_the_first_step_out() -> None:
+    """Samples and tokens a second are those of all steps but the first, within steps."""
+    session = scripted_run("steps")
+    groups = list(session.steps)[1:]
+    seconds = sum(one.stop - one.start for one in groups)
+    pace = record_of(session, whole(session)).pace
+
+    assert pace.steps == 60
+    assert pace.steps_per_second == pytest.approx(59 / seconds)
+    assert pace.samples_per_second == pytest.approx(8 * 59 / seconds)
+    assert pace.tokens_per_second == pytest.approx(sum(one.tokens for one in groups) / seconds)
+
+
+def test_the_steps_of_a_later_cell_are_not_this_ones() -> None:
+    """In a session of many cells a record has the steps of its own span, and their pace."""
+    session = scripted_run("steps")
+    evaluation = next(span for span in session.spans if span.kind == "evaluate")
+    first_epoch = replace(session.spans[0], stop=evaluation.start)
+    record = record_of(session, first_epoch)
+
+    assert record.devices[0].steps[:, 1].max() == 20
+    assert record.devices[0].curve[0].max() <= np.float32(evaluation.start)
+
+
+def test_without_steps_there_is_no_pace() -> None:
+    """A cell that trained nothing has no samples a second, not zero of them."""
+    session = scripted_run("short")
+    pace = record_of(session, whole(session)).pace
+    assert pace.steps == 0
+    assert math.isnan(pace.samples_per_second)
+
+
+def test_the_worst_step_is_named() -> None:
+    """The step with the highest peak, and the tokens it took."""
+    device = device_of(scripted_run("steps"))
+    assert (device.worst_step, device.worst_tokens) == (37, 8 * 144)
+
+
+def test_a_second_training_counts_on() -> None:
+    """Step numbers that begin anew in one cell do not fold back onto the first ones."""
+    session = scripted_run("steps")
+    for group in list(session.steps)[:20]:
+        anew = {name: getattr(group, name) for name in StepGroup.__slots__}
+        session.steps.append(StepGroup(**anew))
+    numbers = device_of(session).steps[:, 0]
+
+    assert numbers.tolist() == list(range(1, 81))
+
+
+def test_a_running_session_is_not_compared() -> None:
+    """What is not over has no figures to compare."""
+    with pytest.raises(OptionError, match="still running"):
+        whole(Session("now"))
+
+
+def test_a_session_of_several_spans_is_taken_together() -> None:
+    """From the first of its outermost spans to the last, with the highest of their peaks."""
+    session = scripted_run("short")
+    key = "cuda:0/allocated"
+    values = tuple(3 * value for value in session.last_sample.values)
+    span = session.open_span("cell", "later", session.append(Sample(5.0, values)))
+    session.close_span(span.id, session.append(Sample(6.0, values)), {})
+    taken = whole(session)
+
+    assert (taken.start, taken.stop) == (0.0, 6.0)
+    assert taken.peaks[key].value == max(one.peaks[key].value for one in session.spans)
+
+
+def test_a_hostile_label_is_plain_and_short() -> None:
+    """Whatever a label is, a record's is one line of at most 120 characters."""
+    session = scripted_run("short")
+    record = record_of(session, whole(session), label="\u202e<b>\n" + 10_000 * "x")
+
+    assert len(record.label) == 120
+    assert record.label.startswith("<b> xxx")
+
+
+def test_a_curve_keeps_the_highest_sample() -> None:
+    """A coarse curve still reaches as high as the finest."""
+    session = scripted_run("hour with gaps")
+    device = device_of(session)
+    column = session.index("cuda:0/allocated")
+
+    assert np.nanmax(device.curve[1]) == np.float32(session.timeline.high[:, column].max())
+    assert np.isnan(device.curve[1]).any()
+
+
+def test_a_cell_that_was_too_short_has_no_curve() -> None:
+    """Of no points, rather than of any that were not read."""
+    assert device_of(scripted_run("short")).curve.shape == (2, 0)

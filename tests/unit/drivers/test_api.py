@@ -1,0 +1,292 @@
+"""What `hfmem_widget.watch` takes besides a label."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import weakref
+from contextlib import suppress
+from unittest import mock
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.drivers.watch import Watch, kept_from_ending
+from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.once import read_once
+from hfmem_widget.monitor.shared import release_monitor, running_monitor
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.view.card import card_bundle
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    return torch.nn.Linear(8, 8)
+
+
+def test_every_forward_pass_of_a_watched_model_is_a_span(model: torch.nn.Module) -> None:
+    """With its samples, in order, and of that model alone."""
+    other = torch.nn.Linear(8, 8)
+    with hfmem_widget.watch(model, quiet=True) as session:
+        for samples in (2, 3):
+            model(other(torch.zeros(samples, 8)))
+
+    assert session.label == "Linear"
+    assert [(span.kind, span.counts) for span in session.spans[1:]] == [
+        ("forward", {"samples": 2.0}),
+        ("forward", {"samples": 3.0}),
+    ]
+
+
+def test_the_model_is_let_go(model: torch.nn.Module) -> None:
+    """After the block nothing of ours is on it, also after an error in a forward pass."""
+    with pytest.raises(RuntimeError), hfmem_widget.watch(model, quiet=True) as session:
+        model(torch.zeros(2, 3))
+
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    assert session.spans[1].stop is not None
+
+
+def test_a_watched_model_that_is_deleted_is_gone_at_once() -> None:
+    """Within the block, too, and without the garbage collector."""
+    model = torch.nn.Linear(8, 8)
+    gone = weakref.ref(model)
+    with hfmem_widget.watch(model, quiet=True):
+        model(torch.zeros(2, 8))
+        del model
+        assert gone() is None
+
+
+def test_a_watch_keeps_no_model_alive() -> None:
+    """Neither before its block nor after it; it may be entered again, and then finds no model."""
+    model = torch.nn.Linear(8, 8)
+    gone = weakref.ref(model)
+    watch = hfmem_widget.watch(model, quiet=True)
+    with watch:
+        pass
+    del model
+    assert gone() is None
+
+    with watch as session:
+        pass
+
+    assert [span.kind for span in session.spans] == ["block"]
+
+
+def test_parameters_of_a_watched_model_may_be_swapped(model: torch.nn.Module) -> None:
+    """As `Module.to` does where it is told so, which a weak reference to a parameter would forbid."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        watch = hfmem_widget.watch(model, quiet=True)
+        model.to(torch.float64)
+        with watch as session:
+            model.to(torch.float32)
+            model(torch.zeros(2, 8))
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+    assert [span.kind for span in session.spans] == ["block", "forward"]
+
+
+def test_copies_of_a_watched_model_are_not_watched(model: torch.nn.Module) -> None:
+    """A copy, or one that went through a file, runs and leaves no span."""
+    with hfmem_widget.watch(model, quiet=True) as session:
+        copy.deepcopy(model)(torch.zeros(2, 8))
+        pickle.loads(pickle.dumps(model))(torch.zeros(2, 8))
+
+    assert len(session.spans) == 1
+
+
+def test_results_are_the_same_as_without_us(model: torch.nn.Module) -> None:
+    """Bit for bit."""
+    batch = torch.randn(4, 8)
+    bare = model(batch)
+    with hfmem_widget.watch(model, quiet=True):
+        watched = model(batch)
+
+    assert torch.equal(bare, watched)
+
+
+def test_a_label_may_be_given_either_way(model: torch.nn.Module) -> None:
+    """As the subject itself, or beside it."""
+    labels = []
+    for watch in (
+        hfmem_widget.watch("one", quiet=True),
+        hfmem_widget.watch(label="two", quiet=True),
+        hfmem_widget.watch(model, label="three", quiet=True),
+    ):
+        with watch as session:
+            labels.append(session.spans[0].label)
+
+    assert labels == ["one", "two", "three"]
+
+
+def test_anything_else_is_an_error_that_says_what_is_allowed() -> None:
+    """Before anything is watched."""
+    with pytest.raises(OptionError, match="a label, a torch module or a Trainer, not int"):
+        hfmem_widget.watch(7)
+
+
+def test_everything_can_be_read_once() -> None:
+    """A reading of now is a session that has ended, with its figures, and nothing goes on."""
+    session = read_once()
+
+    assert not session.running
+    assert session.latest("cpu/allocated") > 0
+    assert session.anatomy("now", "cpu").allocated == session.latest("cpu/allocated")
+    assert running_monitor() is None
+
+
+def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Module) -> None:
+    """`watch(model, optimizer)` tells weights and states before any step is made."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        before = session.spans[0].before
+
+    states = sum(one.nbytes for state in optimizer.state.values() for one in state.values())
+    assert session.value(before, "cpu/weights") >= sum(one.nbytes for one in model.parameters())
+    assert session.value(before, "cpu/optimizer") >= states
+
+
+def test_a_label_that_is_given_twice_is_an_error() -> None:
+    """Neither is dropped in silence."""
+    with pytest.raises(OptionError, match="given twice, as 'a' and as label='b'"):
+        hfmem_widget.watch("a", label="b")
+
+
+@pytest.mark.parametrize("devices", ["cpu", ["cpu"], None])
+def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> None:
+    """A text is one device and not its letters; None is all."""
+    with hfmem_widget.watch(quiet=True, devices=devices) as session:
+        pass
+
+    assert "cpu" in [device.key for device in session.devices]
+
+
+def test_a_budget_in_other_units_is_an_error_that_says_what_is_allowed() -> None:
+    """And what was probably meant."""
+    with pytest.raises(OptionError, match=r"budget is a size .* not '20GB'; did you mean 20GiB\?"):
+        hfmem_widget.watch(budget="20GB")
+
+
+def test_a_watch_counts_anew_however_soon_it_follows_another() -> None:
+    """A model that was deleted since the last watch is not in the next one, whatever counting took."""
+    model = torch.nn.Bilinear(3, 3, 3)
+    with hfmem_widget.watch(model, quiet=True) as before:
+        pass
+    del model
+    with hfmem_widget.watch(quiet=True) as after:
+        pass
+
+    assert "Bilinear" in before.contents.modules
+    assert "Bilinear" not in after.contents.modules
+
+
+def test_models_may_be_trained_on_many_threads_while_one_is_watched() -> None:
+    """Training on several threads under a watch neither crashes nor says a word; the sessions all end."""
+    script = """
+import sys, threading, time, torch, hfmem_widget
+from hfmem_widget.monitor.shared import shared_monitor
+sys.setswitchinterval(1e-5)
+until = time.monotonic() + 4
+def train():
+    while time.monotonic() < until:
+        model = torch.nn.Linear(20, 20)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(5):
+            model(torch.ones(2, 20)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+threads = [threading.Thread(target=train) for _ in range(3)]
+[one.start() for one in threads]
+while time.monotonic() < until:
+    with hfmem_widget.watch(quiet=True), hfmem_widget.watch(quiet=True, devices=["cpu"]):
+        train_one = torch.nn.Linear(20, 20)
+        optimizer = torch.optim.SGD(train_one.parameters())
+        with hfmem_widget.span("step"):
+            train_one(torch.ones(2, 20)).sum().backward()
+            optimizer.step()
+[one.join() for one in threads]
+assert shared_monitor().current is None
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_watch_that_was_kept_from_ending_is_found_by_its_error() -> None:
+    """An interrupt that comes as `__exit__` begins carries the watch in its traceback."""
+    watch = hfmem_widget.watch(quiet=True)
+    with watch:
+        pass
+    with pytest.raises(KeyboardInterrupt) as caught, mock.patch.object(Watch, "stop", _interrupt):
+        watch.__exit__(None, None, None)
+
+    assert list(kept_from_ending(caught.value)) == [watch]
+    assert list(kept_from_ending(ValueError())) == []
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that allows no more of them: the block runs, and the card says what is missing."""
+
+    def refuse(_: Ticker) -> None:
+        raise RuntimeError("can't start new thread")
+
+    release_monitor()
+    monkeypatch.setattr(Ticker, "start", refuse)
+    with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
+        kept = bytearray(50_000_000)
+    span = session.spans[0]
+
+    assert span.after is not None
+    grown = session.value(span.after, "cpu/allocated") - session.value(span.before, "cpu/allocated")
+    assert grown == pytest.approx(len(kept), rel=0.05)
+    assert "has no thread for it" in session.polling.stopped
+    assert "has no thread for it" in card_bundle(session, span, with_chart=False)["text/html"]
+    assert hfmem_widget.holders({"kept": torch.zeros(1000)}).rows != ()
+
+
+def test_a_watch_within_a_watch_is_a_block_of_the_outer_one() -> None:
+    """It has a bar in the outer chart's lanes, as long as it lasted and with how it ended."""
+    with hfmem_widget.watch("outer", quiet=True) as outer:
+        with hfmem_widget.watch("first", quiet=True) as first:
+            open_now = [span.label for span in outer.open_spans]
+        with suppress(ValueError), hfmem_widget.watch("second", quiet=True):
+            raise ValueError
+
+    whole, *blocks = outer.spans
+    assert open_now == ["outer", "first"]
+    assert [(one.label, one.kind, one.parent, one.outcome) for one in blocks] == [
+        ("first", "block", whole.id, "done"),
+        ("second", "block", whole.id, "raised ValueError"),
+    ]
+    assert [one.label for one in first.spans] == ["first"]
+
+
+def test_a_watch_outlives_the_one_it_was_begun_in() -> None:
+    """Of two that overlap, each has its own end."""
+    outer, inner = hfmem_widget.watch("outer", quiet=True), hfmem_widget.watch("inner", quiet=True)
+    told, told_inside = outer.start(), inner.start()
+    outer.stop()
+    inner.stop()
+
+    assert [one.outcome for one in told.spans] == ["done", "done"]
+    assert not told_inside.running
+    assert [one.label for one in told_inside.spans] == ["inner"]

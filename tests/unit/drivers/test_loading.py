@@ -1,0 +1,290 @@
+"""What is followed of loading, with a transformers of our own that loads as 4.57 does: file by file."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import hfmem_widget
+from hfmem_widget.drivers import install as attaching
+from hfmem_widget.drivers import loading
+from hfmem_widget.drivers.loading import follow_loading, leave_loading
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.patch import surround
+from hfmem_widget.monitor.shared import release_monitor, running_monitor
+from hfmem_widget.session import Session
+
+Load = Callable[[str], object]
+
+
+def modeling(load: Load = lambda file: file, *, threads: bool = False) -> Any:
+    """Return a module with what of `transformers.modeling_utils` has to do with loading."""
+    module: Any = ModuleType("transformers.modeling_utils")
+
+    class PreTrainedModel:
+        @classmethod
+        def from_pretrained(cls, files: list[str], **others: object) -> object:
+            """Load it."""
+            return cls._load_pretrained_model(object(), None, files, "a name")
+
+        @classmethod
+        def _load_pretrained_model(
+            cls, model: object, _state_dict: object, files: list[str], _name: str
+        ) -> object:
+            every = [(file, None) for file in files]
+            if threads:
+                with ThreadPoolExecutor(2) as pool:
+                    list(pool.map(module.load_shard_file, every))
+            else:
+                for args in every:
+                    module.load_shard_file(args)
+            return model
+
+    def load_shard_file(args: tuple[str, object]) -> object:
+        return load(args[0])
+
+    module.PreTrainedModel = PreTrainedModel
+    module.load_shard_file = load_shard_file
+    module.originals = dict(vars(PreTrainedModel)), load_shard_file
+    return module
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """End what was watched."""
+    yield
+    release_monitor()
+    assert loading._loads == []
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Return three shards of 400 bytes."""
+    paths = [str(tmp_path / f"{number}.safetensors") for number in range(3)]
+    for path in paths:
+        save_file({path: torch.zeros(100)}, path)
+    return paths
+
+
+def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
+    """Return what is said of each span but the outermost."""
+    return [(one.kind, one.label, one.outcome, dict(one.counts)) for one in session.spans[1:]]
+
+
+def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
+    """With the bytes of each, from the headers of the files."""
+    module = modeling()
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files)
+
+    shards = [("shard", f"shard {one} of 3", "done", {"bytes": 400.0}) for one in (1, 2, 3)]
+    counts = {"shards": 3.0, "bytes": 1200.0}
+    assert told(session) == [("load", "load PreTrainedModel", "done", counts), *shards]
+    assert {one.parent for one in session.spans[2:]} == {session.spans[1].id}
+
+
+def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
+    """So whoever looks on sees how far it is."""
+    seen = []
+    module = modeling(lambda _file: seen.append([one.label for one in session.open_spans]))
+    follow_loading(module)
+    with hfmem_widget.watch("all", quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files)
+
+    assert seen == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
+
+
+def test_one_file_has_no_shards(files: list[str]) -> None:
+    """The load says all there is to say."""
+    module = modeling()
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files[:1])
+
+    counts = {"shards": 1.0, "bytes": 400.0}
+    assert told(session) == [("load", "load PreTrainedModel", "done", counts)]
+
+
+def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> None:
+    """What is not known of one file is not known of all."""
+    pickled = tmp_path / "pytorch_model.bin"
+    pickled.write_bytes(b"")
+    module = modeling()
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained([*files, str(pickled)])
+
+    assert session.spans[1].counts == {"shards": 4.0}
+    assert [one.counts for one in session.spans[2:]] == [*3 * [{"bytes": 400.0}], {}]
+
+
+def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None:
+    """Several are open at once then, and the load is told alone."""
+    module = modeling(threads=True)
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files)
+
+    assert [label for _, label, *_ in told(session)] == ["load PreTrainedModel"]
+
+
+def test_an_error_ends_the_spans_and_stays_as_it_is(files: list[str]) -> None:
+    """The caller gets the very same object, and the spans say what it was."""
+    error = OSError("the disk")
+
+    def load(file: str) -> None:
+        if file == files[1]:
+            raise error
+
+    module = modeling(load)
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(OSError, match="disk") as raised:
+        module.PreTrainedModel.from_pretrained(files)
+
+    assert raised.value is error
+    assert [(label, outcome) for _, label, outcome, _ in told(session)] == [
+        ("load PreTrainedModel", "raised OSError"),
+        ("shard 1 of 3", "done"),
+        ("shard 2 of 3", "raised OSError"),
+    ]
+
+
+def test_an_interrupt_ends_the_spans(files: list[str]) -> None:
+    """It comes out as it went in."""
+
+    def load(_file: str) -> None:
+        raise KeyboardInterrupt
+
+    module = modeling(load)
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(KeyboardInterrupt):
+        module.PreTrainedModel.from_pretrained(files)
+
+    assert all(one.stop is not None for one in session.spans)
+    assert {outcome for _, _, outcome, _ in told(session)} == {"interrupted"}
+
+
+def test_one_may_load_another(files: list[str]) -> None:
+    """As a model made of models does: each has its own shards."""
+    inner = modeling()
+    module = modeling(lambda file: inner.PreTrainedModel.from_pretrained([file] * 1 + files[:1]))
+    follow_loading(module)
+    follow_loading(inner)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files[1:])
+
+    labels = [label for _, label, *_ in told(session)]
+    within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
+    assert labels == [
+        "load PreTrainedModel",
+        *("shard 1 of 2", *within),
+        *("shard 2 of 2", *within),
+    ]
+
+
+def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
+    """A class may be called anything."""
+    module = modeling()
+    follow_loading(module)
+    hostile: Any = type("A\u202e\n<b>$x$", (module.PreTrainedModel,), {})
+    with hfmem_widget.watch(quiet=True) as session:
+        hostile.from_pretrained(files[:1])
+
+    assert session.spans[1].label == "load A <b>$x$"
+
+
+def test_unwatched_nothing_is_followed(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is watched, a call only asks whether something is."""
+    monkeypatch.setattr(loading, "Load", None)
+    module = modeling()
+    follow_loading(module)
+
+    assert module.PreTrainedModel.from_pretrained(files) is not None
+
+
+def test_a_watch_that_ends_meanwhile_is_left_alone(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model is loaded, and nothing is said."""
+    watch = hfmem_widget.watch(quiet=True)
+    module = modeling(lambda file: watch.__exit__(None, None, None) if file == files[1] else None)
+    follow_loading(module)
+    with watch as session:
+        module.PreTrainedModel.from_pretrained(files)
+
+    assert not session.running
+    assert capsys.readouterr().err == ""
+
+
+def test_a_fault_of_ours_leaves_the_load_as_it_is(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said in one line, whatever is to come, and the model is loaded."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    module = modeling()
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        monkeypatch.setattr(Monitor, "turn", broken)
+        loaded = module.PreTrainedModel.from_pretrained(files)
+
+    assert loaded is not None
+    assert capsys.readouterr().err.count("broken") == 1
+    assert all(one.stop is not None for one in session.spans)
+
+
+def test_leaving_puts_everything_back() -> None:
+    """After a hundred times of following and leaving, what is there is what was there."""
+    module = modeling()
+    for _ in range(100):
+        follow_loading(module)
+        follow_loading(module)
+        leave_loading(module)
+
+    names = ("from_pretrained", "_load_pretrained_model")
+    methods, function = module.originals
+    assert all(vars(module.PreTrainedModel)[name] is methods[name] for name in names)
+    assert module.load_shard_file is function
+
+
+def test_all_that_is_followed_is_waited_for() -> None:
+    """Attaching waits for every module in which something is followed, but for what is done per tensor."""
+    modules = {place.module for place in loading.PLACES}
+
+    assert modules == {*attaching.LOADING, "transformers.core_model_loading"}
+
+
+def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that is interrupted before it begins is not taken for one that runs, and keeps no session."""
+    with hfmem_widget.watch(quiet=True) as session:
+        monitor = running_monitor()
+        assert monitor is not None
+        usual = Monitor.open_span
+
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
+            span = usual(*args, **kwargs)
+            signal.raise_signal(signal.SIGINT)
+            return span
+
+        class Model:
+            def load(self) -> None:
+                pytest.fail("it was interrupted before")
+
+        surround(Model, "load", lambda _model: loading.Load(monitor, session, "load Model"))
+        monkeypatch.setattr(Monitor, "open_span", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Model().load()
+
+        assert loading._loads == []
+        assert [span.kind for span in session.open_spans] == ["block"]

@@ -1,0 +1,80 @@
+"""The shape of a batch, from what a model is called with."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hfmem_widget.drivers.training import shape_of
+
+
+class FakeTensor:
+    """Has a shape and a place; its values may be read on the host only."""
+
+    def __init__(self, *shape: Any, device: str = "cpu") -> None:
+        self.shape = shape
+        self.device = SimpleNamespace(type=device)
+
+    def numpy(self) -> float:
+        """Wait for the GPU."""
+        pytest.fail("this would wait for the GPU")
+
+
+IDS = FakeTensor(4, 128)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {"input_ids": IDS}),
+        (({"input_ids": IDS},), {}),
+        ((), {"inputs_embeds": FakeTensor(4, 128, 768)}),
+        ((), {"input_features": FakeTensor(4, 128, 80), "attention_mask": FakeTensor(4, 1500)}),
+    ],
+)
+def test_sequences_have_samples_a_length_and_tokens(args: Any, kwargs: Any) -> None:
+    """However the batch is handed over, its first two dimensions are counted."""
+    assert shape_of(args, kwargs) == {"samples": 4.0, "longest": 128.0, "tokens": 512.0}
+
+
+def test_a_mask_on_the_host_tells_the_tokens_without_padding() -> None:
+    """Its sum is the content."""
+    mask = torch.zeros(4, 128, dtype=torch.int64)
+    mask[:3, :100] = 1
+
+    assert shape_of((), {"input_ids": IDS, "attention_mask": mask})["content_tokens"] == 300.0
+
+
+def test_a_mask_on_a_gpu_is_never_read() -> None:
+    """Reading it would wait for everything that is queued."""
+    mask = FakeTensor(4, 128, device="cuda")
+
+    assert "content_tokens" not in shape_of((), {"input_ids": IDS, "attention_mask": mask})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((FakeTensor(32, 3, 224, 224),), {}), ((), {"pixel_values": FakeTensor(32, 3, 224, 224)})],
+)
+def test_images_are_counted_as_samples(args: Any, kwargs: Any) -> None:
+    """They have no tokens."""
+    assert shape_of(args, kwargs) == {"samples": 32.0}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((7,), {}),
+        ((None,), {"input_ids": None}),
+        ((), {"input_ids": [1, 2]}),
+        ((), {"input_ids": FakeTensor()}),
+        ((), {"input_ids": FakeTensor(object(), object())}),
+    ],
+)
+def test_what_is_not_recognised_counts_nothing(args: Any, kwargs: Any) -> None:
+    """Whatever a model is called with, nothing is raised."""
+    assert shape_of(args, kwargs) == {}

@@ -1,0 +1,177 @@
+"""Hooks on a model are nobody else's business: not its copies', not its files', not TorchScript's."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hfmem_widget.drivers.training import ModelHooks  # noqa: E402  (hooks are torch's)
+
+
+def saved(model: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+WAYS = {
+    "copy.deepcopy": copy.deepcopy,
+    "copy.copy": copy.copy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "torch.save": saved,
+}
+FIELDS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+class Averaged(torch.nn.Linear):  # type: ignore[misc, name-defined]  # torch may be absent
+    """One that says by itself what a copy gets."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "averaged": True}
+
+
+class Deep(torch.nn.Linear):  # type: ignore[misc, name-defined]  # torch may be absent
+    """One that copies itself in its own way."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Deep:
+        new = Deep.__new__(Deep)
+        new.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return new
+
+
+def noted(*_: object) -> None:
+    """Stand for a hook of the user's."""
+
+
+def hooked(model: Any, told: list[str] | None = None) -> ModelHooks:
+    told = [] if told is None else told
+    return ModelHooks(
+        model, before=lambda _: told.append("before"), after=lambda _: told.append("after")
+    )
+
+
+def hooks_of(model: Any) -> list[int]:
+    return [len(getattr(model, field)) for field in FIELDS]
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "plain": lambda: torch.nn.Linear(2, 2),
+    "state of its own": lambda: Averaged(2, 2),
+    "compiled": lambda: torch.compile(torch.nn.Linear(2, 2), backend="eager"),
+    "within another": lambda: torch.nn.Sequential(torch.nn.Linear(2, 2)),
+}
+
+
+@pytest.fixture(params=KINDS)
+def model(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Return a module that has hooks until the test ends."""
+    one = KINDS[request.param]()
+    hooks = hooked(one[0] if request.param == "within another" else one)
+    yield one
+    hooks.remove()
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_copy_has_none_of_our_hooks(model: Any, way: Callable[[Any], Any]) -> None:
+    """However it is made, nothing in it says that it was watched; the model itself still has them."""
+    with_hooks = [hooks_of(one) for one in model.modules()]
+    made = way(model)
+
+    # A shallow copy has the very same modules within it.
+    new = [one for one in made.modules() if all(one is not own for own in model.modules())]
+
+    assert [hooks_of(one) for one in new] == [[0, 0, 0, 0]] * len(new)
+    assert [hooks_of(one) for one in model.modules()] == with_hooks
+    assert max(with_hooks) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
+    """Before ours and after ours, with what torch knows about them."""
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_hook(noted, always_call=True)
+    hooks = hooked(model)
+    model.register_forward_pre_hook(noted, with_kwargs=True)
+    made = way(model)
+    hooks.remove()
+
+    assert hooks_of(made) == hooks_of(model) == [1, 1, 1, 1]
+
+
+def test_a_copy_is_what_its_class_says() -> None:
+    """A class with a ``__getstate__`` of its own is asked as ever."""
+    model = Averaged(2, 2)
+    hooks = hooked(model)
+    made = copy.deepcopy(model)
+    hooks.remove()
+
+    assert made.averaged
+
+
+def test_a_class_that_copies_itself_gets_hooks_that_do_nothing() -> None:
+    """What goes past pickling cannot be kept from the hooks, but tells us nothing."""
+    told: list[str] = []
+    model = Deep(2, 2)
+    hooks = hooked(model, told)
+    made = copy.deepcopy(model)
+    made(torch.ones(1, 2))
+    hooks.remove()
+
+    assert told == []
+
+
+def test_hooks_come_off_after_a_copy_was_made() -> None:
+    """Those who take hooks off still find them."""
+    model = torch.nn.Linear(2, 2)
+    hooks = hooked(model)
+    copy.deepcopy(model)
+    hooks.remove()
+
+    assert hooks_of(model) == [0, 0, 0, 0]
+
+
+def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
+    """How modules are copied and scripted is the original again."""
+    recursive = torch.jit._recursive
+    usual = torch.nn.Module.__getstate__, recursive.create_script_module
+    one, other = hooked(torch.nn.Linear(2, 2)), hooked(torch.nn.Linear(2, 2))
+    one.remove()
+    assert torch.nn.Module.__getstate__ is not usual[0]
+    other.remove()
+    other.remove()
+
+    assert (torch.nn.Module.__getstate__, recursive.create_script_module) == usual
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # since torch 2.15
+@pytest.mark.parametrize("script", [True, False], ids=["script", "trace"])
+def test_a_model_with_hooks_becomes_torchscript(*, script: bool) -> None:
+    """As it would without them, also as a part of another; TorchScript cannot compile what is ours."""
+    told: list[str] = []
+    model = torch.nn.Linear(2, 2)
+    whole = torch.nn.Sequential(model)
+    hooks = hooked(model, told)
+    batch = torch.ones(1, 2)
+    for one in (model, whole):
+        made = torch.jit.script(one) if script else torch.jit.trace(one, batch)
+        told.clear()
+        assert torch.equal(made(batch), model.forward(batch))
+        assert told == []
+    model(batch)
+    hooks.remove()
+
+    assert told == ["before", "after"]

@@ -1,0 +1,323 @@
+"""A training's events become spans, in whatever order they come, and whether or not they come."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from hfmem_widget.drivers.training import TrainingRun
+from hfmem_widget.session import Session, Span
+from tests.unit.monitor.conftest import Bench
+
+SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
+
+
+@pytest.fixture
+def run(bench: Bench, session: Session) -> TrainingRun:
+    return TrainingRun(bench.monitor, session)
+
+
+def one_step(run: TrainingRun, number: int = 1, batches: int = 1) -> None:
+    run.step_begins(number)
+    for batch in range(batches):
+        run.forward_begins(SHAPE)
+        run.forward_ended()
+        if batch < batches - 1:
+            run.substep_ended()
+    run.optimizer_begins()
+    run.optimizer_ended()
+    run.step_ended()
+
+
+def tree(session: Session, of: Span | None = None) -> list[object]:
+    """Return kinds as a nested list: each kind, followed by a list of what lies in it."""
+    result: list[object] = []
+    for span in session.spans:
+        if span.parent == (None if of is None else of.id):
+            inside = tree(session, span)
+            result += [span.kind, inside] if inside else [span.kind]
+    return result
+
+
+def test_a_step_has_its_three_phases(run: TrainingRun, session: Session) -> None:
+    """Forward, backward and optimizer lie side by side in the step."""
+    one_step(run)
+
+    assert tree(session) == ["cell", ["step", ["forward", "backward", "optimizer"]]]
+
+
+def test_a_step_of_several_batches_has_substeps(bench: Bench, session: Session) -> None:
+    """Each batch has its own forward and backward; the optimizer belongs to the step."""
+    one_step(TrainingRun(bench.monitor, session, accumulates=True), batches=2)
+    batch = ["forward", "backward"]
+
+    assert tree(session) == ["cell", ["step", ["substep", batch, "substep", batch, "optimizer"]]]
+
+
+def test_backward_begins_where_forward_ends(run: TrainingRun, session: Session) -> None:
+    """Neighbours share one reading, so nothing lies between them."""
+    one_step(run)
+    spans = {span.kind: span for span in session.spans}
+
+    assert spans["forward"].after is spans["backward"].before
+    assert spans["backward"].after is spans["optimizer"].before
+
+
+def test_the_batches_of_a_step_are_counted_together(bench: Bench, session: Session) -> None:
+    """Samples and tokens add up; the longest and the largest batch are the greatest."""
+    run = TrainingRun(bench.monitor, session, accumulates=True)
+    run.step_begins(7)
+    for tokens in (16.0, 40.0):
+        run.forward_begins({"samples": 2.0, "longest": tokens / 2, "tokens": tokens})
+        run.forward_ended()
+        run.substep_ended()
+    run.step_ended()
+    step = next(span for span in session.spans if span.kind == "step")
+
+    assert step.counts == {
+        "step": 7.0,
+        "samples": 4.0,
+        "tokens": 56.0,
+        "longest": 20.0,
+        "largest_batch": 40.0,
+    }
+
+
+def test_a_forward_pass_outside_a_step_is_no_phase(run: TrainingRun, session: Session) -> None:
+    """The model is called in an evaluation, or before the first step: nothing is opened."""
+    run.forward_begins(SHAPE)
+    run.forward_ended()
+    run.step_begins(1)
+    with run.aside("evaluate", "evaluate"):
+        run.forward_begins(SHAPE)
+        run.forward_ended()
+    run.step_ended()
+
+    assert tree(session) == ["cell", ["step", ["evaluate"]]]
+
+
+def test_a_second_begin_is_another_attempt(run: TrainingRun, session: Session) -> None:
+    """What was open of the first attempt is closed, and says that it was tried again."""
+    run.train_begins("train", {"steps": 4.0})
+    run.epoch_begins("epoch 1")
+    run.step_begins(1)
+    run.train_begins("train, attempt 2", {"steps": 8.0})
+    spans = [span for span in session.spans if span.kind != "cell"]
+
+    assert [(span.kind, span.outcome) for span in spans] == [
+        ("train", "tried again"),
+        ("epoch", "tried again"),
+        ("step", "tried again"),
+        ("train", ""),
+    ]
+    assert spans[-1].counts == {"steps": 8.0}
+
+
+def test_the_end_closes_whatever_is_open(run: TrainingRun, session: Session) -> None:
+    """An error in a forward pass leaves nothing open but the cell, and every span says how it ended."""
+    run.train_begins("train", {})
+    run.step_begins(1)
+    run.forward_begins(SHAPE)
+    run.ended("raised OutOfMemoryError")
+    run.ended("done")
+
+    assert [span.kind for span in session.open_spans] == ["cell"]
+    assert {span.outcome for span in session.spans[1:]} == {"raised OutOfMemoryError"}
+
+
+def test_an_aside_says_how_it_ended(run: TrainingRun, session: Session) -> None:
+    """An error in an evaluation passes through unchanged."""
+    error = ValueError("no data")
+    with pytest.raises(ValueError, match="no data") as raised, run.aside("evaluate", "evaluate"):
+        raise error
+
+    assert raised.value is error
+    assert session.spans[-1].outcome == "raised ValueError"
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["forward_ended", "substep_ended", "optimizer_ended", "step_ended", "epoch_ended", "ended"],
+)
+def test_an_end_without_a_begin_does_nothing(
+    run: TrainingRun, session: Session, event: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Callbacks of other releases may leave an event out."""
+    getattr(run, event)()
+
+    assert tree(session) == ["cell"]
+    assert capsys.readouterr().err == ""
+
+
+def test_another_thread_is_not_followed(run: TrainingRun, session: Session) -> None:
+    """Replicas of nn.DataParallel call hooks from threads of their own."""
+    run.step_begins(1)
+    other = threading.Thread(target=run.forward_begins, args=(SHAPE,))
+    other.start()
+    other.join()
+
+    assert tree(session) == ["cell", ["step"]]
+
+
+def test_a_fault_of_ours_is_said_once_and_ends_the_watching(
+    run: TrainingRun,
+    bench: Bench,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is raised into the training, and later events are ignored."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(bench.monitor, "open_span", broken)
+    for number in range(3):
+        one_step(run, number)
+
+    assert capsys.readouterr().err.count("broken") == 1
+    assert tree(session) == ["cell"]
+
+
+def test_a_session_that_has_ended_is_left_alone(
+    run: TrainingRun, bench: Bench, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training that outlives its cell, on a thread or not, goes on unwatched and in silence."""
+    run.step_begins(1)
+    bench.monitor.end(session)
+    run.step_ended()
+    one_step(run, 2)
+
+    assert capsys.readouterr().err == ""
+    assert sum(span.kind == "step" for span in session.spans) == 1
+
+
+def test_an_evaluation_outside_a_training_leaves_nothing_in_the_session(
+    bench: Bench, session: Session
+) -> None:
+    """Each has a run of its own, and a session of every cell may see thousands."""
+    run = TrainingRun(bench.monitor, session)
+    with run.aside("evaluate", "evaluate"):
+        pass
+    left = weakref.ref(run)
+    del run
+
+    assert left() is None
+
+
+def test_a_run_that_outlives_its_session_leaves_nothing_in_it(
+    bench: Bench, session: Session
+) -> None:
+    """A session that the user keeps does not keep what followed its training."""
+    run = TrainingRun(bench.monitor, session)
+    run.train_begins("train", {})
+    bench.monitor.end(session)
+    run.ended()
+    left = weakref.ref(run)
+    del run
+
+    assert left() is None
+
+
+def test_figures_for_a_log_are_those_since_the_last(
+    run: TrainingRun, bench: Bench, session: Session
+) -> None:
+    """The highest peak and the sum of tokens since they were last taken."""
+    run.train_begins("train", {})
+    bench.host.values = [50.0, 70.0]
+    one_step(run, 1)
+    bench.host.values = [30.0, 60.0]
+    one_step(run, 2)
+    first = run.take_figures()
+    one_step(run, 3)
+
+    assert first == {
+        "peak_allocated": 50.0,
+        "peak_reserved": 70.0,
+        "tokens": 32.0,
+        "allocated": 30.0,
+    }
+    assert run.take_figures()["peak_allocated"] == 30.0
+    assert run.take_figures() == {}
+
+
+def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
+    run: TrainingRun, bench: Bench, session: Session
+) -> None:
+    """A callback may train another Trainer, whose tokens are its own."""
+    run.train_begins("train", {})
+    run.step_begins(1)
+    run.forward_begins(SHAPE)
+    within = TrainingRun(bench.monitor, session)
+    within.train_begins("train", {})
+    one_step(within)
+    within.ended()
+    run.step_ended()
+
+    assert run.take_figures()["tokens"] == 16.0
+
+
+def test_figures_of_an_open_evaluation_are_its_own(
+    run: TrainingRun, bench: Bench, session: Session
+) -> None:
+    """What is logged from within an evaluation is the evaluation's peak so far."""
+    bench.host.values = [90.0, 95.0]
+    one_step(run, 1)
+    bench.host.values = [40.0, 45.0]
+    with run.aside("evaluate", "evaluate"):
+        figures = run.take_figures("evaluate")
+
+    assert figures == {"peak_allocated": 40.0, "peak_reserved": 45.0, "allocated": 40.0}
+
+
+def test_a_training_that_outlives_its_cell_is_followed_no_more(
+    run: TrainingRun, bench: Bench, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under `%memwatch on` the session goes on; a training in a background thread would fill it."""
+    run.train_begins("train", {})
+    one_step(run, 1)
+    bench.monitor.close_span(session, session.spans[0].id)
+    one_step(run, 2)
+
+    assert sum(span.kind == "step" for span in session.spans) == 1
+    assert not bench.monitor.polling
+    assert capsys.readouterr().err == ""
+
+
+def test_a_timeout_of_the_users_reaches_the_training(
+    run: TrainingRun,
+    bench: Bench,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is raised once what we were doing is done, and a training that goes on is followed as before."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    open_span = bench.monitor.open_span
+
+    def timed_out(*args: Any, **kwargs: Any) -> Span:
+        signal.raise_signal(signal.SIGALRM)
+        return open_span(*args, **kwargs)
+
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.monitor, "open_span", timed_out)
+            with pytest.raises(TimeIsUpError):
+                run.step_begins(1)
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    one_step(run, 2)
+
+    assert tree(session) == ["cell", ["step", "step", ["forward", "backward", "optimizer"]]]
+    assert capsys.readouterr().err == ""

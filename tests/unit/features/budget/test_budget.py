@@ -1,0 +1,285 @@
+"""`--budget`: one warning, with when, where and by how much; `--stop` ends a Trainer's training alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.budget.companion import NO_STEP_LEFT, NONE_TO_STOP, NOT_ALONE, Budget
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.monitor import ending
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Finding, Guide, Session, Span
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import GIB
+
+NO_MONITOR: Any = None
+"""The companion asks nothing of it."""
+
+
+class Watched:
+    """A stage that is watched with a budget; the poller's ticks are made by hand."""
+
+    def __init__(self, gpus: int = 1, **options: Any) -> None:
+        self.stage = Stage("run", gpus=gpus)
+        self.session = self.stage.session
+        self.budget = Budget(WatchOptions(**{"budget": 20 * GIB, **options}))
+        self._cell = self.stage.span("cell", "run")
+        self.budget.begin(NO_MONITOR, self.session, self._cell.__enter__())
+
+    def hold(self, size: float, seconds: float = 0.1, device: str = "cuda:0") -> None:
+        """Move a device to so many GiB, and tick."""
+        self.stage.hold({device: size * GIB}, seconds)
+        self.tick()
+
+    def tick(self) -> None:
+        self.stage.sample()
+        for listener in self.session.subscribers:
+            listener(self.session)
+
+    def pass_by(self, size: float) -> None:
+        """Reach so many GiB and come back, unsampled."""
+        before = self.session.latest("cuda:0/allocated")
+        self.stage._move({"cuda:0": before}, {"cuda:0": size * GIB}, 1.0)
+        self.stage._move({"cuda:0": size * GIB}, {"cuda:0": before}, 1.0)
+
+    def end(self) -> list[Finding]:
+        """End the cell and return what was found."""
+        span = self.session.spans[0]
+        self.budget.end(self.session, span, None)
+        self._cell.__exit__(None, None, None)
+        assert self.budget.report(self.session, self.session.spans[0]) == {}
+        return self.session.findings
+
+
+def test_below_the_budget_nothing_is_said() -> None:
+    """A cell that keeps to its budget has no finding."""
+    watched = Watched()
+    watched.hold(19.9)
+    assert watched.end() == []
+
+
+def test_it_warns_once_as_it_is_crossed_and_is_complete_at_the_end() -> None:
+    """Live with what was allocated then; afterwards with the exact peak."""
+    watched = Watched()
+    watched.hold(19.0, seconds=2.0)
+    assert watched.session.findings == []
+    watched.hold(21.0)
+    (live,) = watched.session.findings
+    assert (live.kind, live.severity, live.advice) == ("budget", "warn", ())
+    assert live.title == "cuda:0 went above its budget of 20.0 GiB after 2.1 s: 21.0 GiB allocated"
+    watched.hold(23.1)
+    watched.hold(1.0)
+    (told,) = watched.end()
+    assert told.title == (
+        "cuda:0 went above its budget of 20.0 GiB after 2.1 s, by 3.10 GiB at its peak"
+    )
+    assert told.evidence["peak"] == round(23.1 * GIB)
+    assert told.span_id == watched.session.spans[0].id
+
+
+def test_it_says_in_which_step_and_phase() -> None:
+    """The warning names the step and the phase in which the budget was crossed."""
+    watched = Watched()
+    span = watched.stage.span
+    with span("train", "train"), span("step", "step 41"), span("forward", "forward"):
+        watched.hold(21.0)
+    assert ", in step 41 (forward)" in watched.end()[0].title
+
+
+def test_it_says_in_which_evaluation() -> None:
+    """A budget that is crossed in an evaluation is told with the evaluation's name."""
+    watched = Watched()
+    with watched.stage.span("evaluate", "evaluate at step 10"):
+        watched.hold(21.0)
+    assert ", in evaluate at step 10" in watched.end()[0].title
+
+
+def test_a_steps_exact_peak_shows_what_no_sample_did() -> None:
+    """At the step's end, not only at the cell's."""
+    watched = Watched()
+    with watched.stage.span("step", "step 3"):
+        watched.pass_by(22.0)
+    (live,) = watched.session.findings
+    assert live.title == (
+        "cuda:0 went above its budget of 20.0 GiB between two samples, in step 3: 22.0 GiB allocated"
+    )
+    assert watched.end()[0].title.endswith("in step 3, by 2.00 GiB at its peak")
+
+
+def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
+    """A crossing that no sample saw is told at the end, from the exact peak, without a time."""
+    watched = Watched()
+    watched.pass_by(22.0)
+    assert watched.session.findings == []
+    (told,) = watched.end()
+    assert told.title == (
+        "cuda:0 went above its budget of 20.0 GiB between two samples, by 2.00 GiB at its peak"
+    )
+    assert math.isnan(float(str(told.evidence["seconds"])))
+
+
+def test_who_begins_above_it_is_told_so() -> None:
+    """A cell that starts above its budget is told so at once, and not that it crossed it."""
+    stage = Stage("run", gpus=1)
+    stage.hold({"cuda:0": 25 * GIB}, 0.1)
+    budget = Budget(WatchOptions(budget=20 * GIB))
+    with stage.span("cell", "run") as span:
+        budget.begin(NO_MONITOR, stage.session, span)
+    (told,) = stage.session.findings
+    assert told.title == (
+        "cuda:0 was above its budget of 20.0 GiB from the start: 25.0 GiB allocated"
+    )
+
+
+def test_the_host_has_no_budget_where_there_is_a_gpu() -> None:
+    """Beside a GPU the budget is the GPU's: the heap may pass it unremarked."""
+    watched = Watched(budget=0.1 * GIB)
+    watched.tick()
+    assert watched.end() == []
+
+
+def test_the_host_has_the_budget_where_there_is_no_gpu_or_it_was_asked_for() -> None:
+    """The heap has a budget where it is all there is, and where it was chosen by name."""
+    for watched in (Watched(0, budget=0.1 * GIB), Watched(devices=("cpu",), budget=0.1 * GIB)):
+        watched.tick()
+        assert watched.end()[0].title.startswith("cpu was above its budget of 102.4 MiB")
+
+
+def test_only_devices_that_were_asked_for_have_it() -> None:
+    """With devices chosen by name, only theirs is a budget that can be crossed."""
+    watched = Watched(2, devices=("cuda:1",))
+    watched.hold(30.0)
+    assert watched.session.findings == []
+    watched.hold(30.0, device="cuda:1")
+    assert watched.end()[0].title.startswith("cuda:1 went above")
+
+
+def test_it_is_a_line_over_each_gpus_chart() -> None:
+    """Once, however many ticks there are."""
+    watched = Watched(2)
+    watched.tick()
+    watched.tick()
+    expected = [
+        Guide(key, "budget", "budget 20.0 GiB", 0.0, math.inf, 20 * GIB, 20 * GIB)
+        for key in ("cuda:0", "cuda:1")
+    ]
+    assert watched.session.guides == expected
+
+
+def test_nothing_listens_afterwards() -> None:
+    """Once a cell is over, no listener of it is left with the session or the trainer."""
+    watched = Watched(stop=True)
+    watched.end()
+    assert watched.session.subscribers == ()
+    assert watched.session._step_listeners == []
+    assert not ending.should_end(1, alone=True)
+
+
+def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
+    """With `--stop` the training ends with the step that crossed, and the finding says so."""
+    watched = Watched(stop=True)
+    assert not ending.should_end(1, alone=True)
+    with watched.stage.span("step", "step 2"):
+        watched.pass_by(22.0)
+    assert ending.should_end(2, alone=True)
+    (told,) = watched.end()
+    assert told.title.endswith("; the training was ended after step 2, with a checkpoint")
+    assert told.evidence["ended_after_step"] == 2
+    assert told.advice == ()
+
+
+def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None:
+    """A crossing ends one training; the next one ends only if it crosses anew."""
+    watched = Watched(stop=True)
+    watched.hold(22.0)
+    watched.hold(1.0)
+    assert ending.should_end(1, alone=True)
+    assert not ending.should_end(1, alone=True)
+    watched.hold(22.0)
+    assert ending.should_end(2, alone=True)
+    watched.end()
+
+
+def test_without_stop_no_training_is_ended() -> None:
+    """Without `--stop` a crossing is a warning, and the training goes on."""
+    watched = Watched()
+    watched.hold(22.0)
+    assert not ending.should_end(1, alone=True)
+    assert watched.end()[0].advice == ()
+
+
+def test_why_nothing_was_ended_is_told() -> None:
+    """There was no Trainer, no step after it, or there were other processes."""
+    plain, late, several = (Watched(stop=True) for _ in range(3))
+    plain.hold(22.0)
+    assert plain.end()[0].advice == (NONE_TO_STOP,)
+    ending.should_end(1, alone=True)
+    late.hold(22.0)
+    assert late.end()[0].advice == (NO_STEP_LEFT,)
+    several.hold(22.0)
+    assert not ending.should_end(1, alone=False)
+    assert several.end()[0].advice == (NOT_ALONE,)
+
+
+def test_who_asked_for_no_budget_has_none() -> None:
+    """The companion goes along only where a budget was given."""
+
+    def budgets(**options: Any) -> list[Any]:
+        found = companions_for(WatchOptions(**options))
+        return [one for one in found if isinstance(one, Budget)]
+
+    assert budgets() == []
+    assert len(budgets(budget=1e9)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_cells_of_one_session_have_a_warning_each(count: int) -> None:
+    """Where every cell is watched."""
+    stage = Stage("run", gpus=1)
+    spans: list[Span] = []
+    session: Session = stage.session
+    for _ in range(count):
+        budget = Budget(WatchOptions(budget=GIB))
+        with stage.span("cell", "run") as span:
+            budget.begin(NO_MONITOR, session, span)
+            stage.hold({"cuda:0": 2 * GIB}, 0.1)
+            stage.hold({"cuda:0": 0.0}, 0.1)
+            budget.end(session, span, None)
+        budget.report(session, session.span(span.id))
+        spans.append(span)
+    assert [one.span_id for one in session.findings] == [one.id for one in spans]
+    assert len(session.guides) == 1
+
+
+def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> None:
+    with stage.span("cell", "run") as span:
+        budget.begin(NO_MONITOR, stage.session, span)
+        for level in levels:
+            stage.hold({"cuda:0": level * GIB}, 0.1)
+            stage.sample()
+            for listener in stage.session.subscribers:
+                listener(stage.session)
+        if ask:
+            assert ending.should_end(7, alone=True)
+        budget.end(stage.session, span, None)
+    budget.report(stage.session, stage.session.span(span.id))
+
+
+def test_a_budget_that_stays_crossed_is_told_in_one_cell() -> None:
+    """And again once it has been kept to meanwhile, or where it ends a training."""
+    stage = Stage("run", gpus=1)
+    options = WatchOptions(budget=20 * GIB, stop=True)
+    findings = stage.session.findings
+    a_cell(stage, Budget(options), 19.0, 21.0)
+    assert len(findings) == 1
+    a_cell(stage, Budget(options), 22.0)
+    assert len(findings) == 1
+    a_cell(stage, Budget(options), 22.0, ask=True)
+    assert len(findings) == 2
+    assert "the training was ended after step 7" in findings[1].title
+    a_cell(stage, Budget(options), 10.0)
+    a_cell(stage, Budget(options), 21.0)
+    assert len(findings) == 3

@@ -1,0 +1,286 @@
+"""Watched cells side by side: figures, repeats, differences, and runs laid over each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.compare.align import by_step, by_time, steps_a_point
+from hfmem_widget.features.compare.model import FIGURES, difference
+from hfmem_widget.features.compare.table import MOST_CELLS, compare
+from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
+
+GPU = "cuda:0"
+
+
+def device(
+    peak: float,
+    *,
+    key: str = GPU,
+    certainty: Certainty = "exact",
+    steps: Sequence[float] = (),
+    **parts: float,
+) -> DeviceRecord:
+    rows = [[at, at, one, one, at] for at, one in enumerate(steps, 1)]
+    return DeviceRecord(
+        key=key,
+        name="NVIDIA H200",
+        total=1000.0,
+        allocated_label="allocated",
+        reserved_label="reserved",
+        peak=Peak(peak, certainty),
+        before=1.0,
+        after=3.0,
+        reserved_peak=peak + 1,
+        headroom=999 - peak,
+        at_peak=parts,
+        curve=np.array([[0.0, 1.0, 2.0], [1.0, peak, 3.0]], dtype=np.float32),
+        steps=np.array(rows, dtype=float).reshape(-1, 5),
+    )
+
+
+def record(label: str, *devices: DeviceRecord, number: int = 1, duration: float = 2.0) -> Record:
+    return Record(label, f"cell [{number}]", number, 1, label, 0.0, duration, "done", devices)
+
+
+def folded(peaks: Sequence[float], most: int) -> Floats:
+    """Return a table of steps that were kept together where there were more than `most`."""
+    steps = Steps(most)
+    for at, peak in enumerate(peaks, 1):
+        one = DeviceSteps(peak, "exact", peak, at, math.nan, peak, {})
+        nan = math.nan
+        steps.append(StepGroup(1, at, at, float(at), at + 0.5, nan, nan, nan, nan, {GPU: one}))
+    names = ("first", "last", f"{GPU}/lowest", f"{GPU}/peak", f"{GPU}/worst")
+    return steps.table[:, [steps.columns.index(name) for name in names]]
+
+
+def test_a_single_run_is_its_own_median() -> None:
+    """One run has no spread."""
+    comparison = compare({"a": [record("a", device(8.0))]})
+    (cell,) = comparison.cells
+    figure = cell.figures["peak"]
+
+    assert (figure.middle, figure.low, figure.high, figure.runs) == (8.0, 8.0, 8.0, 1)
+    assert set(cell.figures) == set(FIGURES)
+
+
+def test_repeats_are_a_median_and_a_range() -> None:
+    """Of several runs the median stands for them, with the lowest and the highest beside it."""
+    runs = [record("a", device(peak)) for peak in (9.0, 7.0, 8.0)]
+    figure = compare({"a": runs}).cells[0].figures["peak"]
+
+    assert (figure.middle, figure.low, figure.high, figure.runs) == (8.0, 7.0, 9.0, 3)
+
+
+def test_parts_are_those_of_the_run_that_has_the_median() -> None:
+    """Parts of one run, so that they add up to the peak that is told."""
+    runs = [record("a", device(peak, weights=peak)) for peak in (9.0, 7.0, 8.0)]
+    assert compare({"a": runs}).cells[0].at_peak == {"weights": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("known", "weakest"),
+    [
+        (("exact", "exact"), "exact"),
+        (("exact", "at least"), "at least"),
+        (("at least", "sampled"), "sampled"),
+    ],
+)
+def test_a_peak_is_as_certain_as_the_least_certain_run(
+    known: tuple[Certainty, ...], weakest: Certainty
+) -> None:
+    """One sampled run among exact ones makes the median a sampled one."""
+    runs = [record("a", device(8.0, certainty=one)) for one in known]
+    assert compare({"a": runs}).cells[0].certainty == weakest
+
+
+def test_a_difference_has_its_sign_and_its_percent() -> None:
+    """Less than the baseline is negative, the baseline itself is zero."""
+    comparison = compare({"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]})
+    base, other = comparison.cells
+
+    assert comparison.difference(other, "peak") == difference(6.0, 8.0)
+    assert (difference(6.0, 8.0).value, difference(6.0, 8.0).percent) == (-2.0, -25.0)
+    assert comparison.difference(base, "peak").value == 0.0
+
+
+@pytest.mark.parametrize(("value", "baseline"), [(5.0, 0.0), (5.0, -1.0), (5.0, 1e-9)])
+def test_a_percentage_that_says_nothing_is_not_told(value: float, baseline: float) -> None:
+    """Against nothing, against less than nothing, or a thousandfold, there is no percent."""
+    assert math.isnan(difference(value, baseline).percent)
+
+
+def test_any_cell_may_be_the_baseline() -> None:
+    """The differences turn round with it."""
+    runs = {"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]}
+    comparison = compare(runs, baseline="b")
+    assert comparison.difference(comparison.cells[0], "peak").value == 2.0
+
+
+def test_the_device_is_the_one_that_most_cells_used() -> None:
+    """An accelerator before the host, and another if asked for."""
+    host = device(90.0, key="cpu")
+    runs = {
+        "a": [record("a", device(8.0), device(9.0, key="cuda:1"))],
+        "b": [record("b", device(7.0), host)],
+    }
+    assert compare(runs).device == GPU
+    assert compare(runs, device="cuda:1").device == "cuda:1"
+
+
+def test_a_cell_that_did_not_use_the_device_is_still_there() -> None:
+    """Without figures of memory, with its duration, and a sentence says so."""
+    runs = {"a": [record("a", device(8.0))], "b": [record("b", device(7.0, key="cpu"))]}
+    comparison = compare(runs)
+    other = comparison.cells[1]
+
+    assert math.isnan(other.figures["peak"].middle)
+    assert other.figures["duration"].middle == 2.0
+    assert other.line is None
+    assert comparison.notes == ("Also used: cpu.", "b did not use cuda:0.")
+
+
+def test_a_failed_run_is_told() -> None:
+    """A comparison with a cell that ran out of memory says that it did."""
+    failed = replace(record("a", device(8.0)), outcome="raised OutOfMemoryError")
+    comparison = compare({"a": [record("a", device(8.0)), failed]})
+    assert comparison.notes == ("a: raised OutOfMemoryError in 1 of 2 runs.",)
+
+
+def test_steps_align_only_where_all_have_some() -> None:
+    """By default by steps if every cell has them, else by time."""
+    trained, loaded = device(8.0, steps=[1, 2, 8]), device(7.0)
+    both = {"a": [record("a", trained)], "b": [record("b", loaded)]}
+
+    assert compare({"a": both["a"]}).by == "step"
+    assert compare(both).by == "time"
+    by_steps = compare(both, by="step")
+    assert [cell.line is None for cell in by_steps.cells] == [False, True]
+    assert by_steps.notes == ("b has nothing for the chart, which is without it.",)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"by": "epoch"}, "by 'step' or by 'time', not by 'epoch'"),
+        ({"by": "step"}, "none of these cells has steps"),
+        ({"device": "cuda:7"}, "did not use 'cuda:7'; they used cuda:0"),
+        ({"baseline": "c"}, "'c' is not among those compared: 'a'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(options: dict[str, str], said: str) -> None:
+    """An error names what there is."""
+    with pytest.raises(OptionError, match=said):
+        compare({"a": [record("a", device(8.0))]}, **options)
+
+
+def test_none_and_too_many_cells_are_refused() -> None:
+    """There must be one, and no more than can be told apart."""
+    with pytest.raises(OptionError, match="at least one cell"):
+        compare({})
+    many = {str(at): [record(str(at), device(8.0))] for at in range(MOST_CELLS + 1)}
+    with pytest.raises(OptionError, match="at most 8"):
+        compare(many)
+
+
+def test_a_data_frame_has_a_row_for_each_cell() -> None:
+    """Medians, ranges, differences and parts are columns."""
+    frame = compare(
+        {
+            "a": [record("a", device(8.0, weights=5.0))],
+            "b": [record("b", device(6.0)), record("b", device(7.0))],
+        }
+    ).to_pandas()
+
+    assert list(frame.index) == ["a", "b"]
+    assert frame.loc["b", "peak"] == 6.5
+    assert frame.loc["b", "peak/difference"] == -1.5
+    assert frame.loc["b", "peak/highest"] == 7.0
+    assert frame.loc["a", "at_peak/weights"] == 5.0
+    assert frame.loc["a", "peak/certainty"] == "exact"
+    assert list(frame["runs"]) == [1, 2]
+
+
+def test_a_pace_that_one_run_lacks_is_that_of_the_others() -> None:
+    """Runs in which a figure is not known do not count for it."""
+    known = replace(record("a", device(8.0)), pace=Pace(10, 2.0, 16.0, 256.0))
+    figure = compare({"a": [known, record("a", device(8.0))]}).cells[0].figures
+    assert (figure["tokens_per_second"].middle, figure["tokens_per_second"].runs) == (256.0, 1)
+
+
+def test_steps_of_several_runs_lie_over_each_other() -> None:
+    """At every step the median of the runs, between the lowest and the highest of them."""
+    tables = [folded(peaks, 64) for peaks in ([1, 5, 3], [2, 4, 3], [3, 6, 3])]
+    line = by_step(tables, 1)
+
+    assert line.at.tolist() == [1, 2, 3]
+    assert line.middle.tolist() == [2, 5, 3]
+    assert line.low.tolist() == [1, 4, 3]
+    assert line.high.tolist() == [3, 6, 3]
+
+
+def test_runs_of_different_length_end_where_they_end() -> None:
+    """Beyond the shorter run only the longer one counts."""
+    line = by_step([folded([1, 1], 64), folded([3, 3, 3], 64)], 1)
+    assert line.middle.tolist() == [2, 2, 3]
+
+
+def test_a_resumed_training_stands_at_its_own_steps() -> None:
+    """Steps 501 to 503 are not drawn as 1 to 3."""
+    table = folded([1, 2, 3], 64)
+    table[:, [0, 1, 4]] += 500
+    assert by_step([table], 1).at.tolist() == [501, 502, 503]
+
+
+def test_a_row_that_lies_in_two_points_peaks_in_one() -> None:
+    """Steps 5 to 8 were kept together and step 5 was their worst: steps 7 to 12 did not reach so high."""
+    table = np.array([[1, 4, 1, 2, 3], [5, 8, 3, 9, 5], [9, 12, 1, 4, 9]], dtype=float)
+    line = by_step([table], 6)
+
+    assert line.at.tolist() == [3.5, 9.5]
+    assert line.middle.tolist() == [9.0, 4.0]
+
+
+@given(
+    st.lists(st.floats(1, 1e9), min_size=1, max_size=300),
+    st.integers(2, 40),
+    st.integers(1, 50),
+)
+def test_folding_never_moves_a_peak(peaks: list[float], rows: int, most: int) -> None:
+    """A point has what is the highest of its steps, or less where rows that were folded do not tell."""
+    table = folded(peaks, rows)
+    width = steps_a_point([table], most)
+    line = by_step([table], width)
+    true = [max(peaks[at : at + width]) for at in range(0, len(peaks), width)]
+
+    assert len(line.at) == len(true) <= most
+    assert all(known <= high for known, high in zip(line.high.tolist(), true, strict=True))
+    assert line.high.max() == max(peaks)
+    assert line.high.argmax() == true.index(max(true))
+
+
+def test_one_run_by_time_keeps_its_points() -> None:
+    """A single curve is drawn as it was kept, breaks included."""
+    curve = np.array([[0.0, 1.0, 2.0], [1.0, math.nan, 3.0]])
+    line = by_time([curve], 10)
+    assert line.at.tolist() == [0.0, 1.0, 2.0]
+    assert np.isnan(line.middle[1])
+
+
+def test_runs_by_time_keep_the_highest_of_each_column() -> None:
+    """No run's peak is lost between the columns, and a shorter run ends where it ended."""
+    spiky = np.array([[0.0, 0.9, 1.0, 1.1, 4.0], [1.0, 1.0, 9.0, 1.0, 1.0]])
+    short = np.array([[0.0, 2.0], [5.0, 5.0]])
+    line = by_time([spiky, short], 4)
+
+    assert line.high.max() == 9.0
+    assert line.high.tolist()[2:] == [5.0, 1.0]
+    assert line.low.tolist()[3] == 1.0

@@ -1,0 +1,331 @@
+"""The comparison as people see it: table, picture, text, and the list of what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.features.compare.html import chart_bundle, list_bundle, table_bundle, whole_bundle
+from hfmem_widget.features.compare.model import Comparison, Difference, difference
+from hfmem_widget.features.compare.scene import step_ticks
+from hfmem_widget.features.compare.table import MOST_CELLS, compare
+from hfmem_widget.features.compare.text import (
+    aligned,
+    change_text,
+    of_something,
+    part_columns,
+    percent_text,
+    rate,
+)
+from hfmem_widget.session import Peak
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.text import MIB, format_bytes
+from hfmem_widget.view.chart.figure import PLOTLY_MIME
+from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
+
+
+def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
+    """Return a record of a scripted run, its peaks scaled."""
+    session = scripted_run(run)
+    record = record_of(session, whole(session), label=label, number=number)
+    devices = []
+    for one in record.devices:
+        curve, steps = one.curve * np.float32(1), one.steps.copy()
+        curve[1] *= scale
+        steps[:, 2:4] *= scale
+        peak = Peak(one.peak.value * scale, one.peak.certainty)
+        parts = {name: value * scale for name, value in one.at_peak.items()}
+        devices.append(replace(one, peak=peak, at_peak=parts, curve=curve, steps=steps))
+    return replace(record, devices=tuple(devices))
+
+
+def two(run: str = "steps", **options: Any) -> Comparison:
+    runs = {"base": [kept(run, "base")], "smaller": [kept(run, "smaller", 0.5, number=2)]}
+    return compare(runs, **options)
+
+
+def text(html: str) -> str:
+    """Return what is left when a front end drops all markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def drawn(comparison: Comparison) -> dict[str, Any]:
+    figure: dict[str, Any] = chart_bundle(comparison)[PLOTLY_MIME]
+    return figure
+
+
+def test_the_table_reads_without_any_markup() -> None:
+    """Names, figures, differences and parts stand in their order."""
+    assert text(table_bundle(two())["text/html"]).startswith(
+        "memcompare cuda:0 NVIDIA H200 against base "
+        "● base baseline · cell [1] ● smaller cell [2] "
+        "allocated, peak 7.01 GiB exact 3.51 GiB exact \u22123.51 GiB · \u221250 % "
+        "left behind +3.75 GiB +3.75 GiB ±0 "
+    )
+
+
+def test_many_cells_are_rows() -> None:
+    """The longer side of a table goes down the page, which scrolls by itself."""
+    runs = {name: [kept("steps", name)] for name in "abcdefgh"}
+    told = text(table_bundle(compare(runs))["text/html"])
+    assert "cell allocated, peak left behind" in told
+
+
+def test_the_chart_has_a_height_and_a_legends_place_of_its_own() -> None:
+    """As the chart of a cell: neither an output's height nor a new width changes where anything is."""
+    drawn = chart_bundle(two())[PLOTLY_MIME]
+    assert "responsive" not in drawn["config"]
+    assert drawn["layout"]["margin"]["autoexpand"] is False
+
+
+def test_what_scrolls_is_reached_with_the_keyboard() -> None:
+    """Every table that may be wider than its frame takes the focus, and shows that there is more."""
+    html = table_bundle(two())["text/html"]
+    boxes = re.findall(r"<div[^>]*overflow-x:auto[^>]*>", html)
+    assert len(boxes) == html.count("<table")
+    assert all('tabindex="0"' in box and "linear-gradient" in box for box in boxes)
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [(0.1 * MIB, "\u22120.07 MiB"), (10 * MIB, "\u22127.00 MiB · \u221270 %")]
+)
+def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> None:
+    """0.07 MiB less is 45 % of what no figure speaks of."""
+    change = Difference(-0.7 * before, -70.0)
+    assert change_text(of_something(change, before + change.value), format_bytes) == told
+
+
+def test_plain_text_has_the_same_figures() -> None:
+    """A terminal shows the table, aligned."""
+    told = table_bundle(two())["text/plain"]
+    lines = told.splitlines()
+
+    assert lines[0] == "memcompare · cuda:0 NVIDIA H200 · against base"
+    assert "7.01 GiB exact" in told
+    assert "\u22123.51 GiB · \u221250 %" in told
+    assert "optimizer" in told
+    assert len({line.rindex("s") for line in lines[2:5] if line.endswith(" s")}) == 1
+
+
+def test_repeats_show_their_range() -> None:
+    """The median, the range, and how many runs."""
+    runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
+    told = text(table_bundle(compare({"base": runs}))["text/html"])
+
+    assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
+    told = text(table_bundle(compare({"base": runs[:2]}))["text/html"])
+    assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
+
+
+@pytest.mark.parametrize(
+    ("run", "peak"),
+    [("at least", "≥ 6.99 GiB"), ("training", "6.99 GiB exact"), ("cpu", "918.4 MiB sampled")],
+)
+def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
+    """In the table and beside the bar alike."""
+    comparison = compare({"a": [kept(run, "a")]})
+    assert peak in text(table_bundle(comparison)["text/html"])
+    assert peak in text(chart_bundle(comparison)["text/html"])
+
+
+def test_columns_that_nobody_fills_are_not_there() -> None:
+    """Without steps there is no pace; without parts no table of them."""
+    told = text(table_bundle(two("short"))["text/html"])
+    assert "samples/s" not in told
+    assert "steps/s" not in told
+    assert "at the peak" not in told
+
+
+def test_the_host_has_its_own_words() -> None:
+    """On the CPU memory is the heap and what is resident."""
+    told = text(table_bundle(two("cpu"))["text/html"])
+    assert "heap in use, peak" in told
+    assert "resident, peak" in told
+
+
+def test_the_picture_has_a_form_for_every_front_end() -> None:
+    """Plotly, HTML and plain text."""
+    bundle = chart_bundle(two())
+    assert set(bundle) == {PLOTLY_MIME, "text/html", "text/plain"}
+    assert bundle["text/plain"] == (
+        "memcompare chart: allocated, highest of each step of base, smaller"
+    )
+
+
+def test_one_output_has_table_and_picture() -> None:
+    """What an object shows of itself is complete without Plotly."""
+    bundle = two()._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert "<table" in bundle["text/html"]
+    assert "<svg" in bundle["text/html"]
+    assert bundle == whole_bundle(two())
+
+
+def test_each_cell_has_a_line_and_a_stack_of_its_parts() -> None:
+    """The lines are aligned by step; the bars add up to the peaks."""
+    figure = drawn(two())
+    lines = [one for one in figure["data"] if one["type"] == "scatter"]
+    bars = [one for one in figure["data"] if one["type"] == "bar"]
+
+    assert [one["name"] for one in lines] == ["base", "smaller"]
+    totals = np.sum([one["x"] for one in bars], axis=0)
+    assert totals == pytest.approx([7.01, 3.51], abs=0.01)
+    assert (bars[0]["name"], bars[0]["showlegend"]) == ("weights", True)
+
+
+def test_repeats_have_a_band() -> None:
+    """Where a cell was run several times the range is filled."""
+    runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
+    figure = drawn(compare({"base": runs}))
+    assert [one.get("fill") for one in figure["data"][:2]] == ["toself", None]
+
+
+def test_without_parts_a_bar_is_the_peak() -> None:
+    """Nothing is told apart that was not found."""
+    bars = [one for one in drawn(two("two gpus"))["data"] if one["type"] == "bar"]
+    assert [one["name"] for one in bars] == ["not told apart"]
+    assert bars[0]["showlegend"] is False
+
+
+@pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
+@pytest.mark.parametrize("by", ["step", "time"])
+def test_the_plotly_part_stays_below_60_kb(run: str, by: str) -> None:
+    """Also with as many cells as there may be, each with repeats."""
+    base = kept(run, "x" * 10_000)
+    runs = {f"{at} {'x' * 10_000}": [base, base, base] for at in range(MOST_CELLS)}
+    bundle = chart_bundle(compare(runs, by=by))
+
+    assert len(json.dumps(bundle[PLOTLY_MIME], separators=(",", ":")).encode()) < 60_000
+    assert len(bundle["text/html"].encode()) < 120_000
+
+
+def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
+    """Their import costs a second."""
+    code = (
+        "import sys; from hfmem_widget.testing import scripted_run; import hfmem_widget; "
+        "s = scripted_run('steps'); hfmem_widget.compare(s, s)._repr_mimebundle_(); "
+        "print([one for one in ('plotly', 'pandas', 'torch') if one in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_plotly_takes_the_picture() -> None:
+    """Its own validation finds nothing that it does not know."""
+    import plotly.graph_objects as go
+
+    for comparison in (two(), two("cpu", by="time"), two("two gpus"), two("short")):
+        figure = drawn(comparison)
+        go.Figure(data=figure["data"], layout=figure["layout"])
+
+
+@pytest.mark.parametrize("label", CORPUS.values(), ids=CORPUS)
+def test_a_hostile_label_is_text_everywhere(label: str) -> None:
+    """No tag, attribute, MathJax or control character of a label's gets through."""
+    comparison = compare({label: [kept("steps", label)], "b": [kept("steps", "b")]})
+    outputs = [whole_bundle(comparison), list_bundle([kept("steps", label)])]
+    for output in outputs:
+        Strict().feed(output["text/html"])
+        assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
+    texts = [*strings(drawn(comparison))]
+    assert texts
+    for told in texts:
+        assert not re.search(r"<(?!/?b>|/?extra>)", told)
+        assert "$" not in told
+
+
+def test_a_note_is_told_to_its_end() -> None:
+    """However long the label in it is."""
+    label = "a long name " * 9
+    told = replace(two(), notes=(f"{label}has nothing for the chart, which is without it.",))
+    assert "which is without it." in whole_bundle(told)["text/html"]
+
+
+def test_the_list_has_a_row_for_each_label() -> None:
+    """Newest first, with the numbers of its runs."""
+    records = [kept("steps", "base", number=3), kept("short", "", number=4)]
+    records += [kept("steps", "base", number=number) for number in (5, 6, 7, 8)]
+    records[1] = replace(records[1], identity="[4]")
+    told = list_bundle(records)
+
+    assert text(told["text/html"]).startswith(
+        "memcompare 6 watched cells label cell runs device peak left behind duration "
+        "base …, 5, 6, 7, 8 5 cuda:0 7.01 GiB exact +3.75 GiB 19.2 s "
+        "x = model(**batch) 4 1 cuda:0 212.0 MiB exact +3.50 MiB 10 ms "
+    )
+    assert told["text/plain"].splitlines()[1].startswith("base")
+
+
+def test_a_failed_cell_is_listed_as_such() -> None:
+    """How a cell ended stands in its row."""
+    assert "raised OutOfMemoryError" in list_bundle([kept("failed", "big")])["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("value", "baseline", "said"),
+    [
+        (8 * MIB, 10 * MIB, "\u22122.00 MiB · \u221220 %"),
+        (10.5 * MIB, 10 * MIB, "+0.50 MiB · +5.0 %"),
+        (10 * MIB, 10 * MIB, "±0"),
+        (10 * MIB + 1, 10 * MIB, "±0"),
+        (2 * MIB, 0.0, "+2.00 MiB"),
+        (float("nan"), 1.0, ""),
+    ],
+)
+def test_a_difference_reads_with_sign_and_percent(value: float, baseline: float, said: str) -> None:
+    """What cannot be seen in three digits is no difference; without a base there is no percent."""
+    assert change_text(difference(value, baseline), format_bytes) == said
+
+
+def test_a_small_percentage_keeps_a_digit() -> None:
+    """Whole numbers from ten up, one decimal below."""
+    assert [percent_text(one) for one in (0.04, -3.44, 12.3)] == ["±0 %", "\u22123.4 %", "+12 %"]
+
+
+def test_rates_have_three_digits_or_all() -> None:
+    """Below a thousand three digits, from there on whole numbers."""
+    assert [rate(one) for one in (0.321, 34.78, 2804.4)] == ["0.32", "34.8", "2,804"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "texts"),
+    [
+        (1, 60, ("step 1", "10", "20", "30", "40", "50", "60")),
+        (1, 3, ("step 1", "2", "3")),
+        (501, 520, ("step 501", "505", "510", "515", "520")),
+        (1, 100_000, ("step 1", "20,000", "40,000", "60,000", "80,000", "100,000")),
+    ],
+)
+def test_steps_are_marked_at_round_numbers(first: int, last: int, texts: tuple[str, ...]) -> None:
+    """The first step, then round numbers up to the last."""
+    assert step_ticks(first, last).texts == texts
+
+
+def test_plain_text_stands_in_columns() -> None:
+    """Names to the left, figures to the right, all rows of a table equally wide."""
+    rows = aligned([["a", "1", "22"], ["long", "333", "4"]]).splitlines()
+
+    assert rows == ["a       1  22", "long  333   4"]
+
+
+def test_parts_are_told_of_the_cells_that_have_them() -> None:
+    """What was found of one cell alone is not known of the other, which is no difference."""
+    whole = kept("steps", "whole")
+    bare = replace(
+        whole, label="bare", devices=tuple(replace(one, at_peak={}) for one in whole.devices)
+    )
+    ((first, column), *_) = part_columns(compare({"whole": [whole], "bare": [bare]}))
+    size = format_bytes(whole.devices[0].at_peak[first])
+
+    assert [(one.value, one.change) for one in column.cells] == [(size, ""), ("n/a", "")]
+    ((_, column), *_) = part_columns(compare({"bare": [bare], "whole": [whole]}))
+    assert [(one.value, one.change) for one in column.cells] == [("n/a", ""), (size, "")]

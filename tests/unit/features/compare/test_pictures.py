@@ -1,0 +1,298 @@
+"""The pictures of a comparison, read back: SVG and figure have what was compared, where it belongs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfmem_widget.features.compare.html import chart_bundle
+from hfmem_widget.features.compare.model import Comparison
+from hfmem_widget.features.compare.scene import ComparisonScene, build_scene
+from hfmem_widget.features.compare.table import compare
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.figure import PLOTLY_MIME
+from tests.data.svg import Drawing, Path
+from tests.unit.features.compare.test_html import kept, two
+from tests.unit.view.chart.test_figure import unpacked
+from tests.unit.view.chart.test_still_svg import FINE, PLOT, check_run, seconds_of, value_of
+
+Make = Callable[[], Comparison]
+
+
+def repeated() -> Comparison:
+    """Return three runs of one cell against one of another."""
+    runs = [kept("steps", "base", scale, number=at) for at, scale in enumerate((0.9, 1.0, 1.2))]
+    return compare({"base": runs, "smaller": [kept("steps", "smaller", 0.5, number=4)]})
+
+
+MADE: dict[str, Make] = {
+    "by step": two,
+    "by time": lambda: two(by="time"),
+    "repeats": repeated,
+    "no parts": lambda: two("two gpus", by="time"),
+    "with gaps": lambda: two("hour with gaps", by="time"),
+}
+EACH = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+
+
+class Shown:
+    """A comparison, its scene, and both its pictures."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        bundle = chart_bundle(comparison)
+        self.scene: ComparisonScene = build_scene(comparison)
+        self.html: str = bundle["text/html"]
+        self.drawing = Drawing(self.html)
+        self.figure: dict[str, Any] = bundle[PLOTLY_MIME]
+        self.layout: dict[str, Any] = self.figure["layout"]
+
+    def x(self, at: float) -> float:
+        scene = self.scene
+        return self.drawing.width * (at - scene.start) / (scene.stop - scene.start)
+
+    def y(self, value: float) -> float:
+        return PLOT * (1 - value / self.scene.top)
+
+    def traces(self, kind: str) -> list[dict[str, Any]]:
+        return [one for one in self.figure["data"] if one["type"] == kind]
+
+
+def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
+    """Return the runs of a line between its missing values."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in zip(at.tolist(), values.tolist(), strict=True):
+        if math.isnan(y):
+            runs.append([])
+        else:
+            runs[-1].append((x, y))
+    return [run for run in runs if run]
+
+
+@EACH
+def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
+    """In the SVG, a break as a break; in its own colour and dash."""
+    shown = Shown(make())
+    drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
+    cells = [cell for cell in shown.scene.cells if cell.line is not None]
+
+    assert len(drawn) == len(cells) == 2
+    for cell, path in zip(cells, drawn, strict=True):
+        assert cell.line is not None
+        assert (path.stroke, path.dash) == (cell.colour, palette.STROKES[cell.dash])
+        runs = broken(cell.line.at, cell.line.middle)
+        assert len(path.runs) == len(runs)
+        for run, corners in zip(runs, path.runs, strict=True):
+            assert len(corners) == len(run)
+            check_run([(shown.x(at), shown.y(value)) for at, value in run], corners)
+
+
+@EACH
+def test_plotly_has_the_same_lines(make: Make) -> None:
+    """With all their points, in the unit of the axis; a point alone is a mark."""
+    shown = Shown(make())
+    lines = [one for one in shown.traces("scatter") if "fill" not in one]
+    cells = [cell for cell in shown.scene.cells if cell.line is not None]
+    divisor, unit = shown.scene.unit
+
+    assert [one["name"] for one in lines] == [cell.name for cell in cells]
+    for cell, one in zip(cells, lines, strict=True):
+        assert cell.line is not None
+        assert unpacked(one["x"]) == pytest.approx(cell.line.at, rel=1e-5)
+        assert np.allclose(
+            unpacked(one["y"]) * divisor, cell.line.middle, rtol=1e-5, equal_nan=True
+        )
+        assert one["line"]["color"] == cell.colour
+        assert one["line"]["dash"] == cell.dash
+        assert one["mode"] == "lines"
+        assert f" {unit}<" in one["hovertemplate"]
+        assert one["showlegend"] is False
+
+
+def test_only_repeats_have_a_band_about_their_line() -> None:
+    """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
+    shown = Shown(repeated())
+    (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
+    cell = shown.scene.cells[0]
+    assert cell.line is not None
+    x, y = unpacked(band["x"]), unpacked(band["y"]) * shown.scene.unit[0]
+    half = len(cell.line.at)
+    rgb = [int(cell.colour[at : at + 2], 16) for at in (1, 3, 5)]
+    area, *_ = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
+    corners = [
+        *(
+            (shown.x(at), shown.y(value))
+            for at, value in zip(cell.line.at, cell.line.high, strict=True)
+        ),
+        *(
+            (shown.x(at), shown.y(value))
+            for at, value in zip(cell.line.at[::-1], cell.line.low[::-1], strict=True)
+        ),
+    ]
+
+    assert x == pytest.approx([*cell.line.at, *cell.line.at[::-1]])
+    assert y == pytest.approx([*cell.line.high, *cell.line.low[::-1]], rel=1e-5)
+    assert (y[:half] >= y[half:][::-1]).all()
+    assert band["fillcolor"].startswith("rgba({},{},{},".format(*rgb))
+    assert shown.figure["data"].index(band) == 0
+    assert band["showlegend"] is False
+    assert area.fill == cell.colour
+    assert all(
+        math.dist(one, two) < 2 * FINE for one, two in zip(area.runs[0], corners, strict=True)
+    )
+    assert not [one for one in Shown(two()).figure["data"] if one.get("fill") == "toself"]
+    assert not [one for one in Shown(two()).drawing.frames()[0] if one.fill != "none"]
+
+
+@EACH
+def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
+    """One part after the other, from zero; the longest bar takes the whole width, in both pictures."""
+    shown = Shown(make())
+    scene = shown.scene
+    divisor, _ = scene.unit
+    rows = [
+        [
+            (float(left), float(width), colour)
+            for left, width, colour in re.findall(
+                r'<rect x="([\d.]+)%" width="([\d.]+)%" height="12" fill="([^"]+)"', row
+            )
+        ]
+        for row in shown.html.split('<div style="margin:5px 4px 0">')[1:]
+    ]
+    bars = {one["name"]: one for one in shown.traces("bar")}
+
+    assert len(rows) == len(scene.cells)
+    assert max(left + width for row in rows for left, width, _ in row) == pytest.approx(
+        100, abs=0.1
+    )
+    for at, (cell, row) in enumerate(zip(scene.cells, rows, strict=True)):
+        assert len(row) == len(cell.parts) > 0
+        end = 0.0
+        for (name, size), (left, width, colour) in zip(cell.parts, row, strict=True):
+            assert left == pytest.approx(end, abs=0.02)
+            assert width == pytest.approx(100 * size / scene.longest, abs=0.01)
+            assert colour == palette.PARTS.get(name, "#7D8794")
+            end = left + width
+            label = next(one for one in bars if bars[one]["marker"]["color"] == colour)
+            assert bars[label]["x"][at] * divisor == pytest.approx(size, rel=1e-4)
+            assert bars[label]["showlegend"] is bool(name)
+    assert all(one["y"] == list(range(len(scene.cells))) for one in bars.values())
+    assert shown.layout["xaxis2"]["range"] == pytest.approx([0, scene.longest / divisor], rel=1e-4)
+
+
+@EACH
+def test_ticks_stand_at_what_they_say(make: Make) -> None:
+    """Bytes and times, or steps; the lowest at zero bytes, none outside."""
+    shown = Shown(make())
+    scene, words = shown.scene, shown.drawing.words()
+    divisor, unit = scene.unit
+    values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
+    across = [one for one in words if one.y == PLOT + 15]
+    x, y = shown.layout["xaxis"], shown.layout["yaxis"]
+
+    def number(text: str) -> float:
+        if text.startswith("step ") or (text[-1].isdigit() and ":" not in text):
+            return float(text.removeprefix("step ").replace(",", ""))
+        return seconds_of(text)
+
+    assert [one.y for one in values] == pytest.approx(
+        [shown.y(value_of(one.text) * divisor) for one in values], abs=FINE
+    )
+    assert values[-1].text.endswith(f" {unit}")
+    assert [one.x for one in across] == pytest.approx(
+        [shown.x(number(one.text)) for one in across], abs=0.06
+    )
+    assert [one.text for one in values] == y["ticktext"]
+    assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
+    assert [one.text for one in across] == x["ticktext"]
+    assert [number(one) for one in x["ticktext"]] == pytest.approx(x["tickvals"], abs=1e-6)
+    assert x["range"] == [scene.start, scene.stop]
+    assert y["range"] == pytest.approx([0, scene.top / divisor], rel=1e-4)
+    assert min(len(values), len(across)) > 2
+    assert scene.start <= x["tickvals"][0]
+    assert x["tickvals"][-1] <= scene.stop
+    assert [one for one, dash in shown.drawing.levels()] == [one.y for one in values]
+
+
+@EACH
+def test_the_axes_hold_all_that_is_drawn(make: Make) -> None:
+    """From the first reading to the last, and a little above the highest."""
+    scene = Shown(make()).scene
+    lines = [cell.line for cell in scene.cells if cell.line is not None]
+    highest = max(float(np.nanmax(line.high)) for line in lines)
+
+    assert highest < scene.top < 1.1 * highest
+    assert scene.stop == max(line.at[-1] for line in lines)
+    assert scene.start == (min(line.at[0] for line in lines) if "step" in scene.what else 0.0)
+    assert scene.longest == max(sum(size for _, size in cell.parts) for cell in scene.cells)
+
+
+@EACH
+def test_nothing_of_a_figure_lies_over_another(make: Make) -> None:
+    """From top to bottom: lines with their times, then a row for each cell, then the legend."""
+    shown = Shown(make())
+    layout, cells = shown.layout, len(shown.scene.cells)
+    margin = layout["margin"]
+    plot = layout["height"] - margin["t"] - margin["b"]
+    foot, rows = layout["yaxis"]["domain"][0] * plot, layout["yaxis2"]["domain"][1] * plot
+
+    assert layout["yaxis"]["domain"][1] == 1
+    assert layout["yaxis2"]["domain"][0] == 0
+    assert rows == pytest.approx(36 * cells, abs=0.1)
+    assert foot - rows == pytest.approx(34, abs=0.1)
+    assert plot - foot == pytest.approx(220, abs=0.1)
+    assert layout["yaxis2"]["range"] == [cells - 0.5, -0.5]
+    assert 0 <= -layout["legend"]["y"] * plot <= margin["b"] - 24 * bool(shown.scene.part_names)
+    assert layout["legend"]["yanchor"] == "top"
+    assert margin["t"] >= 18
+    assert [(one["y0"], one["y1"]) for one in layout["shapes"]] == [
+        (at - 0.2,) * 2 for at in range(cells)
+    ]
+    assert [one["line"]["color"] for one in layout["shapes"]] == [
+        one.colour for one in shown.scene.cells
+    ]
+    names = layout["annotations"][:cells]
+    assert [one["y"] for one in names] == [one["y0"] for one in layout["shapes"]]
+    assert all(
+        one["xshift"] > shape["x1"] for one, shape in zip(names, layout["shapes"], strict=True)
+    )
+    assert all(
+        f"<b>{cell.name}</b>" in one["text"] and one["text"].endswith(cell.peak)
+        for one, cell in zip(names, shown.scene.cells, strict=True)
+    )
+    for trace in shown.traces("bar"):
+        assert 0 < trace["offset"] < trace["offset"] + trace["width"] < 0.5
+    assert layout["annotations"][-1]["text"] == shown.scene.what
+    assert (layout["annotations"][-1]["y"], layout["annotations"][-1]["yanchor"]) == (1, "bottom")
+
+
+@EACH
+def test_the_svg_names_each_cell_beside_a_piece_of_its_line(make: Make) -> None:
+    """With its peak, and the parts of all bars below."""
+    shown = Shown(make())
+    rows = shown.html.split('<div style="margin:5px 4px 0">')[1:]
+    for cell, row in zip(shown.scene.cells, rows, strict=True):
+        key = Drawing(row.partition("<strong")[0] + "").svg
+        piece = key.find("path")
+        assert piece is not None
+        assert (piece.get("d"), piece.get("stroke")) == ("M0 4H22", cell.colour)
+        assert piece.get("stroke-dasharray", "") == palette.STROKES[cell.dash]
+        assert f">{cell.name}</strong>" in row
+        assert f">{cell.peak}</span>" in row
+    keys = [key for _, key in shown.drawing.legend() if not isinstance(key, Path)]
+    assert keys == [palette.PARTS[name] for name in shown.scene.part_names]
+    assert shown.drawing.label.startswith(shown.scene.what)
+    assert shown.drawing.height == PLOT + 20
+
+
+def test_what_the_lines_are_is_said() -> None:
+    """By step or since the beginning, one run or several."""
+    said = {name: build_scene(make()).what for name, make in MADE.items()}
+
+    assert said["by step"] == "allocated, highest of each step"
+    assert said["by time"] == "allocated since the cell began"
+    assert said["repeats"] == "allocated, highest of each step, median and range"

@@ -1,0 +1,218 @@
+"""Models of several parts: what gets no input is said, and such a forecast is never called exact."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from hfmem_widget.features.fit.api import fit
+from hfmem_widget.features.fit.dry_run import training_step
+from hfmem_widget.features.fit.html import fit_bundle
+from hfmem_widget.features.fit.inputs import batch_for
+from hfmem_widget.features.fit.model import Room
+from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.text import GIB
+from tests.data.fit_models import VOCABULARY, Step, built, llama
+from tests.unit.features.fit.test_fit import gpu, with_rooms
+
+TEXT: Mapping[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 128, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+IMAGE: Mapping[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+PAIRED: Mapping[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 77, "eos_token_id": 2,
+}  # fmt: skip
+SECTIONS = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+
+PARTS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "Gemma3ForConditionalGeneration": (
+        {
+            "text_config": {"model_type": "gemma3_text", "head_dim": 16, **TEXT},
+            "vision_config": {"model_type": "siglip_vision_model", **IMAGE},
+        },
+        "vision_tower",
+    ),
+    "Idefics3ForConditionalGeneration": (
+        {"text_config": {"model_type": "llama", **TEXT}, "vision_config": IMAGE},
+        "vision_model",
+    ),
+    "Llama4ForConditionalGeneration": (
+        {
+            "text_config": {"intermediate_size_mlp": 64, "head_dim": 16, "num_local_experts": 4, **TEXT},
+            "vision_config": {
+                **IMAGE, "vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64,
+            },
+        },
+        "vision_model",
+    ),
+    "LlavaForConditionalGeneration": (
+        {
+            "text_config": {"model_type": "llama", **TEXT},
+            "vision_config": {"model_type": "clip_vision_model", "projection_dim": 32, **IMAGE},
+        },
+        "vision_tower",
+    ),
+    "PaliGemmaForConditionalGeneration": (
+        {
+            "text_config": {"model_type": "gemma", "head_dim": 16, **TEXT},
+            "vision_config": {"model_type": "siglip_vision_model", "projection_dim": 64, **IMAGE},
+            "projection_dim": 64,
+            "hidden_size": 64,
+        },
+        "vision_tower",
+    ),
+    "Qwen2VLForConditionalGeneration": (
+        {
+            "text_config": {"model_type": "qwen2_vl_text", **SECTIONS, **TEXT},
+            "vision_config": {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 4},
+        },
+        "visual",
+    ),
+    "Qwen2_5_VLForConditionalGeneration": (
+        {
+            "text_config": {"model_type": "qwen2_5_vl_text", **SECTIONS, **TEXT},
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 4, "intermediate_size": 64,
+            },
+        },
+        "visual",
+    ),
+    "SmolVLMForConditionalGeneration": (
+        {"text_config": {"model_type": "llama", **TEXT}, "vision_config": IMAGE},
+        "vision_model",
+    ),
+}  # fmt: skip
+"""By class: its configuration, and the part that gets nothing where there is text alone."""
+
+BY_VALUES = ("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration")
+
+WHOLE: Mapping[str, Mapping[str, Any]] = {
+    "CLIPModel": {"text_config": PAIRED, "vision_config": IMAGE, "projection_dim": 32},
+    "SiglipModel": {"text_config": PAIRED, "vision_config": IMAGE},
+    "VisionEncoderDecoderModel": {
+        "encoder": {"model_type": "vit", **IMAGE},
+        "decoder": {
+            "model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY,
+            "add_cross_attention": True, "is_decoder": True,
+        },
+        "decoder_start_token_id": 1,
+        "pad_token_id": 0,
+    },
+    "WhisperForConditionalGeneration": {
+        "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        "vocab_size": VOCABULARY, "max_source_positions": 50, "max_target_positions": 64,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    },
+}  # fmt: skip
+"""By class: those of which all parts get input."""
+
+
+def config_of(kind: str, choices: Mapping[str, Any]) -> Any:
+    # transformers 4 takes its parts out of what it is given.
+    made = getattr(transformers, kind).config_class(**copy.deepcopy(dict(choices)))
+    made.architectures = [kind]
+    return made
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", PARTS)
+def test_what_gets_no_input_is_said(kind: str, *, training: bool) -> None:
+    """The weights of all parts are counted, and the part that does not run is named."""
+    choices, idle = PARTS[kind]
+    config = config_of(kind, choices)
+    if training and kind in BY_VALUES and transformers.__version__.startswith("4."):
+        pytest.skip("its loss, or its experts, go by values of tensors there")
+    told = predict(config, length=32, device="cpu", training=training)
+
+    assert told.bytes("weights") == 4 * sum(one.numel() for one in built(config).parameters())
+    assert [name.split(".")[-1] for name in told.left_out] == [idle]
+    assert told.bound == "lower"
+    assert {part.bound for part in told.parts if part.name == "activations"} == {"lower"}
+    assert any(f"{told.left_out[0]} (" in note for note in told.notes)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool) -> None:
+    """Images that go beside the text and sound are made from the configuration."""
+    told = predict(config_of(kind, WHOLE[kind]), length=32, device="cpu", training=training)
+
+    assert told.left_out == ()
+    assert told.bytes("activations") > 0
+
+
+@pytest.mark.parametrize("kind", ["CLIPModel", "SiglipModel"])
+def test_text_and_images_keep_what_a_real_run_keeps(kind: str) -> None:
+    """To the byte, through both towers."""
+    config = config_of(kind, WHOLE[kind])
+    model = from_config(config, torch.float32, for_training=True)
+    inputs = batch_for(model, 2, 32, with_labels=True)
+    told = training_step(model, inputs, device="cpu")
+    given = {
+        name: torch.ones(one.shape, dtype=one.dtype) if isinstance(one, torch.Tensor) else one
+        for name, one in inputs().items()
+    }
+    real = Step(built(config), config, given=given)
+
+    assert told.kept == real.kept
+    assert told.forward.bytes == real.forward
+
+
+def test_adapters_leave_nothing_out() -> None:
+    """Peft goes past the call of the model that it is put into; its layers run all the same."""
+    told = predict(llama(), length=32, lora=4, device="cpu")
+
+    assert told.left_out == ()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_of_any_module_what_can_be_said_is_said(*, training: bool) -> None:
+    """Weights, gradients and optimizer states; what its activations take is left out, and said."""
+    layer = torch.nn.Linear(1000, 100, bias=False)
+    told = fit(layer, training=training, optimizer="adamw_torch").forecast
+    sizes = {part.name: part.bytes for part in told.parts}
+
+    weights = {"weights": 400_000}
+    assert sizes == (
+        weights | {"gradients": 400_000, "optimizer": 800_000} if training else weights
+    )
+    assert told.bound == "lower"
+    assert told.left_out == ("activations",)
+    assert any("Linear" in note for note in told.notes)
+
+
+def test_where_something_is_left_out_nothing_is_said_to_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Too much is still too much; otherwise whether it fits is open, and so is the largest batch."""
+    layer = torch.nn.Linear(1 << 14, 1 << 12)
+    for room, fits in ((gpu(100 * GIB), None), (gpu(0.1 * GIB), False)):
+        with_rooms(monkeypatch, room)
+        told = fit(layer)
+        text = fit_bundle(told)["text/plain"]
+
+        assert told.verdicts[0].fits is fits
+        assert told.verdicts[0].largest_batch is None
+        assert "at least" in text
+        assert "exact" not in text.splitlines()[-1]
+        assert ": fits" not in text
+
+
+def test_what_is_free_may_be_unknown_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then that is what is said."""
+    with_rooms(monkeypatch, Room("cuda:0", "NVIDIA Fake", 80 * GIB, float("nan")))
+
+    assert "how much is free is not known" in repr(fit(torch.nn.Linear(2, 2)))

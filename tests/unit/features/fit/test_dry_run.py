@@ -1,0 +1,169 @@
+"""A dry run against a real step of the same model, measured in the same test."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from hfmem_widget.features.fit.dry_run import Step as DryStep
+from hfmem_widget.features.fit.dry_run import inference, training_step, undisturbed
+from hfmem_widget.features.fit.inputs import batch_for
+from hfmem_widget.features.fit.live_bytes import LiveBytes
+from hfmem_widget.features.fit.on_meta import from_config
+from tests.data.fit_models import BATCH, CONFIGS, LENGTH, Step, batch, bert, built, gpt2, llama
+
+every_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+LOSS = 8
+"""Bytes of a scalar or two, which the engine lets go of at another moment."""
+
+
+def dry(config: Any, **more: Any) -> DryStep:
+    model = from_config(config, torch.float32, for_training=True)
+    inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
+    return training_step(model, inputs, device="cpu", **more)
+
+
+@every_model
+def test_what_is_kept_for_backward_is_told_to_the_byte(config: Any) -> None:
+    """After the forward pass as much is alive on the meta device as in a real run."""
+    told, real = dry(config), Step(built(config), config)
+
+    assert told.kept == real.kept
+    assert told.forward.bytes == real.forward
+
+
+@every_model
+def test_the_peak_of_the_backward_pass_is_told_to_the_byte(config: Any) -> None:
+    """Gradients come and activations go in the engine's order, without the engine."""
+    assert abs(dry(config).backward.bytes - Step(built(config), config).backward) <= LOSS
+
+
+@pytest.mark.parametrize("config", [llama(), gpt2(0.1), bert()], ids=["Llama", "GPT-2", "BERT"])
+def test_autocast_is_told_to_the_byte(config: Any) -> None:
+    """Casts, their cache, and outputs in float32 as accelerate has them."""
+    told, real = dry(config, autocast=torch.bfloat16), Step(built(config), config, bf16=True)
+
+    assert told.kept == real.kept
+    assert told.forward.bytes == real.forward
+
+
+@pytest.mark.parametrize("config", [llama(), gpt2(0.1), bert()], ids=["Llama", "GPT-2", "BERT"])
+def test_checkpointing_is_told(config: Any) -> None:
+    """What is kept is exact; the backward pass is within two percent, since PyTorch's stops a layer early."""
+    model = built(config)
+    # Renamed in transformers 5.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+    told, real = dry(config, checkpointing=True), Step(model, config)
+
+    assert told.kept == real.kept
+    assert told.forward.bytes == real.forward
+    assert told.backward.bytes == pytest.approx(real.backward, rel=0.02)
+
+
+def test_what_is_kept_is_what_autograd_saves() -> None:
+    """By another count, autograd's own hooks: all that is kept but the loss was saved for backward."""
+    config = llama()
+    model = built(config)
+    held = {one.untyped_storage()._cdata for one in [*model.parameters(), *model.buffers()]}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in held:
+            saved[storage._cdata] = storage
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**batch(config))
+
+    assert abs(dry(config).kept - sum(one.nbytes() for one in saved.values())) <= LOSS
+
+
+def test_gradients_of_a_batch_before_are_there_from_the_beginning() -> None:
+    """With accumulation, all gradients are complete at every moment."""
+    told = dry(gpt2(), accumulating=True)
+
+    assert told.forward.gradients == told.backward.gradients == told.gradients
+
+
+def test_a_gpu_keeps_dropout_as_bytes_and_no_scores() -> None:
+    """Forecasts for a GPU are lower than the CPU's own: its kernels keep less."""
+    model = from_config(gpt2(0.1), torch.float32, for_training=True)
+    inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
+
+    assert training_step(model, inputs, device="cuda").kept < dry(gpt2(0.1)).kept
+
+
+@pytest.mark.parametrize("config", [llama(), gpt2()], ids=["Llama", "GPT-2"])
+def test_the_cache_of_keys_and_values_is_told_to_the_byte(config: Any) -> None:
+    """The peak of a prefill and the cache that it leaves are those of a real one."""
+    model = from_config(config, torch.float32, for_training=False)
+    told = inference(model, batch_for(model, BATCH, LENGTH, with_labels=False), device="cpu")
+    real = built(config).eval()
+    given = batch(config)
+    live = LiveBytes(device="cpu")
+    live.leave_out([*real.parameters(), *real.buffers()])
+    with torch.no_grad(), live:
+        ids, mask = given["input_ids"].clone(), given["attention_mask"].clone()
+        outputs = real(input_ids=ids, attention_mask=mask, use_cache=True, logits_to_keep=1)
+    cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in outputs.past_key_values.layers)
+
+    assert (told.peak, told.kv_cache) == (live.peak, cache)
+
+
+def test_autocast_of_the_meta_device_is_none() -> None:
+    """PyTorch refuses it, and transformers 4 asks for it; other devices keep theirs."""
+    autocast = torch.autocast
+    with undisturbed():
+        with torch.autocast("meta", enabled=False):
+            pass
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.is_autocast_enabled("cpu")
+
+    assert torch.autocast is autocast
+
+
+def test_of_two_dry_runs_one_waits() -> None:
+    """Whichever ends last, what both replaced for themselves is PyTorch's own again."""
+    autocast, is_capturing = torch.autocast, torch.cuda.is_current_stream_capturing
+    order: list[str] = []
+
+    def second() -> None:
+        with undisturbed():
+            order.append("second")
+
+    other = threading.Thread(target=second)
+    with undisturbed():
+        other.start()
+        other.join(0.05)
+        order.append("first")
+    other.join()
+
+    assert order == ["first", "second"]
+    assert torch.autocast is autocast
+    assert torch.cuda.is_current_stream_capturing is is_capturing
+
+
+class Dropping(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    """Does nothing but drop out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.drop(hidden)
+
+
+def test_what_is_generated_drops_nothing_out() -> None:
+    """Inference is forecast as it runs, without the masks of a model that was being trained."""
+    size = 4 << 20
+    told = inference(
+        Dropping().train(), lambda: {"hidden": torch.empty(size, device="meta")}, device="cpu"
+    )
+
+    assert told.peak == 4 * size

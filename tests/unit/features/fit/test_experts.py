@@ -1,0 +1,190 @@
+"""Mixtures of experts: every type runs dry in every precision, and as much is kept as in a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.api import fit
+from hfmem_widget.features.fit.as_on_device import AsOnDevice
+from hfmem_widget.features.fit.dry_run import training_step
+from hfmem_widget.features.fit.inputs import batch_for
+from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.predict import predict
+from tests.data.fit_models import BATCH, LENGTH, VOCABULARY, Step, built
+
+AT_ONCE = int(transformers.__version__.split(".")[0]) >= 5
+"""Whether transformers multiplies all experts at once; before, it went through them in a loop over values."""
+
+SMALL: Mapping[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": VOCABULARY, "max_position_embeddings": 128,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4,
+    "num_experts_per_tok": 2, "moe_k": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+    "q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "d_model": 64, "d_ff": 64, "d_kv": 16, "num_layers": 2, "num_heads": 4,
+}  # fmt: skip
+"""What each configuration takes of it."""
+
+MIXTURES: Mapping[str, Mapping[str, Any]] = {
+    "afmoe": {},
+    "cohere2_moe": {},
+    "deepseek_v2": {},
+    "deepseek_v3": {"head_dim": 8},
+    "doge": {},
+    "dots1": {},
+    "ernie4_5_moe": {},
+    "exaone_moe": {},
+    "flex_olmo": {},
+    "glm4_moe": {},
+    "glm4_moe_lite": {"num_key_value_heads": 4},
+    "gpt_oss": {},
+    "granitemoe": {},
+    "granitemoeshared": {},
+    "hunyuan_v1_moe": {},
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "use_mamba_kernels": False,
+        "mamba_d_state": 8,
+    },
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "llama4_text": {},
+    "mimo_v2_flash": {},
+    "minimax": {},
+    "minimax_m2": {},
+    "mixtral": {},
+    "olmoe": {},
+    "phimoe": {"router_jitter_noise": 0.0, "input_jitter_noise": 0.0},
+    "qwen2_moe": {},
+    "qwen3_5_moe_text": {"num_hidden_layers": 4},
+    "qwen3_moe": {},
+    "qwen3_next": {"num_hidden_layers": 4},
+    "solar_open": {},
+}
+"""By type, and what its configuration has of its own."""
+
+BY_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "jetmoe": {"kv_channels": 16},
+    "nllb-moe": {"architectures": ["NllbMoeForConditionalGeneration"]},
+    "switch_transformers": {"architectures": ["SwitchTransformersForConditionalGeneration"]},
+}
+"""Those whose code looks at where each token goes, in transformers 5 too."""
+
+IN_HALF = ("mixtral", "gpt_oss", "glm4_moe", "deepseek_v3")
+"""Those that are run in bfloat16 as well."""
+
+SLOW = ("qwen3_5_moe_text", "mimo_v2_flash")
+"""Those that are built like another and take seconds to run."""
+
+CHOICES = [
+    {"precision": precision, "training": training}
+    for training in (True, False)
+    for precision in ("fp32", "bf16", "fp16")
+]
+
+
+def tiny(name: str, own: Mapping[str, Any]) -> Any:
+    """Return a small configuration; skip where transformers is too old for the type."""
+    kind = transformers.CONFIG_MAPPING._mapping.get(name)
+    if kind is None:
+        pytest.skip(f"this transformers has no {name}")
+    kind = transformers.CONFIG_MAPPING[name]
+    known = kind()
+    config = kind(**{key: value for key, value in SMALL.items() if hasattr(known, key)} | dict(own))
+    if not config.architectures:
+        config.architectures = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING[kind].__name__]
+    return config
+
+
+@pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(str, choice.values())))
+@pytest.mark.parametrize("name", MIXTURES)
+def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[str, Any]) -> None:
+    """Trained with autocast or run forward, all of it."""
+    told = predict(tiny(name, MIXTURES[name]), length=32, **choice)
+
+    assert told.bytes("activations") > 0
+    assert told.left_out == ()
+
+
+@pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [(name, False) for name in MIXTURES if name not in SLOW] + [(name, True) for name in IN_HALF],
+)
+def test_as_much_is_kept_as_in_a_real_run(name: str, half: bool) -> None:
+    """Wherever the tokens really go, to the byte; the backward pass of state spaces within three percent."""
+    config = tiny(name, MIXTURES[name])
+    model = from_config(config, torch.float32, for_training=True)
+    inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
+    autocast = torch.bfloat16 if half else None
+    told = training_step(model, inputs, device="cpu", autocast=autocast)
+    torch.manual_seed(0)
+    real = Step(built(config), config, bf16=half)
+
+    assert told.kept == real.kept
+    assert told.forward.bytes == real.forward
+    assert told.backward.bytes == pytest.approx(real.backward, rel=0.03)
+
+
+@pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
+@pytest.mark.parametrize("training", [True, False])
+def test_of_experts_nothing_is_called_exact(*, training: bool) -> None:
+    """Not on the CPU either; a note says how tokens are counted."""
+    told = predict(tiny("mixtral", {}), length=32, device="cpu", training=training)
+
+    assert told.bound != "exact"
+    assert any("each expert" in note for note in told.notes)
+
+
+@pytest.mark.parametrize("name", BY_VALUES)
+def test_a_loop_over_values_is_refused_with_its_reason(name: str) -> None:
+    """Where each token goes is not known before; what does not depend on it is still told."""
+    config = tiny(name, BY_VALUES[name])
+    with pytest.raises(OptionError, match="cannot be run on PyTorch's meta device"):
+        predict(config, length=32)
+    told = fit(config, length=32).forecast
+
+    assert told.bound == "lower"
+    assert told.bytes("weights") >= 4 * told.parameters
+    assert told.bytes("gradients") == told.bytes("weights")
+    assert any("activations cannot be told" in note for note in told.notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "stored"), [("cpu", 6 * 10 * 4), ("cuda", 6 * 12 * 4)], ids=["CPU", "GPU"]
+)
+def test_rows_lie_as_the_kernel_lays_them(device: str, stored: int) -> None:
+    """A GPU's rows begin at multiples of 16 bytes."""
+    rows, weights = torch.empty(6, 8, device="meta"), torch.empty(4, 10, 8, device="meta")
+    ends = torch.empty(4, dtype=torch.int32, device="meta")
+    grouped = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+    with AsOnDevice(device):
+        product = grouped(rows, weights.mT, offs=ends)
+
+    assert product.shape == (6, 10)
+    assert product.untyped_storage().nbytes() == stored - (8 if device == "cuda" else 0)
+
+
+@pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
+def test_transformers_own_product_is_one_too() -> None:
+    """It stands in where PyTorch has none."""
+    transformers.MixtralForCausalLM  # noqa: B018  (what defines it is imported with the model)
+    rows, weights = torch.empty(6, 8, device="meta"), torch.empty(4, 8, 10, device="meta")
+    ends = torch.empty(4, dtype=torch.int32, device="meta")
+    with AsOnDevice("cpu") as mode:
+        product = torch.ops.transformers.grouped_mm_fallback(rows, weights, offs=ends)
+
+    assert product.shape == (6, 10)
+    assert mode.routes

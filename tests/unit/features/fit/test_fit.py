@@ -1,0 +1,237 @@
+"""Models on disk, whether they fit, and the largest batch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit import api as module
+from hfmem_widget.features.fit.api import fit, largest_batch
+from hfmem_widget.features.fit.checkpoint import read_stored
+from hfmem_widget.features.fit.html import fit_bundle
+from hfmem_widget.features.fit.model import Room
+from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.text import GIB, MIB
+from tests.data.fit_models import bert, built, llama
+
+
+def with_rooms(monkeypatch: pytest.MonkeyPatch, *found: Room) -> None:
+    monkeypatch.setattr(module, "rooms", lambda: (found, ""))
+
+
+def gpu(free: float, **more: Any) -> Room:
+    return Room("cuda:0", "NVIDIA Fake", 80 * GIB, free, **more)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    built(llama()).to(torch.bfloat16).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
+    """Configuration and headers: the stored type is the type of the forecast, to the byte of the weights."""
+    told = fit(folder, training=False, length=32)
+    stored = read_stored(folder)
+
+    assert told.forecast.setting.precision == "pure bf16"
+    assert dict(stored.types) == {"bfloat16": 2 * told.forecast.parameters}
+    assert told.stored.startswith("on disk: 1.30 MiB bfloat16; ")
+
+
+def test_a_json_file_is_enough(tmp_path: Path) -> None:
+    """A configuration alone tells all but what lies on disk."""
+    path = tmp_path / "shape.json"
+    bert().to_json_file(path)
+
+    assert fit(str(path), length=32).forecast.model == "BertForMaskedLM"
+
+
+def test_what_transformers_does_not_know_is_said_with_its_reason(tmp_path: Path) -> None:
+    """An unknown kind of model is named, with what transformers says of it."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "from_the_future"}))
+
+    with pytest.raises(OptionError, match=r"does not know the configuration in .*from_the_future"):
+        fit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/no/such/folder", "there is no file or folder"),
+        ("nobody/nothing", "!hf download nobody/nothing config.json in a cell"),
+        ("a/b/c/d", "neither a folder here nor in the local cache"),
+        ("x" * 5000, "'x+…' "),
+        ("a\0b", r"neither a folder here nor in the local cache|cannot be read"),
+        ("~nobody-of-this-name/x", "cannot be read: RuntimeError"),
+    ],
+)
+def test_a_model_that_is_not_here_is_told(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No network: a name that is not in the cache is an error that says how to get the configuration."""
+    with pytest.raises(OptionError, match=message):
+        fit(name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        "[1, 2]",
+        '{"model_type": "bert", "architectures": 5, "hidden_size": "wide"}',
+        '{"model_type": "bert", "architectures": ["__version__"], "hidden_size": -1}',
+        '{"model_type": ["bert"]}',
+    ],
+)
+def test_a_broken_configuration_is_told(tmp_path: Path, content: str) -> None:
+    """Whatever is wrong with a configuration, and whatever reading it raises, is one sentence."""
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(OptionError) as told:
+        fit(tmp_path)
+
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 600
+
+
+def test_code_that_comes_with_a_model_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is anybody asked whether to run it: the error says what to give instead."""
+    ran = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}})
+    )
+    asked: list[str] = []
+
+    def agree(prompt: str = "") -> str:
+        asked.append(prompt)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", agree)
+    with pytest.raises(OptionError, match="comes with Python code of its own, which is not run"):
+        fit(tmp_path)
+
+    assert asked == []
+    assert not ran.exists()
+
+
+def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
+    """Weights alone are no model."""
+    with pytest.raises(OptionError, match=r"has no config\.json"):
+        fit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 64,
+        (8).to_bytes(8, "little") + b"not json",
+        b"\x02" + bytes(7) + b"[]",
+        (100_000).to_bytes(8, "little") + b"[" * 100_000,
+        (15).to_bytes(8, "little") + b'{"weight": {}} ',
+    ],
+)
+def test_a_broken_file_is_told(folder: Path, content: bytes) -> None:
+    """A file that is no safetensors file, or not a whole one, is an error with its name."""
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(OptionError, match=r"model\.safetensors is no safetensors file"):
+        fit(folder, length=32)
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    """What is told from one and two rows holds for the batch that it leads to."""
+    choices: dict[str, Any] = {"length": 64, "optimizer": "adamw_torch_fused"}
+    one, two = (predict(llama(), batch=rows, **choices) for rows in (1, 2))
+    room = 40 * MIB
+    most = largest_batch(one, two, room)
+
+    assert most > 2
+    assert predict(llama(), batch=most, **choices).total <= room
+    assert predict(llama(), batch=most + 1, **choices).total > room
+
+
+def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share that is left alone is not used for the verdict; nor is what CUDA will take."""
+    need = predict(llama(), length=64, optimizer="adamw_torch_fused").total
+    for room, fits in (
+        (gpu(need / 0.9 + 1), True),
+        (gpu(need / 0.9 - 1000), False),
+        (gpu(need, cached=need / 2), True),
+        (gpu(need * 1.5, context=need), False),
+    ):
+        with_rooms(monkeypatch, room)
+        verdict = fit(llama(), length=64, headroom=0.1).verdicts[0]
+
+        assert verdict.fits is fits
+        assert (verdict.largest_batch or 0) >= fits
+
+
+def test_where_nothing_is_known_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that does not tell what is free has no verdict."""
+    with_rooms(monkeypatch, gpu(float("nan")))
+    told = fit(llama(), length=32)
+
+    assert told.verdicts[0].fits is None
+    assert "how much is free is not known" in repr(told)
+
+
+def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that is loaded only the rest has to fit."""
+    model = built(llama())
+    with_rooms(monkeypatch, Room("cpu", "CPU", GIB, GIB))
+    held = fit(model, length=32).verdicts[0].held
+
+    assert held == sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+
+
+def test_the_card_and_the_text_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part with its figure and how it is known; the verdict; the largest batch."""
+    with_rooms(monkeypatch, gpu(10 * GIB))
+    told = fit(llama(), length=64)
+    bundle = fit_bundle(told)
+
+    for text in (bundle["text/html"], bundle["text/plain"]):
+        for wanted in (
+            *("weights", "optimizer states", "activations and temporaries", "dry run on meta"),
+            *("rule on the shapes", "fits, ", "the largest batch that fits is"),
+        ):
+            assert wanted in text
+    assert repr(told) == bundle["text/plain"]
+    assert told._repr_mimebundle_() == bundle
+
+
+def test_text_from_outside_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of models and devices are text, whatever they are."""
+    hostile = "<script>alert(1)</script>"
+    with_rooms(monkeypatch, Room("cuda:0", hostile, GIB, GIB))
+    told = fit(llama(), length=32)
+    told = replace(
+        told, name=hostile, stored=hostile, forecast=replace(told.forecast, model=hostile)
+    )
+
+    assert "<script>" not in fit_bundle(told)["text/html"]
+
+
+def test_the_public_name_is_this() -> None:
+    """`hfmem_widget.fit` and `hfmem_widget.max_memory` are what this room has."""
+    assert hfmem_widget.fit is fit
+    assert callable(hfmem_widget.max_memory)
+
+
+def test_what_is_no_model_is_told() -> None:
+    """An object that has neither weights nor a configuration of transformers is named."""
+    with pytest.raises(
+        OptionError, match="a model, or a configuration of transformers, not for dict"
+    ):
+        fit({})

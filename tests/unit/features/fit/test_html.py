@@ -1,0 +1,203 @@
+"""How a forecast reads: its facts, its parts and its verdicts, of forecasts made up for it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.fit.html import MOST_ROWS, fit_bundle, fit_text
+from hfmem_widget.features.fit.model import Fit, Forecast, ForecastPart, Room, Setting, Verdict
+from hfmem_widget.text import GIB
+from hfmem_widget.view import palette
+from tests.data.svg import Drawing
+
+PARTS = (
+    ForecastPart("weights", int(2 * GIB), int(2 * GIB), "shapes", "exact"),
+    ForecastPart("optimizer", int(4 * GIB), int(4 * GIB), "a rule", "upper"),
+    ForecastPart("gradients", int(GIB), int(2 * GIB), "shapes", "exact"),
+    ForecastPart("activations", int(GIB), int(3 * GIB), "a dry run", "estimate"),
+    ForecastPart("buffers", 0, 0, "shapes", "exact"),
+)
+PEAKS = {"forward": int(5 * GIB), "backward": int(8 * GIB), "optimizer": int(7 * GIB)}
+FORECAST = Forecast(
+    "Llama",
+    Setting(batch=4, length=2048),
+    PARTS,
+    int(8 * GIB),
+    "backward",
+    PEAKS,
+    1_500_000,
+    1_500_000,
+)
+
+
+def made(**setting: Any) -> Forecast:
+    return replace(FORECAST, setting=replace(FORECAST.setting, **setting))
+
+
+def facts(forecast: Forecast) -> list[str]:
+    first = fit_text(Fit("config", forecast, (), 0.0)).splitlines()[0]
+    return first.split(" · ")[1:]
+
+
+PLAIN = ["1.5 M parameters", "training", "batch 4 \u00d7 2,048", "fp32"]
+
+
+@pytest.mark.parametrize(
+    ("forecast", "more"),
+    [
+        (made(), set()),
+        (made(training=False), {"inference"}),
+        (made(accumulation=2), {"2 batches a step"}),
+        (made(checkpointing=True), {"gradient checkpointing"}),
+        (made(quantized="nf4", lora="r=8"), {"nf4", "LoRA r=8"}),
+        (made(optimizer="adamw"), {"adamw"}),
+        (replace(FORECAST, trainable=1_000), {"1 k trained"}),
+        (replace(made(training=False), trainable=1_000), {"inference"}),
+    ],
+)
+def test_a_setting_is_told_where_it_is_not_the_usual_one(
+    forecast: Forecast, more: set[str]
+) -> None:
+    """What is as always is not said: one batch a step, all weights trained, nothing quantised."""
+    usual = {*PLAIN} - ({"training"} if "inference" in more else set())
+
+    assert {*facts(forecast)} == usual | more
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(7, "7"), (999, "999"), (1000, "1 k"), (1_500_000, "1.5 M"), (8_030_000_000, "8.03 B")],
+)
+def test_parameters_are_counted_in_thousands(count: int, told: str) -> None:
+    """With three digits, from a thousand on."""
+    assert facts(replace(FORECAST, parameters=count, trainable=count))[0] == f"{told} parameters"
+
+
+def test_facts_are_set_apart_by_dots() -> None:
+    """Between each two of them stands one, and none at the end."""
+    html = fit_bundle(Fit("config", made(accumulation=3), (), 0.0))["text/html"]
+    told = re.findall(r'<span style="white-space:nowrap">([^<]*)</span>', html)
+    *first, last = facts(made(accumulation=3))
+
+    assert told == [*(f"{one} ·" for one in first), last]
+
+
+def test_the_bar_has_the_parts_one_after_the_other() -> None:
+    """As long as their share of the peak, each in its colour and with its name."""
+    drawing = Drawing(fit_bundle(Fit("config", FORECAST, (), 0.0))["text/html"])
+    ends = [0.0]
+    for part, box, (left, _, width, height) in zip(
+        PARTS, drawing.svg.iter("rect"), drawing.boxes(), strict=True
+    ):
+        assert left == pytest.approx(ends[-1])
+        assert width == pytest.approx(1000 * part.bytes / (8 * GIB))
+        assert height == drawing.height
+        assert box.get("fill") == palette.PARTS[part.name]
+        assert (box.findtext("title") or "").startswith(part.label)
+        ends.append(left + width)
+    assert ends[-1] == pytest.approx(1000)
+    assert "8.00 GiB" in drawing.label
+
+
+def test_text_and_table_have_the_same_rows() -> None:
+    """A row for each part that is there, its bytes at the peak and in full, and how they are known."""
+    fit = Fit("config", FORECAST, (), 0.0)
+    lines = [re.split(r"  +", line.strip()) for line in fit_text(fit).splitlines()[1:]]
+    html = fit_bundle(fit)["text/html"]
+    rows = [
+        ["".join(cell.itertext()).replace("■", "").strip() for cell in row]
+        for row in Drawing(html).tree.iter("div")
+        if row.get("role") == "row"
+    ]
+
+    assert lines == [
+        ["at the peak", "in full", "how known"],
+        ["weights", "2.00 GiB", "2.00 GiB", "exact: shapes"],
+        ["optimizer states", "4.00 GiB", "4.00 GiB", "at most: a rule"],
+        ["gradients", "1.00 GiB", "2.00 GiB", "exact: shapes"],
+        ["activations and temporaries", "1.00 GiB", "3.00 GiB", "about: a dry run"],
+        [
+            "allocated",
+            "8.00 GiB",
+            "the peak, in the backward pass (forward 5.00 GiB, optimizer 7.00 GiB)",
+        ],
+    ]
+    assert [[cell for cell in row if cell] for row in rows[1:]] == lines[1:]
+
+
+def verdict(free: float, **more: Any) -> str:
+    """Return what is said of a device with so many GiB free."""
+    given = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
+    headroom = given.pop("headroom")
+    room = Room("cuda:0", "H200", 80 * GIB, free * GIB)
+    return fit_text(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[7]
+
+
+BATCH = "the largest batch that fits is"
+
+
+@pytest.mark.parametrize(
+    ("free", "more", "told"),
+    [
+        (10, {}, f"fits, 8.00 GiB of the 9.00 GiB that are free with 10 % left alone; {BATCH}"),
+        (10, {"headroom": 0.0}, "fits, 8.00 GiB of the 10.0 GiB that are free; "),
+        (4, {"fits": False, "headroom": 0.0}, "8.00 GiB of the 4.00 GiB that are free, 4.00 GiB too much"),
+        (4, {"fits": False, "largest_batch": 0}, "; not even one row fits"),
+        (10, {"held": int(2 * GIB)}, "fits, 6.00 GiB of the 9.00 GiB"),
+        (10, {"held": int(2 * GIB)}, "; 2.00 GiB more are there already"),
+        (10, {"held": int(9 * GIB)}, "fits, 0.00 MiB of the 9.00 GiB"),
+        (math.nan, {"fits": None}, "how much is free is not known"),
+        (10, {"largest_batch": None}, "; the largest batch is not known"),
+        (10, {"largest_batch": MOST_ROWS}, "; any batch fits"),
+        (10, {"largest_batch": 1}, f"; {BATCH} 1 \u00d7 2,048"),
+        (10, {"largest_batch": MOST_ROWS - 1}, f"; {BATCH} 1,048,575 \u00d7 2,048"),
+    ],
+)  # fmt: skip
+def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], told: str) -> None:
+    """What is needed, what is free, how much is missing, and how many rows would fit."""
+    assert told in verdict(free, **more).replace("\u00a0", " ")
+    assert verdict(free, **more).startswith("cuda:0 H200: ")
+
+
+@pytest.mark.parametrize(
+    ("fits", "colour"), [(True, palette.GOOD), (False, palette.BAD), (None, palette.RESERVED)]
+)
+def test_a_verdicts_dot_has_its_colour(fits: bool | None, colour: str) -> None:
+    """Green where it fits, red where it does not, grey where nobody knows."""
+    one = Verdict(Room("cuda:0", "H200", 80 * GIB, 10 * GIB), 0, fits, 1)
+    html = fit_bundle(Fit("config", FORECAST, (one,), 0.0))["text/html"]
+
+    assert f'color:{colour}">●' in html
+    assert "<strong>cuda:0 H200</strong>" in html
+
+
+@pytest.mark.parametrize(
+    ("contexts", "told"), [((0.0, 0.0), ""), ((0.5, 0.0), "512.0 MiB"), ((0.5, 0.75), "768.0 MiB")]
+)
+def test_what_cuda_will_take_is_told_where_it_is_not_up(
+    contexts: tuple[float, ...], told: str
+) -> None:
+    """The most that any device needs for it."""
+    rooms = [Room("cuda:0", "H200", 80 * GIB, 10 * GIB, context=one * GIB) for one in contexts]
+    verdicts = tuple(Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
+    text = fit_text(Fit("config", FORECAST, verdicts, 0.0))
+
+    assert ("is not up" in text) is bool(told)
+    assert f"; {told}" in text or not told
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("config", "config (Llama)"), ("Llama", "Llama"), ("", "Llama"), ("LlamaConfig", "Llama")],
+)
+def test_the_model_is_named_once(name: str, title: str) -> None:
+    """By what was asked about, and by its class where that says more."""
+    text = fit_text(Fit(name, FORECAST, (), 0.0, stored="on disk: 3 GiB"))
+
+    assert text.partition(" · ")[0] == title
+    assert "\nOn disk: 3 GiB." in text

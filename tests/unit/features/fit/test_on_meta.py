@@ -1,0 +1,169 @@
+"""Forecasts leave everything as it was."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget.features.fit.predict as module
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.on_meta import copy_of, from_config
+from hfmem_widget.features.fit.predict import predict
+from tests.data.fit_models import bert, built, gpt2, llama
+
+
+def test_no_device_is_asked_and_no_engine_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing asks whether there are GPUs, which would forbid forking, nor starts the engine's threads."""
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a forecast asked for a device")
+
+    monkeypatch.setattr(torch.cuda, "is_available", never)
+    monkeypatch.setattr(torch.cuda, "device_count", never)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", never)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", never)
+    monkeypatch.setattr("torch.autograd.graph._engine_run_backward", never)
+    monkeypatch.setattr("torch.autograd._engine_run_backward", never)
+
+    for choice in (
+        {},
+        {"checkpointing": True},
+        {"precision": "bf16"},
+        {"lora": 4},
+        {"training": False},
+    ):
+        assert predict(llama(), batch=2, length=32, **choice).total > 0
+    assert predict(built(gpt2(0.1)), batch=2, length=32).total > 0
+    assert torch.cuda.is_current_stream_capturing is never
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    """Neither PyTorch's nor Python's are used up."""
+    model = built(gpt2(0.1))
+    before, python = torch.get_rng_state(), random.getstate()
+    predict(model, length=32)
+    predict(gpt2(0.1), length=32, checkpointing=True)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert random.getstate() == python
+
+
+def test_a_model_that_is_there_is_left_alone() -> None:
+    """No gradient, no switch to training, no hook that runs, no weight moved."""
+    model = built(bert()).eval()
+    calls: list[str] = []
+    model.register_forward_hook(lambda *_: calls.append("hook"))
+    model.bert.register_forward_pre_hook(lambda *_: calls.append("pre-hook"))
+    weights = copy.deepcopy(model.state_dict())
+    places = [one.data_ptr() for one in model.parameters()]
+    predict(model, length=32, precision="pure bf16", checkpointing=True)
+
+    assert calls == []
+    assert not model.training
+    assert all(one.grad is None for one in model.parameters())
+    assert [one.data_ptr() for one in model.parameters()] == places
+    assert all(torch.equal(one, weights[name]) for name, one in model.state_dict().items())
+    assert not any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
+
+
+def test_a_copy_holds_no_memory_of_its_own() -> None:
+    """Weights, buffers and tensors that an object keeps besides are all on meta; ties stay tied."""
+    model = built(gpt2())
+    model.remembered = {
+        "activations": torch.ones(3),
+        "of": [torch.zeros(2, requires_grad=True) * 2],
+    }
+    made = copy_of(model)
+
+    assert all(one.is_meta for one in (*made.parameters(), *made.buffers()))
+    assert made.remembered["activations"].is_meta
+    assert made.remembered["of"][0].is_meta
+    assert made.lm_head.weight is made.transformer.wte.weight
+
+
+def test_a_model_tells_the_same_as_its_configuration() -> None:
+    """Both ways to the meta device lead to the same forecast."""
+    config = llama()
+
+    told = predict(config, length=32)
+    assert predict(built(config), length=32) == told
+
+
+def test_what_transformers_cannot_build_is_said_with_its_reason() -> None:
+    """A configuration that makes no sense is an error of the user's, with transformers' own words."""
+    config = llama()
+    config.hidden_act = "nothing"
+    with pytest.raises(OptionError, match=r"cannot build LlamaForCausalLM.*nothing"):
+        from_config(config, torch.float32, for_training=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"optimizer": "adam"}, r"no rule for the optimizer 'adam'; there is one for adamw_torch"),
+        ({"precision": "int4"}, "precision is fp32, bf16"),
+        ({"batch": 0}, "batch is a whole number from 1, not 0"),
+        ({"length": 257}, r"has 256 positions, so a length of 257 is too long"),
+        ({"quantized": "int3", "lora": 4}, "quantized is int8, nf4, nf4-double or nothing"),
+        ({"quantized": "nf4"}, "with lora, adapters beside them are"),
+        ({"lora": (4, ["no_such_layer"])}, "peft cannot put LoRA into LlamaForCausalLM"),
+        ({"lora": 0}, "rank of LoRA is from 1"),
+        ({"device": "tpu"}, "device is cuda or cpu"),
+    ],
+)
+def test_choices_that_there_are_not_are_told(choice: dict[str, Any], message: str) -> None:
+    """Every error says what is allowed."""
+    with pytest.raises(OptionError, match=message):
+        predict(llama(), **{"length": 32, **choice})
+
+
+def test_what_is_no_model_is_told() -> None:
+    """A forecast of something else names what it is for."""
+    with pytest.raises(
+        OptionError, match="for a model, or a configuration of transformers, not for str"
+    ):
+        predict("bert")
+
+
+def test_a_model_that_cannot_run_dry_is_told() -> None:
+    """Code that needs the values of tensors is an error with its reason, not a wrong figure."""
+
+    class Counts(torch.nn.Module):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+        main_input_name = "input_ids"
+        config = bert()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(10, 4)
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return self.embedding(torch.tensor(input_ids.tolist()))
+
+    with pytest.raises(OptionError, match="Counts cannot be run on PyTorch's meta device"):
+        predict(Counts(), length=8)
+
+
+def test_live_parts_follow_the_anatomys_convention() -> None:
+    """Gradients that are only being made at the peak are among the activations; all adds up."""
+    config = llama()
+    model = built(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    forecast = module.forecast_of(model, optimizer, {"largest_batch": 128, "longest": 64})
+    parts = module.parts_at_the_peak(forecast)
+    told = predict(config, batch=2, length=64, optimizer="adamw_torch", device="cpu")
+
+    assert told.moment == "backward"
+    assert "gradients" not in parts
+    assert sum(parts.values()) == told.total
+    assert parts["optimizer"] == told.bytes("optimizer")
+
+
+def test_live_parts_without_a_shape_are_refused() -> None:
+    """Without the length of a batch there is no forecast."""
+    model = built(llama())
+    with pytest.raises(OptionError, match="shape of the batch is not known"):
+        module.forecast_of(model, torch.optim.SGD(model.parameters()), {"samples": 4})

@@ -1,0 +1,156 @@
+"""What is free of each device, and that as ``device_map="auto"`` takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit import room as module
+from hfmem_widget.features.fit.model import Room
+from hfmem_widget.features.fit.room import CONTEXT, max_memory, read_rooms
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
+from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc, two_cards
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+
+Rooms = tuple[tuple[Room, ...], str]
+
+
+class Machine:
+    """Fake sources of what is free."""
+
+    def __init__(
+        self, proc: Path, gpus: Sequence[FakeGpu], environ: dict[str, str] | None = None
+    ) -> None:
+        self.cuda = FakeAllocator(initialized=False)
+        self.nvml = FakeNvml(gpus)
+        torch_cuda = TorchCudaSource(CudaAllocator({"torch": FakeTorch(self.cuda)}))
+        nvml = NvmlSource(torch_cuda.uuids, environ or {}, load=self.nvml.load, proc=proc)
+        self.sources = (torch_cuda, nvml, HostSource())
+
+    def rooms(self) -> Rooms:
+        return read_rooms(*self.sources, 0.0)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    return make_proc(tmp_path, HOST_NAMESPACE)
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, *args: Any, **more: Any
+) -> dict[Any, Any]:
+    monkeypatch.setattr(module, "_sources", lambda: machine.sources)
+    return max_memory(*args, **more)
+
+
+def test_free_is_the_drivers_less_what_cuda_will_take(proc: Path) -> None:
+    """Before CUDA is up its context is still to come; the driver's reserve is nobody's."""
+    (gpu, _), note = Machine(
+        proc, [FakeGpu(total=80 * GIB, used=3 * GIB, reserved=600 * MIB)]
+    ).rooms()
+
+    assert gpu.free == 77 * GIB - 600 * MIB
+    assert gpu.available == gpu.free - CONTEXT
+    assert note == ""
+
+
+def test_memory_that_pytorch_has_cached_is_free_for_this_process(proc: Path) -> None:
+    """Once CUDA is up: what was reserved and is not allocated counts, and the context is paid."""
+    machine = Machine(proc, [FakeGpu(used=5 * GIB)])
+    machine.cuda.initialized = True
+    machine.cuda.free(machine.cuda.alloc(2 * GIB))
+    machine.cuda.alloc(GIB)
+    (gpu, _), _ = machine.rooms()
+
+    assert (gpu.cached, gpu.context) == (GIB, 0)
+    assert gpu.available == gpu.free + GIB
+
+
+def test_the_order_of_visible_devices_is_cudas(proc: Path) -> None:
+    """GPU 0 is the first that CUDA_VISIBLE_DEVICES names; one that is not visible is not told."""
+    for value, names in (("1,0", ["NVIDIA A100", "NVIDIA T4"]), ("1", ["NVIDIA A100"]), ("", [])):
+        found, _ = Machine(proc, two_cards(), {"CUDA_VISIBLE_DEVICES": value}).rooms()
+
+        assert [one.name for one in found[:-1]] == names
+        assert [one.device for one in found] == [*(f"cuda:{at}" for at in range(len(names))), "cpu"]
+
+
+def test_headroom_is_left_alone_once(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indices of GPUs and "cpu", whole bytes."""
+    machine = Machine(proc, two_cards())
+    found, _ = machine.rooms()
+    told = asked(monkeypatch, machine, 0.25)
+
+    assert list(told) == [0, 1, "cpu"]
+    assert all(isinstance(size, int) for size in told.values())
+    assert told[0] == int(found[0].available * 0.75)
+
+
+def test_what_quantisers_take_is_left_in(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After their tenth is taken the headroom is what was asked for, and never more than all is given."""
+    machine = Machine(proc, two_cards())
+    free = machine.rooms()[0][0].available
+
+    assert asked(monkeypatch, machine, 0.25, quantized=True)[0] * 0.9 == pytest.approx(free * 0.75)
+    assert asked(monkeypatch, machine, 0.0, quantized=True)[0] == int(free)
+
+
+def test_transformers_takes_the_dictionary_as_it_is(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its own code makes of it for device_map="auto": nothing is taken a second time."""
+    theirs = pytest.importorskip("transformers.integrations.accelerate")
+    if not hasattr(theirs, "get_balanced_memory"):
+        pytest.skip("transformers 4 takes accelerate's, which asks CUDA for its devices")
+    from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
+
+    from tests.data.fit_models import built, llama
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    machine = Machine(proc, [FakeGpu()])
+    told = asked(monkeypatch, machine, 0.25)
+
+    assert theirs.get_max_memory(dict(told)) == told
+    assert theirs.get_balanced_memory(built(llama()), dict(told)) == told
+    quantized = asked(monkeypatch, machine, 0.25, quantized=True)
+    after = Bnb4BitHfQuantizer.adjust_max_memory(object(), quantized)
+    assert after[0] == pytest.approx(told[0])
+
+
+def test_without_a_gpu_there_is_the_host(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without NVIDIA's driver is no error."""
+    machine = Machine(proc, [])
+    machine.nvml.init_fault = 12
+
+    assert list(asked(monkeypatch, machine)) == ["cpu"]
+
+
+def test_a_gpu_that_does_not_answer_is_left_out_and_said(
+    proc: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No figure is better than a wrong one; the reason is one line."""
+    machine = Machine(proc, [FakeGpu(), FakeGpu(uuid="GPU-b", faults={"MemoryInfo": 999})])
+
+    assert list(asked(monkeypatch, machine)) == [0, "cpu"]
+    assert "How much is free on cuda:1 is not known." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("headroom", [-0.1, 1, 1.5, float("nan"), "10%", True])
+def test_a_headroom_that_is_none_is_told(headroom: Any) -> None:
+    """It is a share, and not all."""
+    with pytest.raises(OptionError, match="headroom is a share from 0 up to but not including 1"):
+        max_memory(headroom)
+
+
+def test_this_machine_has_some_memory() -> None:
+    """The real sources: no more than the machine has is offered."""
+    told = max_memory()
+
+    assert 0 < int(told["cpu"]) < HostSource().devices[0].total

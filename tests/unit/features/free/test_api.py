@@ -1,0 +1,415 @@
+"""`free()` outside of a notebook, what it does to odd objects, and how a release reads."""
+
+from __future__ import annotations
+
+import gc
+import math
+import signal
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.free import act
+from hfmem_widget.features.free.api import HANDLED
+from hfmem_widget.features.free.html import release_bundle
+from hfmem_widget.features.free.model import Change, Freeable, Release
+from hfmem_widget.features.free.request import asked
+from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.sources.heap.kept import GONE, Slot
+from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.text import GIB, MIB
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Stand in for the variables of a script, and take the monitor away at the end."""
+    module = SimpleNamespace(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    yield vars(module)
+    release_monitor()
+
+
+def test_a_variable_goes_and_what_it_kept_is_free(main: dict[str, Any]) -> None:
+    """A variable that is freed is gone, its tensors are dead, and their bytes were told."""
+    seen = weakref.ref(main["losses"][0])
+    released = hfmem_widget.free("losses")
+    assert "losses" not in main
+    assert seen() is None
+    assert released.items == (Freeable("losses", (), {"cpu": int(MIB)}),)
+    assert released.done
+
+
+@pytest.mark.parametrize("given", [[[1]], ["errors", 3], [{}]])
+def test_what_is_no_name_is_an_error_that_says_what_is(
+    main: dict[str, Any], given: list[Any]
+) -> None:
+    """And nothing has been freed; as a variable it is none either."""
+    told = "'errors', 'Out\\[12\\]' or the name of a variable; (list|int|dict) is no name"
+    with pytest.raises(OptionError, match=told):
+        hfmem_widget.free(*given)
+    with pytest.raises(OptionError, match=told):
+        hfmem_widget.free(variables=given)
+
+    assert set(main) == {"losses", "errors"}
+
+
+def test_nothing_is_done_where_nothing_is_named(main: dict[str, Any]) -> None:
+    """But told: what goes by a word, and the variables that keep most."""
+    released = hfmem_widget.free()
+    assert set(main) == {"losses", "errors"}
+    assert not released.done
+    assert [one.name for one in released.items] == ["errors", "outputs"]
+    assert {one.name for one in released.variables} == {"losses", "errors"}
+
+
+def test_a_dry_run_does_nothing(main: dict[str, Any]) -> None:
+    """With `dry_run` the bytes are told and the variable stays."""
+    released = hfmem_widget.free("losses", dry_run=True)
+    assert "losses" in main
+    assert released.together == {"cpu": MIB}
+    assert not released.done
+
+
+def test_a_word_is_no_variable(main: dict[str, Any]) -> None:
+    """A variable that is called like one goes only where it is named as a variable."""
+    released = hfmem_widget.free("errors")
+    assert "errors" in main
+    assert released.notes == (
+        "errors is also a variable of yours, which stays: %memfree -v errors lets go of it.",
+    )
+    released = hfmem_widget.free(variables=["errors"])
+    assert "errors" not in main
+    assert released.steps[0] == "the variable errors released"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("loses", "there is no variable 'loses'; did you mean losses?"),
+        ("error", "there is no variable 'error'; did you mean errors?"),
+        ("losses[0]", "losses[0] is a part of the variable losses"),
+        ("losses.x", "losses.x is a part of the variable losses"),
+        ("Out[3]", "there is no variable 'Out[3]'"),
+        ("", "there is no variable ''"),
+        ("__name__", "there is no variable '__name__'"),
+    ],
+)
+def test_what_is_not_there_is_an_error_and_nothing_goes(
+    main: dict[str, Any], name: str, said: str
+) -> None:
+    """One wrong name among several frees nothing, and the error says what is meant."""
+    with pytest.raises(OptionError) as raised:
+        hfmem_widget.free("losses", name)
+    assert said in str(raised.value)
+    assert set(main) == {"losses", "errors"}
+
+
+def test_a_module_is_told_for_what_it_is(main: dict[str, Any]) -> None:
+    """It is no variable to let go, and stays."""
+    main["js"] = sys
+    with pytest.raises(OptionError, match=r"^js is a module, not a variable, and stays as it is$"):
+        hfmem_widget.free("js")
+
+    assert main["js"] is sys
+
+
+def test_the_last_error_goes_with_the_variables_it_went_through(main: dict[str, Any]) -> None:
+    """Wherever Python keeps it: the same as after an error at an interactive prompt."""
+
+    def train() -> None:
+        activations = torch.zeros(2**20)
+        seen.append(weakref.ref(activations))
+        raise ValueError(activations.shape)
+
+    seen: list[Any] = []
+    try:
+        train()
+    except ValueError as error:
+        sys.last_value, sys.last_type = error, ValueError
+        sys.last_traceback = error.__traceback__
+    assert hfmem_widget.free(dry_run=True).items[0].bytes == {"cpu": 4 * MIB}
+    hfmem_widget.free("errors")
+    assert seen[0]() is None
+    assert not hasattr(sys, "last_value")
+    assert not hasattr(sys, "last_traceback")
+
+
+def test_an_error_that_is_being_handled_is_told(main: dict[str, Any]) -> None:
+    """Within an `except` block it says that Python itself still keeps the error."""
+    try:
+        int("one")
+    except ValueError:
+        inside = hfmem_widget.free("errors")
+    assert HANDLED in inside.notes
+    assert HANDLED not in hfmem_widget.free("errors").notes
+
+
+def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None:
+    """A cycle outlives its name until garbage is collected, which happens only on request."""
+
+    class Node:
+        pass
+
+    def cycle() -> Any:
+        node: Any = Node()
+        node.itself = node
+        return node
+
+    gc.disable()
+    try:
+        main["node"] = cycle()
+        seen = weakref.ref(main["node"])
+        hfmem_widget.free("node", collect=False)
+        assert seen() is not None
+        assert "node" not in main
+        hfmem_widget.free("cache")
+        assert seen() is not None
+        hfmem_widget.free("garbage")
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stand in for torch.cuda: it is up, and counts how often its cache is emptied."""
+    fake = SimpleNamespace(emptied=0, up=True)
+    fake.is_initialized = lambda: fake.up
+
+    def empty_cache() -> None:
+        fake.emptied += 1
+
+    fake.empty_cache = empty_cache
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=fake))
+    return fake
+
+
+def test_the_cache_is_emptied_once_and_only_where_cuda_is_up(cuda: SimpleNamespace) -> None:
+    """CUDA's cache is emptied on request alone, and never where CUDA was not initialised."""
+    done = act.carry_out(asked(["cache"], shell=None))
+    assert done.steps == ("CUDA's cache emptied",)
+    act.carry_out(asked(["garbage"], shell=None, empty_cache=False))
+    cuda.up = False
+    act.carry_out(asked(["garbage"], shell=None))
+    assert cuda.emptied == 1
+
+
+def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(cuda: SimpleNamespace) -> None:
+    """An error as the cache is emptied becomes a note, and is not raised."""
+
+    def broken() -> None:
+        message = "CUDA error: device-side assert triggered"
+        raise RuntimeError(message)
+
+    cuda.empty_cache = broken
+    done = act.carry_out(asked(["garbage"], shell=None))
+    assert done.notes == (
+        "It ended early (RuntimeError: CUDA error: device-side assert triggered).",
+    )
+
+
+def slots(namespace: dict[str, Any]) -> dict[str, list[Slot]]:
+    return {name: [Slot(name, namespace, name, GONE)] for name in namespace}
+
+
+class Angry:
+    """Raises when it goes."""
+
+    def __del__(self) -> None:
+        message = "no"
+        raise RuntimeError(message)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_object_that_raises_as_it_goes_keeps_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python says so on stderr, as it does for ``del``; the others go all the same."""
+    ignored: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
+    namespace: dict[str, Any] = {"angry": Angry(), "other": [1]}
+    request = asked(["garbage"], shell=None)
+    done = act.carry_out(type(request)(slots(namespace)))
+    assert namespace == {}
+    assert ignored == ["no"]
+    assert done.steps[:2] == ("angry released", "other released")
+
+
+def test_an_interrupt_in_the_middle_says_what_stays() -> None:
+    """What was not released stands where it stood."""
+
+    class Interrupted(dict[str, Any]):
+        def pop(self, *_: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+
+    namespace: dict[str, Any] = {"first": [1]}
+    others = Interrupted(second=[2])
+    request = asked(["garbage"], shell=None)
+    done = act.carry_out(type(request)(slots(namespace) | slots(others)))
+    assert done.interrupted
+    assert namespace == {}
+    assert others == {"second": [2]}
+    assert done.steps == ("first released",)
+    assert done.notes == ("Interrupted: second was not released, or not wholly.",)
+
+
+RELEASED = Release(
+    (
+        Freeable("errors", ("the error of cell [7]",), {"cuda:0": int(0.5 * GIB)}),
+        Freeable("outputs", ("Out[3]", "Out[12]", "a", "b", "c"), {"cuda:0": int(2.7 * GIB)}),
+    ),
+    {"cuda:0": int(3.2 * GIB)},
+    variables=(Freeable("losses", (), {"cuda:0": int(9 * GIB)}),),
+    cached={"cuda:0": 1.2 * GIB},
+    seconds=0.1,
+    objects=1200,
+)
+DONE = Release(
+    RELEASED.items,
+    RELEASED.together,
+    done=True,
+    steps=("errors released", "outputs released", "12 unreachable objects collected"),
+    changes=(
+        Change("cuda:0", "allocated", "allocated", 5 * GIB, 1.8 * GIB),
+        Change("cuda:0", "reserved", "reserved", 6 * GIB, 2 * GIB),
+        Change("cuda:0", "device_used", "device in use", 8 * GIB, 4 * GIB),
+        Change("cuda:1", "allocated", "allocated", 0.0, 0.0),
+        Change("cpu", "allocated", "heap in use", 200 * MIB, 200 * MIB),
+    ),
+    stays=(Holder("cache['<b>$']", "tensors", "cuda:0", int(GIB), 1, (1,), "float32"),),
+    notes=("Something <odd>.",),
+    seconds=0.1,
+    objects=1200,
+)
+
+
+def test_what_would_be_free_reads_so() -> None:
+    """Before anything goes, a table tells what would, in groups and together."""
+    assert release_bundle(RELEASED)["text/plain"] == (
+        "would be free     cuda:0\n"
+        "errors         512.0 MiB\n"
+        "  the error of cell [7]\n"
+        "outputs         2.70 GiB\n"
+        "  Out[3], Out[12], a, b and 1 more\n"
+        "together        3.20 GiB\n"
+        "CUDA's cache: at most cuda:0 1.20 GiB, and what is let go of.\n"
+        "Garbage in cycles comes on top; how much is known once it is collected.\n"
+        "Variables that alone keep most: losses 9.00 GiB.\n"
+        "Nothing was released yet: %memfree all lets go of both; variables go only by their names.\n"
+        "1,200 objects looked at in 100 ms"
+    )
+
+
+def test_what_was_freed_reads_so() -> None:
+    """Of devices in use alone; of the host where its heap has moved, or where there is no other."""
+    assert release_bundle(DONE)["text/plain"] == (
+        "cuda:0: freed 3.20 of 5.00 GiB; still held: 1.00 GiB by cache['<b>$'].\n"
+        "measured               before \u2192 after     change\n"
+        "cuda:0 allocated      5.00 \u2192 1.80 GiB  \u22123.20 GiB\n"
+        "cuda:0 reserved       6.00 \u2192 2.00 GiB  \u22124.00 GiB\n"
+        "cuda:0 device in use  8.00 \u2192 4.00 GiB  \u22124.00 GiB\n"
+        "Something <odd>.\n"
+        "errors released \u00b7 outputs released \u00b7 12 unreachable objects collected\n"
+        "1,200 objects looked at in 100 ms"
+    )
+    assert DONE.freed("cuda:0") == 3.2 * GIB
+
+
+def test_each_device_has_a_column_of_its_own() -> None:
+    """GPUs first; what keeps nothing there, or nothing alone, says so."""
+    release = Release(
+        (
+            Freeable("errors", ("a", "b", "c", "d"), {"cpu": int(GIB)}),
+            Freeable("outputs", (), {"cuda:1": int(2 * GIB)}),
+            Freeable("x", (), {"cuda:2": 0}),
+        ),
+        {"cpu": int(GIB), "cuda:1": int(2.5 * GIB)},
+        objects=1,
+    )
+    told = release_bundle(release)
+    lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:7]]
+
+    assert lines == [
+        "would be free cuda:1 cuda:2 cpu",
+        "errors 0.00 MiB 0.00 MiB 1.00 GiB",
+        "a, b, c, d",
+        "outputs 2.00 GiB 0.00 MiB 0.00 MiB",
+        "x 0.00 MiB 0.00 MiB 0.00 MiB",
+        "keeps no tensor alone",
+        "together 2.50 GiB 0.00 MiB 1.00 GiB",
+    ]
+    assert told["text/plain"].endswith("1 object looked at in 0.0 ms")
+    assert "together" not in release_bundle(replace(release, items=release.items[:1]))["text/plain"]
+    assert "memory" in release_bundle(Release((Freeable("x", (), {}),), {}))["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ([("cuda:0", 5, 2)], ["cuda:0: freed 3.00 of 5.00 GiB."]),
+        ([("cuda:0", 5, 6)], ["cuda:0: freed 0.00 of 5.00 GiB."]),
+        ([("cuda:0", 5, 2), ("cpu", 3, 3)], ["cuda:0: freed 3.00 of 5.00 GiB."]),
+        (
+            [("cpu", 3, 2), ("cuda:0", 5, 2)],
+            ["cuda:0: freed 3.00 of 5.00 GiB.", "cpu: freed 1.00 of 3.00 GiB."],
+        ),
+        ([("cuda:0", 0, 0), ("cpu", 3, 3)], ["cpu: freed 0.00 of 3.00 GiB."]),
+        ([("cuda:0", math.nan, 2), ("cpu", 3, 2)], ["cpu: freed 1.00 of 3.00 GiB."]),
+        ([("cuda:0", 0, 2)], ["cuda:0: freed 0.00 of 0.00 MiB."]),
+    ],
+)
+def test_what_was_freed_is_told_of_devices_in_use(
+    changes: list[tuple[str, float, float]], told: list[str]
+) -> None:
+    """Never less than nothing; of the host where its heap has moved, or where there is no other."""
+    measured = tuple(
+        Change(device, "allocated", "allocated", before * GIB, after * GIB)
+        for device, before, after in changes
+    )
+    text = release_bundle(Release((), {}, done=True, changes=measured))["text/plain"]
+
+    assert [line for line in text.splitlines() if "freed" in line] == told
+
+
+def test_text_from_outside_is_escaped() -> None:
+    """Names and keys with markup in them are shown as text."""
+    html = release_bundle(DONE)["text/html"]
+    assert "<b>" not in html
+    assert "<odd>" not in html
+    assert "cache[&#x27;&lt;b&gt;$&#x27;]</code>" in html
+
+
+def test_a_search_that_ended_early_says_so() -> None:
+    """Where the search was cut short, the last line says that its figures are not certain."""
+    bounded = Release((), {}, bound="the search ended early, after 10 objects", objects=10)
+    assert release_bundle(bounded)["text/plain"].endswith(
+        "; the search ended early, after 10 objects, so what would be free is not certain"
+    )
+
+
+def shell_with(output: object, **variables: object) -> Any:
+    hook = SimpleNamespace(_=output, __="", ___="")
+    namespace = {"_oh": {3: output}, "_": output, "_3": output, "__": "", "___": "", **variables}
+    namespace["Out"] = namespace["_oh"]
+    return SimpleNamespace(user_ns=namespace, user_ns_hidden={"_": output}, displayhook=hook)
+
+
+def test_a_variable_is_let_go_by_its_name_where_there_is_an_output() -> None:
+    """A notebook with an output lets go of the variable that is named, not of the output."""
+    shell = shell_with([1], model=[2])
+    (slots,) = asked(["model"], shell=shell).items.values()
+    assert [(slot.key, slot.value()) for slot in slots] == [("model", [2])]
+
+
+def test_the_last_output_is_let_go_by_its_name() -> None:
+    """Naming `_` lets go of every place in which IPython keeps the last output."""
+    (slots,) = asked(["_"], shell=shell_with([1])).items.values()
+    assert {slot.name for slot in slots} >= {"_", "Out[3]", "_3"}

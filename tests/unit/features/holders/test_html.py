@@ -1,0 +1,107 @@
+"""The table of what holds memory."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from hfmem_widget.features.holders.html import MOST_ROWS, holders_bundle
+from hfmem_widget.sources.heap import Holder, Holders, Remainder
+from hfmem_widget.text import MIB
+from tests.unit.view.test_hostile_text import CORPUS
+
+M = int(MIB)
+LOSSES = Holder(
+    "losses[0..99]", "tensors", "cuda:0", 40 * M, 200, (512, 512), "float32", 39 * M, 100, ("_",)
+)
+MODEL = Holder(
+    "model", "weights", "cuda:0", 20 * M, 9, (64,), "bfloat16", parts=((".layers[0]", 12 * M),)
+)
+
+
+def text(*rows: Holder, remainders: tuple[Remainder, ...] = (), **options: bool) -> list[str]:
+    bundle = holders_bundle(Holders(rows, remainders, 0.25, 1234), **options)
+    return bundle["text/plain"].splitlines()
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+
+def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None:
+    """A holder has its bytes, path and tensors in a row, and its graphs and other names below."""
+    device, first, graphs, also, *_ = text(LOSSES)
+    assert device == "cuda:0"
+    assert first == "40.0 MiB  losses[0..99]  (200 tensors \u00b7 biggest 512\u00d7512 float32)"
+    assert graphs.strip() == "39.0 MiB of it in the autograd graphs (grad_fn) of 100 tensors"
+    assert also.strip() == "also _"
+
+
+def test_parts_are_told_in_detail_only() -> None:
+    """The parts of a model are listed only where details are asked for."""
+    assert not any(".layers[0]" in line for line in text(MODEL))
+    assert any("12.0 MiB  .layers[0]" in line for line in text(MODEL, detail=True))
+
+
+def test_the_remainder_is_said_as_what_it_is() -> None:
+    """On a GPU, what nobody explains; on the CPU, the rest of the heap."""
+    left = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", 7 * MIB, is_host=True))
+    lines = text(LOSSES, remainders=left)
+    assert "3.00 MiB  not explained by any Python object that was reached" in map(str.strip, lines)
+    assert "7.00 MiB  everything else in this process' heap" in lines
+
+
+def test_small_rows_and_very_many_are_told_as_one() -> None:
+    """Rows beyond the most that are shown, and those below the least, are summed in one line."""
+    many = [Holder(f"x{at}", "tensors", "cpu", 2 * M, 1, (), "float32") for at in range(40)]
+    small = Holder("y", "tensors", "cpu", 512, 1, (), "float32")
+    assert f"{(40 - MOST_ROWS) * 2}.0 MiB  {41 - MOST_ROWS} smaller names" in text(*many, small)
+    assert "<0.01 MiB  1 smaller name" in text(small)
+
+
+def test_its_own_cost_is_the_last_line() -> None:
+    """The table ends with how many objects were looked at, and how long that took."""
+    assert text(LOSSES)[-1] == "1,234 objects looked at in 250 ms"
+
+
+def test_names_are_text() -> None:
+    """Whatever a key of the user's says, no tag of it gets into the table."""
+    for hostile in CORPUS.values():
+        row = Holder(
+            f"cache[{hostile}]", "tensors", hostile, 3 * M, 2, (1,), hostile, 0, 0, (hostile,),
+            ((hostile, 5),),
+        )  # fmt: skip
+        html = holders_bundle(Holders((row,)), detail=True)["text/html"]
+        seen = Tags()
+        seen.feed(html)
+        assert seen.tags == {
+            *("div", "strong", "table", "thead", "tbody", "tr", "th", "td", "code"),
+        }
+        assert seen.attributes == {"class", "style", "scope"}
+        assert "\u202e" not in html
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "told"),
+    [
+        ("tensors", 1, "(512"),
+        ("tensors", 2, "(2 tensors \u00b7"),
+        ("weights", 1, "(weights \u00b7"),
+        ("weights", 2, "(weights \u00b7 2 tensors"),
+    ],
+)
+def test_how_many_tensors_are_told_where_there_are_several(
+    kind: str, tensors: int, told: str
+) -> None:
+    """Of one alone its shape says enough."""
+    row = Holder("x", kind, "cuda:0", M, tensors, (512, 512), "float32")  # type: ignore[arg-type]  # either
+
+    assert told in text(row)[1]

@@ -1,0 +1,348 @@
+"""Who is named for what a cell left behind, and where nobody is."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tracemalloc
+from dataclasses import replace
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.holders import left_behind
+from hfmem_widget.features.holders.left_behind import Known, LeftBehind, LeftBehindHolders, named
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import HELD, Session
+from hfmem_widget.sources.heap import Holder, Holders
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import GIB, MIB
+
+NO_MONITOR: Any = None
+"""The companion asks nothing of it."""
+
+NONE = dict.fromkeys(HELD, 0.0)
+DEVICE = "cuda:0"
+
+
+def row(path: str, size: float, kind: Any = "tensors", graphs: int = 0, graph: float = 0) -> Holder:
+    return Holder(path, kind, DEVICE, int(size), 3, (1,), "float32", int(graph), graphs)
+
+
+def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBehind:
+    return LeftBehind(DEVICE, before, before + size, 80 * GIB, NONE | attributed)
+
+
+def title(
+    what: LeftBehind, *rows: Holder, seen: dict[str, int] | None = None, new: tuple[str, ...] = ()
+) -> str:
+    finding = named(what, Holders(rows, seconds=0.12, objects=1500), Known(new, seen), 1)
+    return "" if finding is None else finding.title
+
+
+def test_one_holder_of_all_is_named_without_its_size() -> None:
+    """Who holds everything that was left needs no figure of its own."""
+    assert title(left(), row("losses[0..99]", GIB)) == (
+        "1.00 GiB left behind is held by losses[0..99]"
+    )
+
+
+def test_graphs_are_told() -> None:
+    """Where autograd graphs make up the bytes, their number is told with the name."""
+    held = row("losses[0..99]", GIB, graphs=100, graph=0.99 * GIB)
+    assert title(left(), held) == (
+        "1.00 GiB left behind is held by losses[0..99] (the graphs of 100 tensors)"
+    )
+
+
+def test_several_are_told_with_their_sizes_most_first() -> None:
+    """Several holders are told by size with their bytes, the small ones left out."""
+    rows = [row(name, size * GIB) for name, size in (("a", 0.3), ("b", 0.5), ("c", 0.15))]
+    assert title(left(), *rows, row("d", 0.05 * GIB)) == (
+        "1.00 GiB left behind is held by b (512.0 MiB), a (307.2 MiB) and c (153.6 MiB)"
+    )
+
+
+def test_what_names_explain_in_part_is_told_as_such() -> None:
+    """Where names explain only some of what was left, the sentence says how much."""
+    assert title(left(), row("a", 0.4 * GIB)) == (
+        "1.00 GiB left behind, of which 409.6 MiB is held by a"
+    )
+
+
+def test_who_holds_little_of_it_is_not_named() -> None:
+    """A holder of a twentieth is nobody to blame, so nothing is said."""
+    assert title(left(), row("a", 0.05 * GIB)) == ""
+
+
+def test_what_is_attributed_is_not_told_again() -> None:
+    """Weights that were counted while the cell ran are on the card; others are somebody's to name."""
+    weights = row("model", 2 * GIB, "weights")
+    assert title(left(weights=2 * GIB), weights, row("a", GIB)) == (
+        "1.00 GiB left behind is held by a"
+    )
+    assert title(left(2 * GIB), weights) == "2.00 GiB left behind is held by model"
+
+
+def test_who_held_it_before_is_not_blamed() -> None:
+    """By what was seen at the last look, whatever numbers are in the path now."""
+    rows = [row("losses[0..199]", 2 * GIB), row("cache['a']", GIB)]
+    before = {"tensors losses[#]": int(1.5 * GIB)}
+    assert title(left(1.5 * GIB, before=1.5 * GIB), *rows, seen=before) == (
+        "1.50 GiB left behind is held by cache['a'] (1.00 GiB) and losses[0..199] (512.0 MiB)"
+    )
+
+
+def test_where_nobody_looked_before_nobody_is_blamed_for_the_difference() -> None:
+    """What was there before the cell may be held too, so the sentence speaks of now."""
+    assert title(left(before=3 * GIB), row("losses[0..99]", 3 * GIB)) == (
+        "1.00 GiB left behind; most of what is there now is held by losses[0..99] (3.00 GiB)"
+    )
+
+
+def test_a_tensor_that_was_there_before_holds_nothing_of_it() -> None:
+    """A list may have got longer since; a tensor alone stays what it was."""
+    assert title(left(before=3 * GIB), replace(row("table", 3 * GIB), tensors=1)) == ""
+
+
+def test_a_name_that_was_not_there_before_is_to_blame() -> None:
+    """Whatever the others held, which nobody knows."""
+    rows = [row("losses", 3 * GIB), row("cache['a']", 0.95 * GIB), row("Out[7]", 0.2 * GIB)]
+    assert title(left(before=3 * GIB), *rows, new=("cache", "Out[7]")) == (
+        "1.00 GiB left behind is held by cache['a'] (972.8 MiB) and Out[7] (204.8 MiB)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("the error of cell [7] \u2192 train() \u2192 x", "%memfree errors"),
+        ("Out[12]", "%memfree outputs"),
+        ("_", "%memfree outputs"),
+    ],
+)
+def test_what_lets_go_of_it_is_said(path: str, said: str) -> None:
+    """The advice for an error or an output is the `%memfree` that lets go of it."""
+    finding = named(left(), Holders((row(path, GIB),)), Known(), 1)
+    assert finding is not None
+    assert said in finding.advice[0]
+
+
+def test_the_advice_ends_with_what_looking_cost() -> None:
+    """Where to see everything is said with how many objects were looked at, and for how long."""
+    finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), Known(), 1)
+    assert finding is not None
+    assert finding.advice[-1] == (
+        "%memholders tells everything that is held (looking at 1,500 objects took 120 ms)."
+    )
+
+
+def test_who_keeps_graphs_is_told_what_to_keep_instead() -> None:
+    """Where graphs are held, the first advice is to detach."""
+    held = row("losses", GIB, graphs=100, graph=GIB)
+    finding = named(left(), Holders((held,)), Known(), 1)
+    assert finding is not None
+    assert ".detach()" in finding.advice[0]
+
+
+def test_the_evidence_is_in_bytes() -> None:
+    """The finding is a remark on its span, with each holder's bytes."""
+    finding = named(left(), Holders((row("losses", GIB),)), Known(), 7)
+    assert finding is not None
+    assert finding.evidence["holders"] == {"losses": GIB}
+    assert (finding.severity, finding.span_id) == ("info", 7)
+
+
+@pytest.mark.parametrize(
+    ("size", "total", "is_much"),
+    [
+        (63 * MIB, GIB, False),
+        (64 * MIB, GIB, True),
+        (0.7 * GIB, 80 * GIB, False),
+        (0.9 * GIB, 80 * GIB, True),
+        (GIB, math.nan, True),
+        (math.nan, 80 * GIB, False),
+    ],
+)
+def test_much_is_64_mib_and_a_hundredth_of_the_device(
+    size: float, total: float, is_much: bool
+) -> None:
+    """Less than 64 MiB, or than one percent of the device, is not looked into."""
+    assert LeftBehind(DEVICE, 0.0, size, total, NONE).is_much is is_much
+
+
+class Kept:
+    """Counts how often somebody looked, and finds one holder of everything."""
+
+    def __init__(self, size: float) -> None:
+        self.looks = 0
+        self.limits: dict[str, Any] = {}
+        self._size = size
+
+    def __call__(self, *_: Any, **limits: Any) -> Holders:
+        self.looks += 1
+        self.limits = limits
+        return Holders((row("losses", self._size),))
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    monkeypatch.setattr(left_behind, "_seen", {})
+    found = Kept(3 * GIB)
+    monkeypatch.setattr(left_behind, "scan", found)
+    return found
+
+
+def watched(
+    seconds: float = 2.0, parts: float = 0.0, *, start: float = 0.0, ends: bool = True
+) -> Session:
+    """Return a session in which a cell left 3 GiB behind, of which so many are weights."""
+    stage = Stage("run", gpus=1)
+    companion = LeftBehindHolders()
+    stage.find(["cuda:0"], dict.fromkeys(HELD, 0.0))
+    stage.hold({"cuda:0": start}, 0.1)
+    with stage.span("cell", "run") as span:
+        stage.hold({"cuda:0": start + 3 * GIB}, seconds, {"weights": parts})
+    if ends:
+        stage.finish()
+    companion.end(stage.session, span, None)
+    assert companion.report(stage.session, stage.session.span(span.id)) == {}
+    return stage.session
+
+
+def test_who_holds_it_is_a_finding(kept: Kept) -> None:
+    """After the span has ended, with bounds on time and objects."""
+    (finding,) = watched().findings
+    assert finding.title == "3.00 GiB left behind is held by losses"
+    assert kept.limits["most_seconds"] == 0.3
+    assert kept.limits["most_objects"] == 300_000
+
+
+def test_nobody_looks_where_the_weights_explain_it(kept: Kept) -> None:
+    """What a new model's weights account for is not searched for."""
+    assert watched(parts=2.9 * GIB).findings == []
+    assert kept.looks == 0
+
+
+def test_nobody_looks_after_a_cell_of_one_line(kept: Kept) -> None:
+    """A quick one of a session that goes on."""
+    watched(0.5, ends=False)
+    assert kept.looks == 0
+    watched(0.5)
+    watched(1.5, ends=False)
+    assert kept.looks == 2
+
+
+def test_who_was_told_last_time_is_not_told_again(kept: Kept) -> None:
+    """Of 3 GiB that were there before, and that somebody else has added to."""
+    assert len(watched().findings) == 1
+    assert watched(start=3 * GIB).findings == []
+    assert kept.looks == 2
+
+
+def test_a_quiet_watch_has_none() -> None:
+    """It would cost what nobody sees."""
+
+    def lookers(**options: Any) -> list[Any]:
+        found = companions_for(WatchOptions(**options))
+        return [one for one in found if isinstance(one, LeftBehindHolders)]
+
+    assert len(lookers()) == 1
+    assert lookers(quiet=True) == []
+
+
+def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real search of real variables leaves texts and figures alone."""
+    scan_module = import_module("hfmem_widget.sources.heap.scan")
+    monkeypatch.setattr(scan_module, "user_modules", dict)
+    seen: dict[str, dict[str, int]] = {}
+    monkeypatch.setattr(left_behind, "_seen", seen)
+    monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
+    module = SimpleNamespace(losses=[])
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    stage = Stage("run", gpus=0)
+    companion = LeftBehindHolders()
+    with stage.span("cell", "run") as span:
+        companion.begin(NO_MONITOR, stage.session, span)
+        module.losses = [torch.zeros(20 * 2**20)]
+        stage.hold({"cpu": 0.4 * GIB}, 2.0)
+    references = sys.getrefcount(module.losses[0])
+    companion.report(stage.finish(), stage.session.span(span.id))
+    references_after = sys.getrefcount(module.losses[0])
+    (finding,) = stage.session.findings
+    assert finding.title.endswith(", of which 80.0 MiB is held by losses[0]")
+    assert references_after == references
+    assert seen == {"cpu": {"tensors losses[#]": 80 * 2**20}}
+
+
+def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies there while the cell is measured: a hundred thousand numbers by name are not the cell's."""
+    module = SimpleNamespace(**{f"v{number}": number for number in range(100_000)})
+    vars(module).update({f"kept{number}": [] for number in range(1000)})
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    stage = Stage("run", gpus=0)
+    companion = LeftBehindHolders()
+    with stage.span("cell", "run") as span:
+        tracemalloc.start()
+        try:
+            companion.begin(NO_MONITOR, stage.session, span)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert kept < 32 * 1024
+
+
+def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it named before: a number, another object, or nothing."""
+    names: list[set[str]] = []
+    monkeypatch.setattr(
+        left_behind, "named", lambda _left, _found, known, _span: names.append(set(known.new))
+    )
+    monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(left_behind, "scan", lambda *_, **__: Holders((), seconds=0.1, objects=1))
+    before = [1], [2]
+    module = SimpleNamespace(number=1, other=before[0], same=before[1], Out={1: before[1]})
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    stage = Stage("run", gpus=0)
+    companion = LeftBehindHolders()
+    with stage.span("cell", "run") as span:
+        companion.begin(NO_MONITOR, stage.session, span)
+        module.number, module.other, module.fresh = [3], [4], [5]
+        module.Out[2] = [6]
+        stage.hold({"cpu": 0.4 * GIB}, 2.0)
+    companion.report(stage.finish(), stage.session.span(span.id))
+
+    assert names == [{"number", "other", "fresh", "Out[2]"}]
+
+
+def test_what_one_error_keeps_is_told_as_one() -> None:
+    """Its frames hold tensors under many names, which go together."""
+    rows = [row(f"the error of cell [4] → train() → {name}", 0.4 * GIB) for name in ("a", "b")]
+    assert title(left(), *rows, row("kept", 0.2 * GIB), new=("kept",)) == (
+        "1.00 GiB left behind is held by the error of cell [4] (819.2 MiB) and kept (204.8 MiB)"
+    )
+
+
+def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
+    """A heap of a million objects may be too large for a glance."""
+    early = Holders((), seconds=0.3, objects=300_000, bound="the search ended early, for time")
+    finding = named(left(), early, Known(), 1)
+
+    assert finding is not None
+    assert finding.title == "1.00 GiB left behind; who holds it was not found at a glance"
+    assert finding.advice == ("%memholders looks longer (the search ended early, for time).",)
+    assert named(left(), Holders((), seconds=0.1, objects=1000), Known(), 1) is None
+
+
+def test_after_an_error_the_error_is_what_to_try_first() -> None:
+    """Where a search ended before it came to the error, the error is the likeliest all the same."""
+    early = Holders((), seconds=1.5, objects=300_000, bound="the search ended early, for time")
+    finding = named(left(), early, Known(raised=True), 1)
+
+    assert finding is not None
+    assert "%memfree errors lets go of it" in finding.advice[0]

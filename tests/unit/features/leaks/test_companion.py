@@ -1,0 +1,226 @@
+"""Who is named for a leak, and where nobody is looked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.analysis.record_of import record_of
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.leaks import companion as leak
+from hfmem_widget.features.leaks.companion import BETWEEN, SHARE, Leaks, with_holder
+from hfmem_widget.features.leaks.rerun import Rerun
+from hfmem_widget.features.leaks.trends import Trend
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.sources.heap import Holder, Holders
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import MIB
+
+if TYPE_CHECKING:
+    from hfmem_widget.monitor.monitor import Monitor
+
+GPU = "cuda:0"
+
+
+def leaking() -> Session:
+    """Return a training that grows by 12 MiB a step."""
+    stage = Stage("train", gpus=1)
+    with stage.span("cell", "train"), stage.span("train", "train"):
+        for step in range(1, 41):
+            with stage.span("step", f"step {step}"):
+                stage.hold({GPU: 12 * step * MIB}, 0.1)
+    return stage.finish()
+
+
+def row(path: str, mib: float, kind: Any = "tensors", **more: Any) -> Holder:
+    held = {"device": GPU, "tensors": 40, **more}
+    return Holder(path, kind, bytes=int(mib * MIB), shape=(1,), dtype="float32", **held)
+
+
+def told(*rows: Holder, bound: str = "") -> Finding:
+    session = leaking()
+    (finding,) = session.findings
+    return with_holder(finding, Holders(rows, seconds=0.41, bound=bound))
+
+
+def test_the_name_that_holds_most_of_it_is_told() -> None:
+    """In the same sentence, with what to do, and what the search took."""
+    finding = told(row("losses[0..39]", 400, graph_bytes=399 * 2**20, graphs=40), row("x", 150))
+
+    assert finding.title.startswith("Allocated grows by 12.0 MiB a step since step 6")
+    assert finding.title.endswith(
+        "; losses[0..39] and the autograd graphs behind it hold 400.0 MiB."
+    )
+    assert "keep detached tensors in losses[0..39] (.detach()" in finding.advice[0]
+    assert "in 410 ms" in finding.advice[1]
+    assert finding.evidence["holder"] == "losses[0..39]"
+
+
+def test_a_name_without_graphs_is_told_without_them() -> None:
+    """A container that grows of plain tensors is named, and no graph is spoken of."""
+    finding = told(row("cache['a', … 40 keys]", 400))
+
+    assert finding.title.endswith("; cache['a', … 40 keys] holds 400.0 MiB.")
+    assert finding.advice[0].startswith("cache['a', … 40 keys] still gets longer")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        row("model", 4000, "weights"),
+        row("optimizer", 4000, "optimizer states"),
+        row("big", 4000, tensors=1),
+        row("elsewhere", 4000, device="cpu"),
+        row("little", 90),
+    ],
+    ids=lambda one: one.path,
+)
+def test_what_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) -> None:
+    """Weights, one tensor, another device, or less than a quarter of it."""
+    finding = told(held)
+
+    assert "hold" not in finding.title
+    assert finding.advice[0] == "%memholders names what holds it."
+
+
+def test_a_search_that_ended_early_says_so() -> None:
+    """The advice admits that the search for the holder was cut short."""
+    assert "ended early" in told(bound="the search ended early, for time").advice[-1]
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Have searches counted, and find one name."""
+    made: list[dict[str, Any]] = []
+
+    def scan(_namespace: Any, **options: Any) -> Holders:
+        made.append(options)
+        return Holders((row("losses[0..39]", 400),))
+
+    monkeypatch.setattr(leak, "scan", scan)
+    return made
+
+
+def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]) -> None:
+    """The finding with the name takes the place of the one without."""
+    session = leaking()
+    assert Leaks().report(session, session.spans[0]) == {}
+    (finding,) = findings_of(session, session.spans[0])
+
+    assert len(scans) == 1
+    assert scans[0]["most_seconds"] <= 1.0
+    assert "losses[0..39] holds" in finding.title
+
+
+def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:
+    """Where nothing leaks, nobody looks for a holder."""
+    session = scripted_run("steps")
+    Leaks().report(session, session.spans[0])
+
+    assert scans == []
+    assert session.findings == []
+
+
+def test_a_quiet_watch_looks_for_nobody() -> None:
+    """There is no card to tell it on."""
+    quiet = companions_for(WatchOptions(quiet=True))
+
+    assert not any(isinstance(one, Leaks) for one in quiet)
+    assert any(isinstance(one, Leaks) for one in companions_for(WatchOptions()))
+
+
+class Live:
+    """A training that is watched, and when its data were looked at."""
+
+    def __init__(self, *, takes: float = 0.0) -> None:
+        self.looks: list[float] = []
+        self.stage = Stage("train", gpus=1)
+        self.takes = takes
+        self.now = 0.0
+        self.leaks = Leaks(clock=lambda: self.now, look=self.look)
+
+    def look(self, _session: Session, _span: Span) -> tuple[Trend, ...]:
+        self.looks.append(self.now)
+        self.now += self.takes
+        return ()
+
+    def run(self, ticks: int, *, with_steps: bool) -> None:
+        session = self.stage.session
+        with self.stage.span("cell", "train") as span:
+            self.leaks.begin(cast("Monitor", None), session, span)
+            for _ in range(ticks):
+                if with_steps:
+                    with self.stage.span("step", "step"):
+                        self.stage.hold({GPU: MIB}, 0.1)
+                self.now += 0.1
+                for listener in session.subscribers:
+                    listener(session)
+            self.leaks.end(session, span, None)
+
+
+def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
+    """While steps end the data are looked at about once a second, and while none do hardly ever."""
+    busy, idle = Live(), Live()
+    busy.run(50, with_steps=True)
+    idle.run(50, with_steps=False)
+
+    assert 4 <= len(busy.looks) <= 6
+    assert len(idle.looks) <= 1
+    assert busy.stage.session.subscribers == ()
+
+
+def test_a_look_that_takes_long_is_taken_seldom() -> None:
+    """A fiftieth of the time at most, however long a session is."""
+    live = Live(takes=0.2)
+    live.run(1000, with_steps=True)
+    took = 0.2 * len(live.looks)
+
+    assert 0.2 / SHARE > BETWEEN
+    assert took <= 1.1 * SHARE * 100 + 0.2
+
+
+def test_growth_is_drawn_while_the_code_runs() -> None:
+    """Its line is there before the cell has ended, once, and moves as it goes on."""
+    stage = Stage("train", gpus=1)
+    leaks = Leaks(clock=lambda: 20 * stage.clock.now)
+    lines = []
+    with stage.span("cell", "train") as span:
+        leaks.begin(cast("Monitor", None), stage.session, span)
+        for step in range(1, 41):
+            with stage.span("step", f"step {step}"):
+                stage.hold({GPU: 12 * step * MIB}, 0.1)
+            for listener in stage.session.subscribers:
+                listener(stage.session)
+            lines.append([one.last for one in stage.session.guides])
+    stage.finish()
+
+    assert lines[0] == []
+    assert len(lines[-1]) == 1
+    assert lines[20] < lines[-1]
+    assert [one.kind for one in stage.session.guides] == ["trend"]
+
+
+def test_a_run_is_compared_with_those_before_it() -> None:
+    """When it has ended, and not before."""
+
+    def ran(run: int) -> Session:
+        stage = Stage("cell", gpus=1)
+        stage.hold({GPU: 64 * run * MIB}, 0.1)
+        with stage.span("cell", "cell"):
+            stage.hold({GPU: 64 * (run + 1) * MIB}, 0.1)
+        return stage.finish()
+
+    records: list[Record] = []
+    kinds = []
+    for run in range(5):
+        session = ran(run)
+        Rerun(lambda: records).report(session, session.spans[0])
+        kinds.append([one.kind for one in session.findings])
+        records.append(record_of(session, session.spans[0]))
+
+    assert kinds == [[], [], [], ["rerun"], ["rerun"]]

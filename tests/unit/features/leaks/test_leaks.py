@@ -1,0 +1,521 @@
+"""What is said of a session in which memory grows, and of one in which it does not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+
+from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.features.judgement import judge
+from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
+from hfmem_widget.features.leaks.moments import Moments, moments_of
+from hfmem_widget.features.leaks.trends import Trend, _after_drop, _slows_down, trend_in, trends_of
+from hfmem_widget.session import (
+    DeviceSteps,
+    Finding,
+    Sample,
+    Session,
+    Span,
+    SpanKind,
+    StepGroup,
+)
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import GIB, KIB, MIB
+from tests.data.leak_noise import GROWING, STILL, readings
+
+GPU = "cuda:0"
+
+
+def leaks(session: Session, span: Span) -> tuple[Finding, ...]:
+    """Return what is said of growth in a span."""
+    return tuple(one for one in growth(session, span) if isinstance(one, Finding))
+
+
+def trained(
+    after: Callable[[int], float],
+    steps: int = 40,
+    *,
+    device: str = GPU,
+    tokens: Callable[[int], float] | None = None,
+    stage: Stage | None = None,
+) -> Session:
+    """Return a session of a training; `after` is what is allocated when a step has ended, in MiB."""
+    stage = Stage("train", gpus=1) if stage is None else stage
+    with stage.span("cell", "train"):
+        train(stage, after, range(1, steps + 1), device, tokens)
+    return stage.finish()
+
+
+def train(
+    stage: Stage,
+    after: Callable[[int], float],
+    steps: Iterable[int],
+    device: str = GPU,
+    tokens: Callable[[int], float] | None = None,
+) -> None:
+    with stage.span("train", "train"):
+        for step in steps:
+            with stage.span("step", f"step {step}") as span:
+                counts = {"step": float(step)}
+                if tokens is not None:
+                    counts["tokens"] = tokens(step)
+                stage.session.count(span.id, counts)
+                stage.hold({device: 8 * GIB}, 0.1)
+                stage.hold({device: after(step) * MIB}, 0.1)
+
+
+def leaking(step: int) -> float:
+    """Return 500 MiB, states from the first step on, and 12.5 MiB more with each."""
+    return 500 + 12.5 * step
+
+
+def test_a_leak_is_one_sentence_with_its_figures() -> None:
+    """How much, since when, how much so far, and when it will be full."""
+    session = trained(leaking)
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.title.startswith(
+        "Allocated grows by 12.5 MiB a step since step 6: 425.0 MiB so far"
+    )
+    assert (finding.kind, finding.severity, finding.span_id) == ("leak", "warn", 1)
+    assert finding.evidence["slope"] == 12.5 * MIB
+    assert finding.evidence["grown"] == 425 * MIB
+    assert (finding.evidence["device"], finding.evidence["what"]) == (GPU, "a step")
+
+
+def test_the_bounds_are_told_where_they_differ() -> None:
+    """Among noise the slope is known less well."""
+    rng = np.random.default_rng(3)
+    session = trained(lambda step: 500 + 12.5 * step + float(rng.normal(0, 10)), 80)
+    (finding,) = leaks(session, session.spans[0])
+
+    assert " a step (95 %: 12." in finding.title
+    low, high = finding.evidence["low"], finding.evidence["high"]
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    assert low < 12.5 * MIB < high
+
+
+def test_a_device_that_is_soon_full_is_critical() -> None:
+    """As many steps again, and there is no room."""
+    session = trained(lambda step: 1000 + 3000 * step)
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.severity == "critical"
+    assert finding.title.endswith(" so far, full in about 7 steps.")
+
+
+def test_what_a_step_needs_meanwhile_must_fit_too() -> None:
+    """It is full when a step's peak no longer fits, not when its end does not."""
+    stage, needed = Stage("train", gpus=1), 40 * GIB
+    with stage.span("cell", "train"), stage.span("train", "train"):
+        for step in range(1, 41):
+            with stage.span("step", f"step {step}"):
+                stage.hold({GPU: step * GIB + needed}, 0.1)
+                stage.hold({GPU: step * GIB}, 0.1)
+    session = stage.finish()
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.title.endswith("full in about 60 steps.")
+
+
+def test_what_is_full_in_the_far_future_is_not_told() -> None:
+    """A hundred times as long as it has run."""
+    session = trained(lambda step: 500 + 1.0 * step)
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.title.endswith("so far.")
+
+
+def test_it_is_among_the_findings_of_the_cell_alone() -> None:
+    """Only an outermost span has one."""
+    session = trained(leaking)
+
+    assert [one.kind for one in findings_of(session, session.spans[0])] == ["leak"]
+    assert leaks(session, session.spans[1]) == ()
+
+
+def test_what_was_found_out_about_a_leak_is_not_told_again() -> None:
+    """Whoever looked for its holder has entered it with the name."""
+    session = trained(leaking)
+    session.findings[:] = [Finding("leak", "warn", "known", {"device": GPU}, span_id=1)]
+    judge(session)
+
+    assert [one.title for one in findings_of(session, session.spans[0])] == ["known"]
+
+
+def test_the_trend_is_a_line_over_the_chart() -> None:
+    """From where the growth began to the newest step, with the band of its bounds; after the others."""
+    session = trained(leaking)
+    (line,) = session.guides
+
+    assert (line.device, line.kind, line.label) == (GPU, "trend", "+12.5 MiB a step")
+    assert (line.first, line.last) == (575 * MIB, 1000 * MIB)
+    assert line.start == session.spans[7].stop
+    assert line.stop == session.spans[-1].stop
+    assert line.band == (0.0, 0.0)
+
+
+def test_a_leak_is_told_while_the_cell_runs() -> None:
+    """The trend needs no end."""
+    stage = Stage("train", gpus=1)
+    with stage.span("cell", "train"):
+        train(stage, leaking, range(1, 30))
+        assert [trend.last for trend in trends_of(stage.session)] == [29.0]
+
+
+def test_too_few_steps_tell_nothing() -> None:
+    """Eleven steps are no trend, twelve are."""
+    assert trends_of(trained(leaking, 11)) == ()
+    assert len(trends_of(trained(leaking, 12))) == 1
+
+
+def test_growth_since_the_middle_is_told_since_then() -> None:
+    """What was flat before is not of it."""
+    (trend,) = trends_of(trained(lambda step: 500 + 5.0 * max(0, step - 30), 80))
+
+    assert trend.first == pytest.approx(30, abs=2)
+    assert trend.slope == 5 * MIB
+
+
+def test_growth_that_has_stopped_is_none() -> None:
+    """A plateau is told as soon as it is a quarter of what is looked at."""
+    assert trends_of(trained(lambda step: 500 + 5.0 * min(step, 30), 45)) == ()
+
+
+def test_the_host_needs_more_to_be_suspected() -> None:
+    """The heap holds more than tensors: 10 MiB of growth are said of a GPU, and not of it."""
+
+    def slowly(step: int) -> float:
+        return 500 + 0.25 * step
+
+    assert len(trends_of(trained(slowly))) == 1
+    assert trends_of(trained(slowly, device="cpu")) == ()
+    (trend,) = trends_of(trained(leaking, device="cpu", stage=Stage("train", gpus=0)))
+    assert trend.device == "cpu"
+
+
+def test_the_host_is_called_by_its_own_name() -> None:
+    """What is allocated there is heap in use."""
+    session = trained(leaking, device="cpu", stage=Stage("train", gpus=0))
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.title.startswith("Heap in use grows by 12.5 MiB a step")
+
+
+def test_batches_that_get_longer_are_no_leak() -> None:
+    """What is left of them goes with their tokens."""
+
+    def tokens(step: int) -> float:
+        return 1024.0 * (1 + step // 10)
+
+    def after(step: int) -> float:
+        return 500 + tokens(step) / 50
+
+    assert trends_of(trained(after, 80, tokens=tokens)) == ()
+    assert len(trends_of(trained(after, 80))) == 1
+    (trend,) = trends_of(trained(lambda step: after(step) + step, 80, tokens=tokens))
+    assert trend.slope == pytest.approx(MIB)
+
+
+def test_trainings_are_not_compared_with_each_other() -> None:
+    """The steps of another training begin anew, on another level."""
+    stage = Stage("search", gpus=1)
+    with stage.span("cell", "search"):
+        for size in range(6):
+            train(stage, lambda _, size=size: 500 + 300.0 * size, range(1, 14))  # type: ignore[misc]  # bound now
+    steps = [len(one) for one in moments_of(stage.finish()) if one.what == "a step"]
+
+    assert steps.count(13) == 12  # six trainings on two devices
+    assert all(trend.what == "a training" for trend in trends_of(stage.session))
+
+
+def test_growth_made_by_evaluations_is_told_as_theirs() -> None:
+    """What each leaves is seen at the steps too, and belongs to the evaluation."""
+    stage, kept = Stage("train", gpus=1), 500.0
+    with stage.span("cell", "train"), stage.span("train", "train"):
+        for step in range(1, 81):
+            with stage.span("step", f"step {step}"):
+                stage.hold({GPU: kept * MIB}, 0.1)
+            if step % 8 == 0:
+                with stage.span("evaluate", "evaluate"):
+                    kept += 40
+                    stage.hold({GPU: kept * MIB}, 0.1)
+    session = stage.finish()
+    (finding,) = leaks(session, session.spans[0])
+
+    assert "grows by 40.0 MiB an evaluation since the 2nd" in finding.title
+
+
+def test_blocks_of_one_label_are_compared() -> None:
+    """Whatever a person names and does again."""
+    stage = Stage("serve", gpus=1)
+    with stage.span("cell", "serve"):
+        for request in range(12):
+            with stage.span("block", "answer"):
+                stage.hold({GPU: (500 + 64 * request) * MIB}, 0.1)
+    session = stage.finish()
+    (finding,) = leaks(session, session.spans[0])
+
+    assert "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far" in finding.title
+
+
+def test_a_loop_without_spans_is_told_by_its_optimizers_steps() -> None:
+    """What nothing explains is measured after each; what comes with gradients does not count."""
+    stage = Stage("loop", gpus=1)
+    with stage.span("cell", "loop"):
+        for step in range(40):
+            parts = {"weights": 100.0 * MIB, "unattributed": (20 + 5 * step) * MIB}
+            stage.hold({GPU: 900 * MIB}, 0.1, {"gradients": 100.0 * MIB})
+            stage.find([GPU], parts)
+            stage.hold({GPU: (120 + 5 * step) * MIB}, 0.1)
+    session = stage.finish()
+    (finding,) = leaks(session, session.spans[0])
+
+    assert "a second" in finding.title
+    assert finding.evidence["slope"] == pytest.approx(25 * MIB, rel=0.05)
+
+
+def test_what_nobody_can_call_a_loop_is_not_judged() -> None:
+    """A cell that loads a model grows all the time, and means to."""
+    stage = Stage("load", gpus=1)
+    with stage.span("cell", "load"):
+        for shard in range(40):
+            stage.hold({GPU: (500 + 100 * shard) * MIB}, 0.1)
+    assert trends_of(stage.finish()) == ()
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_no_scripted_run_leaks(name: str) -> None:
+    """They are healthy, but for those whose name says what they have."""
+    kinds = {trend.what for trend in trends_of(scripted_run(name))}
+
+    assert kinds == (kinds if "leak" in name else set())
+
+
+def test_a_run_of_any_length_is_told() -> None:
+    """Where steps are kept together, each group has what was allocated after its last."""
+    session = scripted_run("short")
+    for step in range(1, 20_001):
+        allocated = (500 + 0.01 * step) * MIB
+        device = DeviceSteps(9 * GIB, "exact", 9 * GIB, step, 8.0, allocated, {})
+        session.steps.append(
+            StepGroup(1, step, step, step - 0.5, float(step), 8, 8, 8, 8, {GPU: device})
+        )
+    (trend,) = trends_of(session)
+
+    assert trend.slope == pytest.approx(0.01 * MIB, rel=0.01)
+    assert trend.last == 20_000
+
+
+def test_readings_that_are_missing_are_left_out() -> None:
+    """A NaN is no number to reckon with."""
+    stage = Stage("train", gpus=1)
+    session = trained(leaking, stage=stage)
+    column = session.steps.columns.index(f"{GPU}/after")
+    session.steps.table[10:14, column] = np.nan
+    (trend,) = trends_of(session)
+
+    assert trend.slope == 12.5 * MIB
+    assert trend.moments == 31
+
+
+def test_a_session_without_devices_has_no_trend() -> None:
+    """Nothing was read."""
+    session = Session("empty")
+    span = session.open_span("cell", "empty", session.append(Sample(0.0, ())))
+    session.close_span(span.id, session.append(Sample(1.0, ())), {})
+
+    assert judge(session).guides == []
+    assert findings_of(session, session.spans[0]) == ()
+
+
+ROWS = 300
+
+
+@pytest.mark.parametrize("shape", STILL)
+def test_random_rows_that_stay_are_seldom_suspected(shape: str) -> None:
+    """Less than one in a hundred; of a random walk, which no rule can tell, one in ten."""
+    rng = np.random.default_rng(11)
+    suspected = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
+
+    assert suspected / ROWS <= (0.1 if shape == "a random walk" else 0.01)
+
+
+@pytest.mark.parametrize("shape", GROWING)
+def test_random_rows_that_grow_are_found(shape: str) -> None:
+    """Nearly all of them; where something else is freed meanwhile, most."""
+    rng = np.random.default_rng(11)
+    found = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
+
+    assert found / ROWS >= (0.7 if "freed" in shape else 0.97)
+
+
+def trend(slope: float, what: str = "a step") -> Trend:
+    return Trend(
+        device="cpu", what=what, root=1, first=6, last=5006, start=0.5, stop=9.0, slope=slope,
+        low=0.96 * slope, high=1.04 * slope, intercept=0.0, grown=5000 * slope, spread=1.0, moments=5000,
+    )  # fmt: skip
+
+
+def test_readings_of_one_instant_are_no_fault() -> None:
+    """They would divide by nothing, and numpy would say so in the user's cell."""
+    time = np.array([0.0] * 12 + [*np.arange(1.0, 19.0)])
+    nothing = np.full(30, np.nan)
+    allocated = np.maximum(np.arange(30.0) - 11, 0) * 64 * MIB
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trend_in(Moments("cuda:0", "a second", 1, time, time, allocated, nothing, nothing))
+
+
+def test_growth_by_little_is_told_in_small_units() -> None:
+    """Not as 0.00 MiB."""
+    stage = Stage("run", gpus=0)
+    with stage.span("cell", "run") as span:
+        title = finding_of(stage.session, span, trend(1.25 * KIB)).title
+    assert (
+        "grows by 1.25 KiB a step (95 %: 1.20 to 1.30 KiB) since step 6: 6.10 MiB so far" in title
+    )
+    assert guide_of(trend(1.25 * KIB)).label == "+1.25 KiB a step"
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (13, "13th"),
+     (21, "21st"), (22, "22nd"), (111, "111th"), (123, "123rd")],
+)  # fmt: skip
+def test_a_number_in_a_row_is_written_as_it_is_said(count: int, told: str) -> None:
+    """As of the evaluation since which memory grows."""
+    trend = Trend(GPU, "an evaluation", 1, count, 200, 0, 1, MIB, MIB, MIB, 0, 9 * MIB, 0, 9)
+    session = trained(leaking)
+
+    assert f" since the {told}: " in finding_of(session, session.spans[0], trend).title
+
+
+def test_the_moments_of_a_trend_are_those_it_grew_in() -> None:
+    """From the first step of it to the last, with their times, and none from before."""
+    session = trained(lambda step: 500 + 12.5 * max(0, step - 20), steps=60)
+    (trend,) = trends_of(session)
+
+    assert (trend.what, trend.last) == ("a step", 60)
+    assert 17 <= trend.first <= 22
+    assert trend.moments == trend.last - trend.first + 1
+    assert trend.slope == pytest.approx(12.5 * MIB, rel=0.02)
+    assert trend.grown == pytest.approx(trend.slope * (trend.last - trend.first))
+    steps = {span.label: span.stop for span in session.spans if span.kind == "step"}
+    assert trend.start == pytest.approx(steps[f"step {trend.first:.0f}"])
+    assert trend.stop == pytest.approx(steps["step 60"])
+
+
+def test_forward_passes_within_steps_are_not_moments_of_their_own() -> None:
+    """Those outside of any are, as of somebody who only infers."""
+    stage = Stage("infer", gpus=1)
+    with stage.span("cell", "infer"):
+        for number in range(20):
+            with stage.span("forward", "forward"):
+                stage.hold({GPU: (500 + 12.5 * number) * MIB}, 0.1)
+        with stage.span("step", "step 1") as span:
+            stage.session.count(span.id, {"step": 1.0})
+            with stage.span("forward", "forward"):
+                stage.hold({GPU: 800 * MIB}, 0.1)
+    rows = {one.what: len(one) for one in moments_of(stage.finish()) if one.device == GPU}
+
+    assert rows["a forward pass"] == 20
+
+
+@pytest.mark.parametrize(
+    ("readings", "begin"),
+    [
+        ((0, 10, 2, 4, 6), 2),
+        ((0, 10, 6, 9, 12), 0),
+        ((0, 10, 3, 9, 12), 2),
+        ((5,), 0),
+        ((1, 2, 3), 0),
+    ],
+)
+def test_growth_begins_anew_after_a_big_drop(readings: tuple[float, ...], begin: int) -> None:
+    """By half of how far the readings range, and more."""
+    assert _after_drop(np.array(readings, dtype=float)) == begin
+
+
+@pytest.mark.parametrize("with_steps", [True, False])
+def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: bool) -> None:
+    """Its steps have all that the optimizer's would tell."""
+    stage = Stage("loop", gpus=1)
+    with stage.span("cell", "loop"):
+        for number in range(20):
+            kind: SpanKind = "step" if with_steps else "block"
+            with stage.span(kind, f"{number}") as span:
+                stage.session.count(span.id, {"step": number + 1.0})
+                stage.find([GPU], {"weights": 100.0 * MIB, "unattributed": (20 + 5 * number) * MIB})
+                stage.hold({GPU: (120 + 5 * number) * MIB}, 0.1)
+    rows = {one.what for one in moments_of(stage.finish()) if one.device == GPU and len(one)}
+
+    assert ("a second" in rows) is not with_steps
+    assert ("a step" in rows) is with_steps
+
+
+def test_steps_of_two_trainings_are_two_rows() -> None:
+    """Though their numbers go on, and each epoch has steps of its own."""
+    stage = Stage("twice", gpus=1)
+    with stage.span("cell", "twice"):
+        for training in range(2):
+            with stage.span("train", "train"):
+                for epoch in range(2):
+                    with stage.span("epoch", f"epoch {epoch}"):
+                        for step in range(5):
+                            with stage.span("step", f"{step}") as span:
+                                number = 10 * training + 5 * epoch + step + 1
+                                stage.session.count(span.id, {"step": float(number)})
+                                stage.hold({GPU: GIB}, 0.1)
+    rows = [
+        one.number.tolist()
+        for one in moments_of(stage.finish())
+        if one.what == "a step" and one.device == GPU
+    ]
+
+    assert rows == [[*range(1, 11)], [*range(11, 21)]]
+
+
+@pytest.mark.parametrize(
+    ("device", "mib", "told"), [(GPU, 1.7, 0), (GPU, 2.8, 1), ("cpu", 20.0, 0), ("cpu", 34.0, 1)]
+)
+def test_growth_must_come_to_something(device: str, mib: float, told: int) -> None:
+    """However even it is: 2 MiB of a GPU, 24 MiB of the heap."""
+    stage = Stage("train", gpus=1 if device == GPU else 0)
+
+    assert (
+        len(trends_of(trained(lambda step: 500 + mib * step / 40, device=device, stage=stage)))
+        == told
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "slower"),
+    [
+        ((0, 10, 20, 25, 30), True),
+        ((0, 5, 10, 20, 30), False),
+        ((0, 10, 20, 30, 40), False),
+        ((9, 3, 0, 2, 4), False),
+    ],
+)
+def test_what_rose_faster_before_slows_down(readings: tuple[float, ...], *, slower: bool) -> None:
+    """From some moment on it rises by less in the same time."""
+    x, y = np.arange(5.0), np.array(readings, dtype=float)
+
+    assert _slows_down(x, y, 2) is slower
+    assert _slows_down(x, y, 0) is False
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, True), (960, True), (999, False)])
+def test_how_soon_is_seen_from_how_long_it_grew(first: int, *, told: bool) -> None:
+    """Not from how long the run was before: of one step in a thousand little can be said."""
+    session = trained(leaking)
+    slope = (session.devices[0].total - 20 * GIB) / 1000
+    trend = Trend(GPU, "a step", 1, first, 1000, 0, 1, slope, slope, slope, 0, GIB, 0, 9)
+
+    assert ("full in about" in finding_of(session, session.spans[0], trend).title) is told

@@ -1,0 +1,84 @@
+"""A cell that is run again and again, by what it left each time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record_of import record_of
+from hfmem_widget.features.leaks.reruns import reruns
+from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import MIB
+
+GPU = "cuda:0"
+
+Edges = list[tuple[float, float]]
+
+
+def ran(before: float, after: float, device: str = GPU) -> tuple[Session, Span]:
+    """Return a run of a cell that found and left so many MiB."""
+    stage = Stage("cell", gpus=1 if device == GPU else 0)
+    stage.hold({device: before * MIB}, 0.1)
+    with stage.span("cell", "cell"):
+        stage.hold({device: after * MIB}, 0.1)
+    session = stage.finish()
+    return session, session.spans[0]
+
+
+def told(edges: Edges, device: str = GPU) -> tuple[Finding, ...]:
+    """Return what is said of the last of some runs."""
+    *earlier, last = edges
+    records = [record_of(*ran(*one, device)) for one in earlier]
+    return reruns(*ran(*last, device), records)
+
+
+def test_each_of_many_runs_left_as_much_more() -> None:
+    """It says how often, how much each time, and how much in all."""
+    (finding,) = told([(0, 900), (900, 1020), (1020, 1140), (1140, 1260), (1260, 1380)])
+
+    assert finding.title == (
+        "This cell has been run 5 times, and each of the last 4 left 120.0 MiB more on cuda:0: "
+        "480.0 MiB in all."
+    )
+    assert (finding.kind, finding.severity, finding.span_id) == ("rerun", "warn", 1)
+    assert finding.evidence["each"] == 120 * MIB
+
+
+HEALTHY: dict[str, Edges] = {
+    "three runs": [(0, 120), (120, 240), (240, 360)],
+    "the first leaves what stays": [(0, 900), (900, 900), (900, 900), (900, 900), (900, 900)],
+    "what it left goes in between": [(0, 120), (0, 120), (0, 120), (0, 120), (0, 120)],
+    "each takes the place of the one before": [(0, 120), (120, 120), (120, 120), (120, 120)],
+    "less than a MiB": [(0, 0.4), (0.4, 0.8), (0.8, 1.2), (1.2, 1.6), (1.6, 2.0)],
+    "one run left nothing": [(0, 120), (120, 240), (240, 360), (360, 360), (360, 480)],
+    "runs of different sizes": [(0, 10), (10, 20), (20, 520), (520, 530), (530, 540)],
+    "unknown": [(0, 120), (120, 240), (240, float("nan")), (float("nan"), 480), (480, 600)],
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_does_not_add_up_run_by_run_is_left_alone(name: str) -> None:
+    """It must be there run after run, alike, and on top of the one before."""
+    assert told(HEALTHY[name]) == ()
+
+
+def test_the_host_needs_more() -> None:
+    """Of its heap, 16 MiB a run."""
+    small = [(500.0 + 10 * run, 510.0 + 10 * run) for run in range(6)]
+    large = [(500.0 + 40 * run, 540.0 + 40 * run) for run in range(6)]
+
+    assert told(small, "cpu") == ()
+    assert len(told(small)) == 1
+    assert len(told(large, "cpu")) == 1
+
+
+def test_a_run_on_another_device_does_not_count() -> None:
+    """A record that does not know the device is passed over."""
+    other = record_of(*ran(0, 120))
+    device: DeviceRecord = replace(other.devices[0], key="cuda:7")
+    elsewhere: Record = replace(other, devices=(device,))
+
+    assert reruns(*ran(360, 480), [elsewhere] * 5) == ()

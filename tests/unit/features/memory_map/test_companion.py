@@ -1,0 +1,295 @@
+"""The memory map that goes along with a watch: how often it is read and sent, and what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
+from hfmem_widget.features.memory_map.model import Block, MemoryMap, Segment
+from hfmem_widget.features.memory_map.reader import SegmentReader
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Device, Sample, Series, Session
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.view.screen import Screen
+
+M = 2**20
+OPTIONS = WatchOptions(memory_map=True)
+
+
+def map_of(
+    *sizes: int, used: float = 1.0, seconds: float = 0.001, device: str = "cuda:0"
+) -> MemoryMap:
+    """Return segments of such sizes in MiB, each in use to some part."""
+    segments = []
+    for size in sizes:
+        inside = int(used * size * M)
+        blocks = (
+            Block(0, inside, inside, "allocated"),
+            Block(inside, size * M - inside, 0, "free"),
+        )
+        made = tuple(one for one in blocks if one.size)
+        segments.append(Segment(device, 0, size * M, "large", made))
+    return MemoryMap((device,), tuple(segments), seconds)
+
+
+class FakeScreen:
+    """Keeps what was shown."""
+
+    def __init__(self, *, live: bool = True) -> None:
+        self.live = live
+        self.cleared = False
+        self.shown: list[Mapping[str, Any]] = []
+        self.replaced: list[Mapping[str, Any]] = []
+
+    def show(self, bundle: Mapping[str, Any]) -> str:
+        self.shown.append(bundle)
+        return "id"
+
+    def replace(self, display_id: str, bundle: Mapping[str, Any]) -> None:
+        assert display_id == "id"
+        self.replaced.append(bundle)
+
+
+class FakeReader:
+    """Reads what is put there."""
+
+    def __init__(self) -> None:
+        self.found = map_of(100)
+        self.reads = 0
+
+    def read(self) -> MemoryMap:
+        self.reads += 1
+        return self.found
+
+
+class Rig:
+    """A companion, a session of one GPU, and time that passes in ticks."""
+
+    def __init__(self, *, live: bool = True, options: WatchOptions = OPTIONS) -> None:
+        self.clock, self.cpu = FakeClock(100.0), FakeClock()
+        self.screen, self.reader = FakeScreen(live=live), FakeReader()
+        self.session = Session("cell")
+        self.session.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "reserved")])
+        self.reserved = 100.0 * M
+        self.has_threads = True
+        self.span = self.session.open_span("cell", "cell", self.sample())
+        self.companion = LiveMemoryMap(
+            options,
+            cast("Screen", self.screen),
+            cast("SegmentReader", self.reader),
+            clock=self.clock,
+            cpu=self.cpu,
+        )
+        monitor = cast("Monitor", self)  # of a monitor it only needs `aside`
+        self.companion.begin(monitor, self.session, self.span)
+
+    def aside(self, action: Callable[[], object]) -> bool:
+        if self.has_threads:
+            action()
+        return self.has_threads
+
+    def sample(self) -> Sample:
+        return self.session.append(Sample(self.clock.now - 100.0, (self.reserved,)))
+
+    def run(self, seconds: float, change: Callable[[int], None] = lambda _: None) -> None:
+        """Let ticks come, ten a second."""
+        for tick in range(round(10 * seconds)):
+            change(tick)
+            self.clock.advance(0.1)
+            self.sample()
+            for listener in self.session.subscribers:
+                listener(self.session)
+
+    def end(self) -> Mapping[str, Any]:
+        self.companion.end(self.session, self.span, None)
+        return self.companion.report(self.session, self.span)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def growing(rig: Rig) -> Callable[[int], None]:
+    def grow(tick: int) -> None:
+        rig.reader.found = map_of(100, tick + 1)
+
+    return grow
+
+
+def test_it_goes_along_where_it_is_asked_for() -> None:
+    """The live map is part of a watch with `--map`, unless that is quiet."""
+
+    def kinds(options: WatchOptions) -> list[str]:
+        return [type(one).__name__ for one in companions_for(options)]
+
+    assert "LiveMemoryMap" in kinds(OPTIONS)
+    assert "LiveMemoryMap" not in kinds(WatchOptions())
+    assert "LiveMemoryMap" not in kinds(replace(OPTIONS, quiet=True))
+
+
+def test_it_is_refreshed_at_most_once_a_second(rig: Rig) -> None:
+    """In five seconds of changes the map is read and sent five times at most."""
+    rig.run(5.0, growing(rig))
+    assert 4 <= len(rig.screen.replaced) <= 5
+    assert rig.reader.reads == len(rig.screen.replaced)
+
+
+def test_it_goes_on_when_there_are_threads_again(rig: Rig) -> None:
+    """Where the system has none for a while the map stands still, and is read once there is one."""
+    rig.has_threads = False
+    rig.run(2.0, growing(rig))
+    assert rig.reader.reads == 0
+    rig.has_threads = True
+    rig.run(2.0, growing(rig))
+    assert rig.reader.reads > 0
+
+
+def test_what_has_not_changed_is_not_sent_again(rig: Rig) -> None:
+    """While nothing is reserved or released, the map on the page is left alone."""
+    rig.run(5.0)
+    assert len(rig.screen.replaced) == 1
+
+
+def test_it_takes_two_hundredths_of_the_time_at_most(rig: Rig) -> None:
+    """Where reading and drawing take 60 ms of CPU time, they come every three seconds."""
+    read = rig.reader.read
+
+    def slow() -> MemoryMap:
+        rig.cpu.advance(0.06)
+        return read()
+
+    rig.reader.read = slow  # type: ignore[method-assign]  # a slower one
+    rig.run(9.05, growing(rig))
+    assert len(rig.screen.replaced) == 3
+
+
+def test_a_map_that_takes_long_to_read_is_shown_at_the_end_only(rig: Rig) -> None:
+    """It holds the GIL meanwhile. One sentence says so."""
+    rig.reader.found = map_of(100, seconds=1.5 * MOST_SECONDS)
+    rig.run(5.0)
+    assert rig.reader.reads == 1
+    assert rig.screen.replaced == []
+    (note,) = rig.session.notes
+    assert "30 ms" in note
+    rig.end()
+    assert len(rig.screen.replaced) == 1
+
+
+def test_a_long_run_that_nobody_may_look_at_sends_a_kilobyte_a_second(rig: Rig) -> None:
+    """A server without a page keeps every message."""
+    rig.run(320.0, growing(rig))
+    before = len(rig.screen.replaced)
+    rig.run(100.0, growing(rig))
+    sent = rig.screen.replaced[before:]
+    size = sum(1300 + sum(len(text.encode()) for text in one.values()) for one in sent)
+    assert 60_000 < size < 110_000
+
+
+def test_it_ends_with_the_end_and_the_highest(rig: Rig) -> None:
+    """The last map shows the end, and the moment at which most was reserved."""
+
+    def rise_and_fall(tick: int) -> None:
+        size = 900 if 20 <= tick < 35 else 100
+        rig.reserved, rig.reader.found = size * M, map_of(size)
+
+    rig.run(5.0, rise_and_fall)
+    assert rig.end() == {}
+    last = rig.screen.replaced[-1]["text/plain"]
+    assert "cuda:0 at the end \u00b7 100.0 MiB reserved" in last
+    assert "in, when most was reserved \u00b7 900.0 MiB reserved" in last
+
+
+def test_a_rise_is_read_though_it_is_not_time_to_draw(rig: Rig) -> None:
+    """In a long run maps are drawn seldom; the highest is still among those read."""
+
+    def rise_once(tick: int) -> None:
+        high = 3150 <= tick < 3165
+        rig.reserved, rig.reader.found = (
+            (900 * M, map_of(900)) if high else (100 * M, map_of(99 - tick % 7))
+        )
+
+    rig.run(320.0, rise_once)
+    rig.end()
+    assert "900.0 MiB reserved" in rig.screen.replaced[-1]["text/plain"]
+
+
+def test_of_two_moments_as_high_the_fuller_is_kept(rig: Rig) -> None:
+    """What is reserved stays when tensors are freed."""
+
+    def empty_out(tick: int) -> None:
+        rig.reader.found = map_of(100, used=0.9 if tick < 20 else 0.1)
+
+    rig.run(4.0, empty_out)
+    rig.end()
+    assert "90.0 MiB" in rig.screen.replaced[-1]["text/plain"].split("when most was reserved")[1]
+
+
+def test_an_end_that_is_the_highest_is_shown_once(rig: Rig) -> None:
+    """Where most is reserved at the end, there is one map and not two alike."""
+    rig.run(2.0)
+    rig.end()
+    assert rig.screen.replaced[-1]["text/plain"].count("cuda:0") == 1
+
+
+def test_after_the_user_cleared_the_outputs_nothing_is_sent_until_the_end(rig: Rig) -> None:
+    """A cleared output stays clear while the cell runs; the end is still shown."""
+    rig.run(2.0, growing(rig))
+    sent = len(rig.screen.replaced)
+    rig.screen.cleared = True
+    rig.run(3.0, growing(rig))
+    assert len(rig.screen.replaced) == sent
+    rig.end()
+    assert len(rig.screen.replaced) == sent + 1
+
+
+def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:
+    """A script prints it at the end."""
+    rig = Rig(live=False)
+    rig.run(2.0)
+    bundle = rig.end()
+    assert "cuda:0 at the end" in bundle["text/plain"]
+    assert not rig.screen.shown
+    assert not rig.screen.replaced
+
+
+def test_after_the_end_nothing_is_read(rig: Rig) -> None:
+    """A refresh that was on its way when the cell ended does nothing."""
+    rig.run(1.0)
+    late = rig.companion._refresh
+    rig.end()
+    reads, sent = rig.reader.reads, len(rig.screen.replaced)
+    late(rig.session)
+    rig.run(3.0)
+    assert (rig.reader.reads, len(rig.screen.replaced)) == (reads, sent)
+
+
+def test_a_fault_costs_the_live_map_and_is_said_once(rig: Rig) -> None:
+    """A map that cannot be read is one note, and the end is still tried."""
+
+    def fail() -> MemoryMap:
+        raise ValueError("broken")
+
+    read, rig.reader.read = rig.reader.read, fail  # type: ignore[method-assign]  # a broken one
+    rig.run(3.0)
+    assert [note for note in rig.session.notes if "ValueError: broken" in note] == rig.session.notes
+    rig.reader.read = read  # type: ignore[method-assign]  # mended
+    rig.end()
+    assert "at the end" in rig.screen.replaced[-1]["text/plain"]
+
+
+def test_only_the_devices_of_the_watch_are_read() -> None:
+    """With devices chosen by name, the map leaves the others out."""
+    rig = Rig(options=replace(OPTIONS, devices=("cuda:1",)))
+    rig.reader.found = MemoryMap(
+        ("cuda:0", "cuda:1"), (*map_of(5).segments, *map_of(7, device="cuda:1").segments)
+    )
+    rig.run(1.0)
+    assert "cuda:0" not in rig.screen.replaced[-1]["text/plain"]
+    assert "7.00 MiB" in rig.screen.replaced[-1]["text/plain"]

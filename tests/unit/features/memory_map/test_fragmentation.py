@@ -1,0 +1,206 @@
+"""What an allocator's segments are made of, to the byte."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.features.memory_map.fragmentation import LABELS, fragmentation, pieces
+from hfmem_widget.features.memory_map.model import (
+    NO_POOL,
+    Block,
+    BlockState,
+    MemoryMap,
+    Segment,
+    SegmentKind,
+)
+from hfmem_widget.features.memory_map.sentences import sentences
+from tests.data.recorded import NAMES, recorded, recorded_map
+
+M = 2**20
+ROOM = st.sampled_from([512, 1024, 4096, M, 2 * M, 7 * M, 20 * M, 30 * M, 64 * M])
+STATES: st.SearchStrategy[BlockState] = st.sampled_from(["allocated", "pending", "free"])
+
+
+def segment_of(
+    *blocks: tuple[int, BlockState],
+    stream: int = 0,
+    pool: tuple[int, int] = NO_POOL,
+    expandable: bool = False,
+    small: bool = False,
+    asked: float = 1.0,
+) -> Segment:
+    """Return a segment of blocks of such sizes; `asked` of what is allocated was asked for."""
+    made, address = [], 20 * M
+    for size, state in blocks:
+        made.append(Block(address, size, int(asked * size) if state == "allocated" else 0, state))
+        address += size
+    kind: SegmentKind = "small" if small else "large"
+    size = address - 20 * M
+    return Segment("cuda:0", 20 * M, size, kind, tuple(made), stream, pool, expandable)
+
+
+def map_of(*segments: Segment) -> MemoryMap:
+    return MemoryMap(("cuda:0",), segments)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    blocks = draw(st.lists(st.tuples(ROOM, STATES), min_size=1, max_size=12))
+    return segment_of(
+        *blocks,
+        stream=draw(st.sampled_from([0, 0, 77])),
+        pool=draw(st.sampled_from([NO_POOL, NO_POOL, (0, 3)])),
+        expandable=draw(st.booleans()),
+        small=draw(st.booleans()),
+        asked=draw(st.floats(0.1, 1.0)),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_of_a_real_snapshot_are_the_allocators_own(name: str) -> None:
+    """Reserved, allocated, active and requested bytes: not one off."""
+    counted, _ = recorded(name)
+    found = fragmentation(recorded_map(name), "cuda:0")
+    assert found.reserved == counted["reserved_bytes"]
+    assert found.bytes("used") + found.bytes("rounding") == counted["allocated_bytes"]
+    assert found.active == counted["active_bytes"]
+    assert found.bytes("used") == counted["requested_bytes"]
+
+
+@pytest.mark.parametrize("name", ["native", "mixed", "fragmented"])
+def test_what_lies_in_partly_used_segments_is_what_the_allocator_counts(name: str) -> None:
+    """Over all streams and pools it equals inactive_split."""
+    counted, _ = recorded(name)
+    split = sum(
+        block.size
+        for segment in recorded_map(name).segments
+        if segment.in_use
+        for block in segment.blocks
+        if block.state == "free"
+    )
+    assert split == counted["inactive_split_bytes"]
+
+
+def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothing() -> None:
+    """Holes on partly used pages; whole pages can be given back."""
+    counted, _ = recorded("expandable")
+    found = fragmentation(recorded_map("expandable"), "cuda:0")
+    assert counted["inactive_split_bytes"] == 0
+    assert found.expandable
+    assert found.bytes("hole") > 100 * M
+    assert found.bytes("whole") == 200 * M
+    assert "inactive_split" in sentences(found)[-1]
+
+
+@given(st.lists(segments(), max_size=8))
+def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
+    """Whatever lies there, the parts add up, and none is negative."""
+    found = fragmentation(map_of(*drawn), "cuda:0")
+    assert found.reserved == sum(one.size for one in drawn) == sum(one.bytes for one in found.parts)
+    assert all(size >= 0 for place in found.places for size in place.sums.values())
+    for one in drawn:
+        made = list(pieces(one))
+        assert sum(size for _, size in made) == one.size
+        assert all(size > 0 and name in LABELS for name, size in made)
+
+
+@given(st.lists(segments(), max_size=8))
+def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
+    """There is a free block at least as large, on the default stream, in nobody's pool."""
+    fits = fragmentation(map_of(*drawn), "cuda:0").fits
+    there = [
+        block.size
+        for one in drawn
+        if one.stream == 0 and one.pool == NO_POOL
+        for block in one.blocks
+        if block.state == "free" and (one.kind == "large" or fits <= M)
+    ]
+    assert fits <= max(there, default=0)
+
+
+def test_who_can_use_what_is_free() -> None:
+    """Between tensors, in whole segments, on another stream, in a private pool: told apart."""
+    found = fragmentation(
+        map_of(
+            segment_of((30 * M, "allocated"), (10 * M, "free")),
+            segment_of((20 * M, "free")),
+            segment_of((21 * M, "free"), stream=9),
+            segment_of((5 * M, "allocated"), (22 * M, "free"), pool=(0, 1)),
+            segment_of((23 * M, "pending")),
+        ),
+        "cuda:0",
+    )
+    assert {one.name: one.bytes / M for one in found.parts} == {
+        "used": 35, "pending": 23, "hole": 10, "whole": 20, "stream": 21, "pool": 22,
+    }  # fmt: skip
+    assert found.fits == 20 * M
+    assert [place.is_common for place in found.places] == [True, False, False]
+
+
+def test_small_requests_have_segments_of_their_own() -> None:
+    """Where only those have room, no more than 1 MiB fits."""
+    small = segment_of((M // 2, "allocated"), (3 * M // 2, "free"), small=True)
+    assert fragmentation(map_of(small), "cuda:0").fits == M
+    assert fragmentation(map_of(small, segment_of((3 * M, "free"))), "cuda:0").fits == 3 * M
+
+
+def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
+    """Pages are 20 MiB in segments of large blocks, 2 MiB in those of small ones."""
+    large = segment_of(
+        (10 * M, "allocated"), (40 * M, "free"), (10 * M, "allocated"), expandable=True
+    )
+    assert list(pieces(large))[1:-1] == [("hole", 10 * M), ("whole", 20 * M), ("hole", 10 * M)]
+    small = segment_of((M, "allocated"), (5 * M, "free"), expandable=True, small=True)
+    assert list(pieces(small)) == [("used", M), ("hole", M), ("whole", 4 * M)]
+    within = segment_of(
+        (10 * M, "allocated"), (30 * M, "free"), (20 * M, "allocated"), expandable=True
+    )
+    assert list(pieces(within))[1:3] == [("hole", 10 * M), ("whole", 20 * M)]
+
+
+def test_what_rounding_adds_is_told() -> None:
+    """A block is what was asked for, and what the allocator added to it."""
+    one = segment_of((1024, "allocated"), asked=0.5)
+    assert list(pieces(one)) == [("used", 512), ("rounding", 512)]
+
+
+def test_sentences_have_their_figures() -> None:
+    """What cannot be given back, and the largest request that it could serve."""
+    told = sentences(fragmentation(recorded_map("fragmented"), "cuda:0"))
+    assert told[0].endswith("without asking the driver for more: 29.0 MiB.")
+    assert told[1].startswith("1.42 GiB (73 % of what is reserved) lies between tensors")
+    assert "no request above 29.0 MiB" in told[1]
+    assert len(told) == 2
+
+
+def test_a_device_that_has_nothing_is_not_spoken_of() -> None:
+    """A device without segments has no parts and no sentence."""
+    found = fragmentation(MemoryMap(("cuda:0",)), "cuda:0")
+    assert (found.reserved, found.parts, sentences(found)) == (0, (), ())
+
+
+def test_full_segments_need_one_sentence() -> None:
+    """A healthy device is not commented on."""
+    told = sentences(fragmentation(map_of(segment_of((64 * M, "allocated"))), "cuda:0"))
+    assert told == (
+        "Nothing is free for ordinary code, so the next request asks the driver for more.",
+    )
+
+
+def test_a_map_without_a_device_is_of_the_fullest() -> None:
+    """Unless told otherwise, the figures are those of the device on which most is reserved."""
+    empty = MemoryMap(("cuda:1", "cuda:0"), (segment_of((M, "free")),))
+    assert empty.fragmentation().device == "cuda:0"
+
+
+def test_places_come_by_size() -> None:
+    """The common one, other streams, private pools."""
+    places = fragmentation(recorded_map("mixed"), "cuda:0").places
+    assert [(one.is_common, one.is_private) for one in places] == [
+        (True, False), (False, False), (False, False), (False, True), (False, True),
+    ]  # fmt: skip
+    assert all(first.size >= second.size for first, second in pairwise(places[0].segments))

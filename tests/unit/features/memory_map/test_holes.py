@@ -1,0 +1,109 @@
+"""Fragmentation found in what was sampled: where it made a span need more, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hfmem_widget.features.judgement import judge
+from hfmem_widget.features.memory_map.holes import holes
+from hfmem_widget.session import Device, Finding, Peak, Sample, Series, Session
+from hfmem_widget.text import GIB, MIB
+
+METRICS = ("allocated", "reserved", "inactive_split", "alloc_retries", "ooms")
+Row = tuple[float, ...]
+
+
+def found_in(*rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0)) -> list[Finding]:
+    """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts."""
+    session = Session("cell")
+    series = [Series("cuda:0", metric) for metric in METRICS]
+    session.adopt([Device("cuda:0", "NVIDIA H200", total=140 * GIB)], series)
+    samples = [
+        Sample(0.1 * at, (*(value * GIB for value in row[:3]), *row[3:]))
+        for at, row in enumerate((before, *rows))
+    ]
+    span = session.open_span("cell", "cell", session.append(samples[0]))
+    for one in samples[1:]:
+        session.append(one)
+    peaks = {
+        f"cuda:0/{metric}": Peak(max(one.values[at] for one in samples), "exact")
+        for at, metric in enumerate(METRICS[:2])
+    }
+    closed = session.close_span(span.id, samples[-1], peaks)
+    assert list(holes(session, closed)) == [
+        one for one in judge(session, closed).findings if one.kind == "fragmentation"
+    ]
+    return list(holes(session, closed))
+
+
+def test_holes_at_the_fullest_moment_are_a_finding() -> None:
+    """Its title has the figure, its advice says what that would save."""
+    (finding,) = found_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
+    assert finding.title == (
+        "2.50 GiB (31 %) of what was reserved on cuda:0 lay in holes between tensors at the fullest moment."
+    )
+    assert finding.evidence["holes"] == 2.5 * GIB
+    assert "expandable_segments:True" in finding.advice[0]
+    assert "2.50 GiB" in finding.advice[0]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(
+            [(7.5, 8.0, 0.4, 0, 0), (2.0, 8.0, 6.0, 0, 0)], id="holes that are filled later"
+        ),
+        pytest.param([(30.0, 33.0, 3.0, 0, 0)], id="less than 15 % of what is reserved"),
+        pytest.param([(1.0, 1.4, 0.4, 0, 0)], id="less than 512 MiB"),
+        pytest.param([(5.0, 8.0, math.nan, 0, 0)], id="an allocator that does not count holes"),
+        pytest.param([(5.0, 8.0, 0.0, 0, 0)], id="whole segments that are free"),
+    ],
+)
+def test_a_healthy_span_has_no_finding(rows: list[Row]) -> None:
+    """Small holes, holes that are filled and segments that are free are no fragmentation."""
+    assert found_in(*rows) == []
+
+
+def test_what_was_reserved_before_is_not_blamed_on_a_span() -> None:
+    """A later cell that needs less asks the driver for nothing."""
+    assert found_in((2.0, 8.0, 5.0, 0, 0), before=(1.0, 8.0, 6.0, 0, 0)) == []
+
+
+def test_a_peak_that_no_sample_saw_leaves_no_more_than_it_left() -> None:
+    """Sampled at 2 GiB with 6 GiB of holes; the exact peak was 7.8 of 8."""
+    session = Session("cell")
+    session.adopt([Device("cuda:0", "H200")], [Series("cuda:0", metric) for metric in METRICS])
+    span = session.open_span("cell", "", session.append(Sample(0.0, (0.0,) * 5)))
+    after = session.append(Sample(0.1, (2 * GIB, 8 * GIB, 6 * GIB, 0.0, 0.0)))
+    peaks = {
+        "cuda:0/allocated": Peak(7.8 * GIB, "exact"),
+        "cuda:0/reserved": Peak(8 * GIB, "exact"),
+    }
+    assert list(holes(session, session.close_span(span.id, after, peaks))) == []
+
+
+def test_retries_are_a_finding_without_holes() -> None:
+    """The allocator ran out, emptied its cache and went on: that waits for the GPU."""
+    (finding,) = found_in((7.0, 8.0, 0.0, 2, 0))
+    assert finding.title.startswith("On cuda:0 the allocator ran out 2 times")
+    assert "smaller batch" in finding.advice[0]
+
+
+def test_holes_and_retries_are_one_finding() -> None:
+    """Where holes made the allocator run out, one sentence tells both."""
+    (finding,) = found_in((5.0, 8.0, 2.5, 1, 0))
+    assert "fullest moment, and the allocator ran out once" in finding.title
+    assert finding.evidence["retries"] == 1
+
+
+def test_the_retry_of_a_request_that_failed_is_its_error_to_tell() -> None:
+    """A retry that ended in an out-of-memory error is not told as fragmentation."""
+    assert found_in((7.0, 8.0, 0.0, 1, 1)) == []
+
+
+def test_small_figures_are_bytes() -> None:
+    """The evidence is in bytes and exact, also where it is small."""
+    (finding,) = found_in((2.0, 3.0, 513 * MIB / GIB, 0, 0))
+    assert finding.evidence["holes"] == 513 * MIB

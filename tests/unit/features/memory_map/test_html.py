@@ -1,0 +1,253 @@
+"""The picture of a memory map, and its figures."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, fragmentation
+from hfmem_widget.features.memory_map.html import (
+    STRIP,
+    live_bundle,
+    memory_map_bundle,
+    moments_bundle,
+)
+from hfmem_widget.features.memory_map.model import Block, MemoryMap, Segment
+from hfmem_widget.features.memory_map.rows import WIDTH, layout, merged
+from hfmem_widget.features.memory_map.svg import HEIGHT, STEP, picture_html
+from hfmem_widget.view import palette
+from tests.data.recorded import NAMES, recorded_map
+from tests.unit.view.test_hostile_text import Strict
+
+M = 2**20
+KILOBYTE = 1000
+PIECES = st.lists(st.tuples(st.sampled_from(list(LABELS)), st.integers(1, 10**6)), max_size=60)
+PATH = re.compile(r'stroke="([^"]+)" stroke-width="13" d="([^"]+)"')
+
+
+def scattered(segments: int, blocks: int, *, seed: int = 1) -> MemoryMap:
+    """Return segments full of blocks of all sizes, some of them free."""
+    chance, made = random.Random(seed), []
+    for at in range(segments):
+        inside, address = [], at << 32
+        for _ in range(blocks):
+            size, free = 512 * chance.randint(1, 4000), chance.random() < 0.4
+            asked = 0 if free else size - chance.randint(0, 500)
+            inside.append(Block(address, size, asked, "free" if free else "allocated"))
+            address += size
+        made.append(Segment("cuda:0", at << 32, address - (at << 32), "large", tuple(inside)))
+    return MemoryMap(("cuda:0",), tuple(made), 0.01)
+
+
+def check(html: str) -> None:
+    strict = Strict()
+    strict.feed(html)
+    strict.close()
+    assert not strict.open
+
+
+def sums(found: list[Piece]) -> Counter[str]:
+    return sum((Counter({name: size}) for name, size in found), Counter())
+
+
+@given(PIECES, st.floats(1, 10**7))
+def test_putting_blocks_together_keeps_sums(found: list[Piece], finest: float) -> None:
+    """However coarse, no byte of any part is lost, added, or negative."""
+    result = list(merged(found, finest))
+    assert sums(result) == sums(found)
+    assert all(size > 0 for _, size in result)
+    assert len(result) <= len(found)
+
+
+@given(PIECES, st.floats(1, 10**6))
+def test_what_is_large_enough_stays_where_it_is(found: list[Piece], finest: float) -> None:
+    """A block above a pixel is drawn as itself, at most half a window from its place."""
+    large = [one for one in found if one[1] >= finest]
+    names = [name for name, _ in merged(found, finest)]
+    rest = iter(names)
+    assert all(name in rest for name, _ in large_runs(large))
+
+
+def large_runs(found: list[Piece]) -> list[Piece]:
+    return [one for at, one in enumerate(found) if not at or found[at - 1][0] != one[0]]
+
+
+@pytest.mark.parametrize("most", [50, 700, 2400])
+@pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
+def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
+    """In few pieces, or as many as bars need: the sums of what is drawn are those of the device."""
+    how = fragmentation(found, "cuda:0")
+    laid = layout(how.places, most)
+    drawn = Counter(dict.fromkeys(LABELS, 0))
+    for _, bars in laid.places:
+        for bar in bars:
+            drawn.update(dict(sums(list(bar.pieces))))
+    assert {name: size for name, size in drawn.items() if size} == {
+        one.name: int(one.bytes) for one in how.parts
+    }
+    assert sum(len(bar.pieces) for _, bars in laid.places for bar in bars) <= max(
+        most, 4 * sum(len(bars) for _, bars in laid.places)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
+    """The bars of a row have room between them and end within the picture."""
+    laid = layout(fragmentation(recorded_map(name), "cuda:0").places, 2000)
+    assert any(bars for _, bars in laid.places)
+    for _, bars in laid.places:
+        rows: dict[int, list[tuple[float, float]]] = {}
+        for bar in bars:
+            end = bar.left + bar.size * WIDTH / laid.full
+            rows.setdefault(bar.row, []).append((bar.left, end))
+        for spans in rows.values():
+            assert all(first[1] < second[0] for first, second in pairwise(sorted(spans)))
+            assert max(end for _, end in spans) < WIDTH + 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_of_colour_are_bytes(name: str) -> None:
+    """What is drawn in a colour is as long as its part has bytes, to a thousandth."""
+    how = fragmentation(recorded_map(name), "cuda:0")
+    html = memory_map_bundle(recorded_map(name))["text/html"]
+    lengths = dict.fromkeys(palette.BLOCKS.values(), 0.0)
+    for colour, path in PATH.findall(html):
+        lengths[colour] += sum(float(one) for one in re.findall(r"h([\d.]+)", path))
+    unit = layout(how.places, 2000).full / WIDTH
+    assert how.parts
+    for part in how.parts:
+        assert lengths[palette.BLOCKS[part.name]] * unit == pytest.approx(
+            part.bytes, rel=1e-3, abs=how.reserved * 1e-3
+        )
+
+
+def test_ten_thousand_blocks_stay_small() -> None:
+    """60 kB with everything, 20 kB while it is live; a few blocks take a few kB."""
+    found = scattered(50, 200)
+    assert len(memory_map_bundle(found)["text/html"]) < 60 * KILOBYTE
+    for many in (found, scattered(500, 20), scattered(5, 2000)):
+        live = live_bundle(many)
+        assert sum(len(text.encode()) for text in live.values()) < 20 * KILOBYTE
+    assert len(memory_map_bundle(scattered(1, 5))["text/html"]) < 6 * KILOBYTE
+
+
+def test_several_devices_and_moments_share_the_room() -> None:
+    """Eight devices take no more than one."""
+    one = scattered(20, 500)
+    eight = MemoryMap(
+        tuple(f"cuda:{at}" for at in range(8)),
+        tuple(
+            Segment(f"cuda:{at}", part.address, part.size, part.kind, part.blocks)
+            for at in range(8)
+            for part in one.segments
+        ),
+    )
+    live = live_bundle(eight)
+    assert sum(len(text.encode()) for text in live.values()) < 26 * KILOBYTE
+    assert len(memory_map_bundle(eight)["text/html"]) < 90 * KILOBYTE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_needs_no_script_and_no_style_sheet(name: str) -> None:
+    """Only tags that shown notebooks keep, balanced."""
+    check(memory_map_bundle(recorded_map(name))["text/html"])
+
+
+def test_text_from_outside_is_text() -> None:
+    """A note may quote an error."""
+    found = MemoryMap(("cuda:0",), (), 0.0, {"cuda:0": "<img src=x onerror=alert(1)>"})
+    bundle = moments_bundle((("<b>", found),))
+    check(bundle["text/html"])
+    assert "<img" not in bundle["text/html"]
+
+
+def test_plain_text_has_a_picture_too() -> None:
+    """One character for so many bytes, marked as in the legend."""
+    lines = memory_map_bundle(recorded_map("fragmented"))["text/plain"].splitlines()
+    assert lines[0] == "cuda:0 1.96 GiB reserved in 51 segments"
+    assert len(lines[1]) == STRIP
+    assert set(lines[1]) <= {"\u2588", "\u2591"}
+    assert lines[2].split("  ") == ["\u2588 550.0 MiB", "", "27 %", "in use"]
+    assert lines[-1] == "102 blocks read in 2.3 ms"
+
+
+def test_an_unused_gpu_beside_a_used_one_is_left_out() -> None:
+    """A GPU without any segment has no map where another has one."""
+    used = recorded_map("native")
+    both = MemoryMap(("cuda:0", "cuda:1"), used.segments)
+    assert "cuda:1" not in memory_map_bundle(both)["text/plain"]
+
+
+def test_a_gpu_that_has_nothing_says_so() -> None:
+    """Where no GPU has a segment, it says that nothing is reserved."""
+    text = memory_map_bundle(MemoryMap(("cuda:0",)))["text/plain"]
+    assert text.startswith("cuda:0 nothing is reserved")
+
+
+def test_places_have_headings_where_there_are_several() -> None:
+    """Whose requests the bars below serve."""
+    html = memory_map_bundle(recorded_map("mixed"))["text/html"]
+    assert "the default stream: 636.0 MiB reserved, 301.0 MiB free" in html
+    assert "private pool 0.1: 20.0 MiB reserved, 13.0 MiB free" in html
+    assert "the default stream:" not in memory_map_bundle(recorded_map("fragmented"))["text/html"].replace(
+        'aria-label="the default stream:', ""
+    )  # fmt: skip
+
+
+def test_pointing_at_a_bar_tells_its_figures() -> None:
+    """A bar's tooltip has its address, its size and what is used and free in it."""
+    html = memory_map_bundle(recorded_map("fragmented"))["text/html"]
+    assert re.search(
+        r"<title>40\.0 MiB at 0x[0-9a-f]+: 11\.0 MiB in use, 29\.0 MiB free, in partly used", html
+    )
+
+
+def test_every_part_has_a_colour_of_its_own() -> None:
+    """No two parts of a map have the same colour."""
+    colours = [palette.BLOCKS[name] for name in LABELS]
+    assert len(set(colours)) == len(LABELS)
+
+
+@pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
+def test_each_piece_is_drawn_where_its_segment_has_it(found: MemoryMap) -> None:
+    """In its row, from the left end of its bar on; the picture is as high as its rows."""
+    how = fragmentation(found, "cuda:0")
+    laid = layout(how.places, 700)
+    unit = laid.full / WIDTH
+    pictures = re.findall(r'<svg role="img".*?</svg>', picture_html(how, 700), re.DOTALL)
+
+    assert len(pictures) == len(laid.places) > 0
+    for (_, bars), html in zip(laid.places, pictures, strict=True):
+        box = re.search(r'viewBox="0 0 (\d+) (\d+)"', html)
+        assert box is not None
+        rows = 1 + max(bar.row for bar in bars)
+        assert (int(box[1]), int(box[2])) == (WIDTH, rows * STEP - (STEP - HEIGHT))
+        drawn = {
+            (colour, round(float(x), 1), float(y))
+            for colour, path in PATH.findall(html)
+            for x, y in re.findall(r"M(-?[\d.]+) ([\d.]+)h", path)
+        }
+        for bar in bars:
+            left = bar.left
+            for name, size in bar.pieces:
+                y = bar.row * STEP + HEIGHT / 2
+                assert any(
+                    (palette.BLOCKS[name], round(left + off, 1), y) in drawn
+                    for off in (-0.1, 0, 0.1)
+                )
+                left += size / unit
+        tips = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="(\d+)"', html)
+        for x, y, width, height in tips:
+            assert any(
+                abs(bar.left - float(x)) < 0.02
+                and bar.row * STEP == int(y)
+                and abs(bar.size / unit - float(width)) < 0.02
+                for bar in bars
+            )
+            assert int(height) == HEIGHT

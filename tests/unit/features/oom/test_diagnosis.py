@@ -1,0 +1,316 @@
+"""Why memory ran out, and what to change: scripted errors of which the reason is known."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import make_dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.features.oom.advice import MOST, advise
+from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.incident import _others
+from hfmem_widget.features.oom.model import NAMES, Diagnosis, Incident
+from hfmem_widget.features.oom.places import _is_logits, in_optimizer, training
+from hfmem_widget.features.oom.shortage import BACKWARD
+from hfmem_widget.features.oom.techniques import TECHNIQUES, Technique
+from hfmem_widget.features.oom.texts import Origin, OutOfMemoryText
+from hfmem_widget.features.oom.words import WHO, batch, finding_of, where
+from hfmem_widget.text import GIB, MIB, size_text
+from tests.data import ROOT
+from tests.data.oom_incidents import CASES, GPU, HOST, Case, incident, spans
+from tests.data.parted import NAN
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_reason_is_found(case: Case) -> None:
+    """Of each scripted error the reason is the one that the script has."""
+    assert diagnose(case.incident).cause == case.cause
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_advice_has_a_reason_here(case: Case) -> None:
+    """What applies is said, in order; what does not apply is not; never more than five."""
+    told = advise(case.incident, diagnose(case.incident))
+    assert len(told) <= MOST
+    for advice, words in zip(told, case.advice, strict=False):
+        assert advice.sentence().startswith(words)
+    assert len(told) >= len(case.advice)
+    everything = " ".join(one.sentence() for one in told)
+    for words in case.never:
+        assert words not in everything
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_sentences_are_whole(case: Case) -> None:
+    """A sentence begins with a capital, ends with one stop, and has no figure that is not known."""
+    diagnosis = diagnose(case.incident)
+    advice = advise(case.incident, diagnosis)
+    finding = finding_of(case.incident, diagnosis, advice, spans()[0])
+    for sentence in (diagnosis.sentence, finding.title, *finding.advice):
+        assert re.fullmatch(r"[A-Z].*[^.]\.", sentence, re.DOTALL), sentence
+        assert "n/a" not in sentence
+        assert "nan" not in sentence
+    assert all(one.reason and one.action for one in advice)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ((), "gradient_checkpointing"),
+        (("gradient_checkpointing",), "gradient_checkpointing"),
+        (("activation_checkpointing", "gradient_checkpointing"), "activation_checkpointing"),
+    ],
+)
+def test_checkpointing_is_called_as_the_installed_transformers_does(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], option: str
+) -> None:
+    """The old name is deprecated where there is a new one, and holds where nothing is known."""
+    module = ModuleType("transformers.training_args")
+    if arguments:
+        module.__dict__["TrainingArguments"] = make_dataclass("TrainingArguments", arguments)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    told = advise(CASES[0].incident, diagnose(CASES[0].incident))
+
+    assert told[0].action == f"Turn gradient checkpointing on ({option}=True)"
+
+
+def test_a_finding_has_the_numbers() -> None:
+    """The finding is critical, of the span, and its evidence is whole bytes."""
+    case = CASES[0]
+    diagnosis = diagnose(case.incident)
+    finding = finding_of(case.incident, diagnosis, (), spans()[0])
+    assert (finding.kind, finding.severity, finding.span_id) == ("oom", "critical", 1)
+    title = "Out of memory on cuda:0: 2.00 GiB asked for, 1.00 GiB free (really full)."
+    assert finding.title == title
+    assert finding.evidence["asked"] == 2 * GIB
+    assert finding.evidence["cause"] == "full"
+
+
+def test_what_a_part_gives_back_is_exact() -> None:
+    """Half of the weights is half of them, to the byte; states that are not made are all of them."""
+    loading = next(case for case in CASES if "float32 weights" in case.name)
+    (half, *_) = advise(loading.incident, diagnose(loading.incident))
+    assert half.bytes == loading.incident.part("weights") / 2
+    first = next(case for case in CASES if "first step" in case.name)
+    states = next(
+        one for one in advise(first.incident, diagnose(first.incident)) if "adafactor" in one.action
+    )
+    assert "52.0 GiB for two of each trainable weight" in states.reason
+
+
+ROW = r"\| {} \| (\d+) \| .*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \| ([\d.]+) \|"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
+def test_what_is_called_measured_stands_in_the_table(technique: Technique) -> None:
+    """Every ratio is that of the table of what each technique saves."""
+    table = (ROOT / "docs/anatomy-measured.md").read_text(encoding="utf-8")
+    parts = ("weights", "optimizer", "gradients", "activations")
+
+    def row(name: str) -> tuple[float, dict[str, float], float]:
+        match = re.search(ROW.format(re.escape(name)), table)
+        assert match is not None, name
+        peak, *sizes, speed = map(float, match.groups())
+        return peak, dict(zip(parts, sizes, strict=True)), speed
+
+    before, after = row("vanilla"), row(technique.row)
+    assert technique.peak == pytest.approx(after[0] / before[0])
+    assert technique.left == pytest.approx(after[1][technique.part] / before[1][technique.part])
+    assert technique.speed == pytest.approx(after[2] / before[2])
+
+
+def test_sizes_beyond_any_machine() -> None:
+    """From 1000 GiB on a size is told in TiB, from 1000 TiB on in PiB."""
+    assert [size_text(one) for one in (2.0 * GIB, 2**50, 2**60)] == [
+        "2.00 GiB",
+        "1.00 PiB",
+        "1024 PiB",
+    ]
+    assert size_text(3 * 1024 * GIB) == "3.00 TiB"
+
+
+SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
+
+
+@given(
+    origin=st.sampled_from(list(WHO)),
+    sizes=st.lists(SIZES, min_size=8, max_size=8),
+    case=st.sampled_from(CASES),
+)
+def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
+    """Whatever is known or not, there is a diagnosis in a sentence, and advice with reasons."""
+    names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "left_behind")
+    base = case.incident
+    incident = Incident(
+        device=GPU,
+        origin=origin,
+        **dict(zip(names, sizes, strict=True)),  # type: ignore[arg-type]  # every one of these is a float
+        blocks=base.blocks,
+        anatomy=base.anatomy,
+        path=base.path,
+        contents=base.contents,
+        model=base.model,
+        growth=base.growth,
+    )
+    diagnosis = diagnose(incident)
+    assert diagnosis.sentence
+    assert all(one.reason for one in advise(incident, diagnosis))
+
+
+def test_the_documented_order_is_the_codes_order() -> None:
+    """The page names every cause, in the order in which they are tried."""
+    page = (ROOT / "docs" / "out-of-memory.md").read_text(encoding="utf-8")
+    places = [page.index(f"| {name} |") for name in NAMES.values()]
+    assert places == sorted(places)
+
+
+def test_a_guess_at_why_memory_ran_out_says_so_in_its_name() -> None:
+    """The name of a cause that is not certain ends with "probably"."""
+    assert Diagnosis("huge", "It may be.", is_sure=False).name == "one huge request, probably"
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ((BACKWARD, "torch._tensor.backward", "__main__.train"), ("backward pass",)),
+        (
+            ("torch.nn.functional.linear", "torch.utils.checkpoint.unpack_hook", BACKWARD),
+            ("backward pass", "recomputation of a checkpoint"),
+        ),
+        # Around the backward pass there is a checkpoint, but nothing of it was run there.
+        ((BACKWARD, "torch.utils.checkpoint.backward"), ("backward pass",)),
+        (("torch.nn.functional.linear", "__main__.train"), ()),
+    ],
+)
+def test_a_backward_pass_is_a_place(calls: tuple[str, ...], told: tuple[str, ...]) -> None:
+    """Without a span for it, too, and what is made again there is told."""
+    assert where(incident(asked=1, free=0, calls=calls)) == told
+
+
+def test_what_called_a_backward_pass_did_not_ask() -> None:
+    """An optimizer whose closure calls backward(), such as LBFGS, is not what ran out."""
+    calls = (BACKWARD, "torch._tensor.backward", "__main__.closure", "torch.optim.lbfgs.step")
+    assert not in_optimizer(incident(asked=1, free=0, calls=calls))
+    assert training(incident(asked=1, free=0, calls=calls))
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [
+        (64, "Really full: of the machine's 64.0 GiB 512.0 MiB were free"),
+        (float("nan"), "The machine had no memory left for it."),
+    ],
+)
+def test_a_full_machine_is_told_by_its_own_figures(total: float, told: str) -> None:
+    """Where they are known."""
+    full = incident(asked=4, free=0.5, total=total, device=HOST, origin="cpu", allocated=60)
+
+    assert diagnose(full).sentence.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            {"device": HOST, "origin": "cpu", "total": 64},
+            "of the machine's 64.0 GiB 1.00 GiB were free; of this process' heap, 40.0 GiB, 75 % are weights",
+        ),
+        (
+            {"origin": "cublas"},
+            "PyTorch's tensors take 40.0 GiB of 80.0 GiB, 75 % of it weights, and its cache 39.0 GiB",
+        ),
+    ],
+)
+def test_the_share_of_the_biggest_part_is_said_of_what_it_is_of(
+    more: dict[str, Any], told: str
+) -> None:
+    """The allocated bytes: not what is free on the machine, nor what a library asked for."""
+    parts = {"weights": 30, "activations": 10} | ({} if "device" in more else {"cache": 39})
+    full = incident(asked=8, free=1, parts=parts, **more)
+
+    assert diagnose(full).sentence.partition("; a library")[0].rstrip(".") == f"Really full: {told}"
+
+
+def test_growth_that_is_not_known_has_no_figure() -> None:
+    """Predictions that are put together are advised about, whatever is known of their size."""
+    case = next(one for one in CASES if one.name.startswith("predictions that are put together"))
+    for grown in (0.0, float("nan"), -GIB):
+        told = advise(replace(case.incident, grown=grown), diagnose(case.incident))
+        (one,) = [one for one in told if "eval_accumulation_steps" in one.action]
+        assert not re.search(r"\d", one.sentence())
+
+
+@pytest.mark.parametrize(
+    ("mib", "are"), [(0.9, False), (1.0, True), (2.0, True), (2.9, True), (4.0, True), (4.1, False)]
+)
+def test_logits_are_known_by_their_size(mib: float, *, are: bool) -> None:
+    """Tokens by words, of two or four bytes, and what the allocator rounds up: here of 1 or 2 MiB."""
+    case = next(one.incident for one in CASES if one.name == "logits, by their size")
+    words = int(2**19 / case.batch_tokens)
+    small = replace(case, asked=mib * MIB, model=replace(case.model, vocabulary=words))
+
+    assert words * case.batch_tokens == 2**19
+    assert _is_logits(small) is are
+
+
+@pytest.mark.parametrize(
+    ("told", "sampled", "others"),
+    [
+        ({"processes": ((1, 60), (2, 10))}, NAN, 60),
+        ({"processes": ((1, 60), (2, 12))}, NAN, 72),
+        ({"processes": ((1, 60), (2, 8))}, NAN, 68),
+        ({"processes": ((1, 10), (2, 10))}, NAN, 10),
+        ({"processes": ((2, 10),)}, NAN, 0),
+        ({"processes": ((2, 10),)}, 5, 5),
+        ({"processes": ((1, 60),), "in_use": 9}, 5, 60),
+        ({"processes": ((2, 10),), "in_use": 9}, 5, 10),
+        ({"in_use": 20}, NAN, 50),
+        ({"in_use": 75}, NAN, 0),
+        ({}, NAN, 61),
+    ],
+)
+def test_what_others_have_is_told_by_who_knows_best(
+    told: dict[str, Any], sampled: float, others: float
+) -> None:
+    """Of 70 GiB in use this process has 9, and up to 2 more for CUDA; whose number is not ours is another."""
+    given: dict[str, Any] = {
+        name: tuple((one, size * GIB) for one, size in value)
+        if name == "processes"
+        else value * GIB
+        for name, value in told.items()
+    }
+    text = OutOfMemoryText("cuda", **given)
+
+    assert _others(text, 70 * GIB, 9 * GIB, sampled * GIB) == others * GIB
+
+
+@pytest.mark.parametrize(("used", "others"), [(10.9, NAN), (11.1, 2.1)])
+def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: float) -> None:
+    """Then nobody knows whose it is."""
+    found = _others(OutOfMemoryText("cuda"), used * GIB, 9 * GIB, NAN)
+
+    assert found == pytest.approx(others * GIB, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"samples": 8, "longest": 512, "tokens": 4096}, "8 \u00d7 512 tokens"),
+        ({"samples": 8, "longest": 512, "tokens": 4000}, "4,000 tokens"),
+        ({"tokens": 4000}, "4,000 tokens"),
+        ({"samples": 8}, "8 samples"),
+        ({"samples": 1}, "1 sample"),
+        ({}, ""),
+    ],
+)
+def test_a_batch_is_told_by_what_is_known_of_it(counts: dict[str, float], told: str) -> None:
+    """Samples by tokens where they come to the same; else the one that is known."""
+    full = incident(asked=4, free=0.5, path=spans("train", "step", **counts))
+
+    assert batch(full) == told

@@ -1,0 +1,81 @@
+"""Why memory ran out, read back: which parts the bar has, what an advice says, what stands at the foot."""
+
+from __future__ import annotations
+
+import pytest
+
+from hfmem_widget.features.oom.bar import bar_html, drawn_parts
+from hfmem_widget.features.oom.html import _advice_html, _foot, _foot_html, figures_of
+from hfmem_widget.features.oom.model import Advice
+from tests.data.oom_incidents import blocks, incident
+
+PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "others": 4.0}
+DO = Advice("Do this", "it is too much")
+MEASURED = Advice("Do that", "it was tried", "about half", 1.0, is_measured=True)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names"),
+    [
+        (0.0, ["weights", "activations", "cache", "context", "others"]),
+        (40.0, ["weights", "activations", "cache"]),
+    ],
+)
+def test_a_limit_is_met_by_what_this_process_has_reserved(allowed: float, names: list[str]) -> None:
+    """The cache counts against it, the context and other processes do not; what is free is never drawn."""
+    one = incident(asked=9.0, free=40.0, parts=PARTS, others=4.0, allowed=allowed)
+
+    assert [part.name for part in drawn_parts(one)] == names
+
+
+def test_without_parts_there_is_no_bar() -> None:
+    """Nor is there an empty one."""
+    assert bar_html(incident(asked=9.0, free=1.0)) == ""
+    assert bar_html(incident(asked=9.0, free=1.0, parts=PARTS)) != ""
+
+
+def test_an_advice_whose_saving_nobody_knows_says_nothing_of_it() -> None:
+    """It has what to do and why, and one that was measured has what it saves."""
+    html = _advice_html((DO, MEASURED))
+    first, second = html.split("<li ")[1:]
+
+    assert "It is too much.</div></li>" in first
+    assert "saves about half</div></li>" in second
+    assert _advice_html(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("advice", "earlier", "told"),
+    [
+        ((), 0, []),
+        ((DO,), 0, []),
+        ((DO,), 1, ["1 earlier out-of-memory error was caught by the code itself."]),
+        ((DO,), 2, ["2 earlier ones were caught by the code itself."]),
+    ],
+)
+def test_the_foot_tells_of_errors_before(
+    advice: tuple[Advice, ...], earlier: int, told: list[str]
+) -> None:
+    """One is not told as several."""
+    assert _foot(advice, earlier) == told
+    assert (_foot_html(advice, earlier) == "") is (told == [])
+
+
+def test_the_foot_says_where_it_was_measured() -> None:
+    """Where anything was; after what was caught before."""
+    first, second = _foot((DO, MEASURED), 1)
+
+    assert first.startswith("1 earlier")
+    assert second.startswith("Measured: ")
+
+
+@pytest.mark.parametrize(("cache", "named"), [(0.0, False), (4.0, True)])
+def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, named: bool) -> None:
+    """Where there is one worth telling."""
+    parts = PARTS | {"cache": cache}
+    told = figures_of(incident(asked=9.0, free=1.0, parts=parts, blocks=blocks(3.0, 2.0)))
+    names = [name for name, _, _ in told]
+
+    assert ("cache" in names) is ("largest free block" in names) is named
+    assert named is (("cache", "4.00 GiB", "free, but reserved") in told)
+    assert named is (("largest free block", "2.00 GiB", "of the cache") in told)

@@ -1,0 +1,313 @@
+"""What is noted when the CUDA allocator runs out: figures and names, and nothing that disturbs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from functools import partial
+
+import pytest
+
+from hfmem_widget.features.oom.blocks import summed_up
+from hfmem_widget.features.oom.observer import MOST_BLOCKS, ShortageObserver
+from hfmem_widget.features.oom.shortage import BACKWARD, LiveBlocks, Shortage
+from tests.fakes.torch_shortages import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
+
+GIB = 1 << 30
+
+FRAME = {"filename": "/somewhere/train.py", "line": 12, "name": "step"}
+LIBRARY = {
+    "filename": "/usr/lib/python3.12/site-packages/torch/nn/functional.py",
+    "line": 2,
+    "name": "linear",
+}
+CELL = {"filename": "/tmp/ipykernel_77/1234.py", "line": 4, "name": "attend"}
+IN_C = {"filename": "??", "line": 0, "name": "malloc"}
+
+SEGMENTS = [
+    {
+        "device": 0, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False,
+        "blocks": [
+            {"size": 3 * GIB, "state": "active_allocated", "frames": [IN_C, LIBRARY, FRAME]},
+            {"size": 1 * GIB, "state": "inactive", "frames": []},
+            {"size": 3 * GIB, "state": "active_allocated", "frames": [LIBRARY, FRAME]},
+            {"size": 2 * GIB, "state": "inactive", "frames": []},
+            {"size": 4 * GIB, "state": "active_pending_free", "frames": []},
+        ],
+    },
+    {
+        "device": 0, "stream": 7, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True,
+        "blocks": [{"size": 512, "state": "inactive"}, {"size": 1024, "state": "active_allocated"}],
+    },
+    {
+        "device": 0, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0),
+        "blocks": [{"size": 2 << 20, "state": "inactive"}],
+    },
+    {
+        "device": 0, "stream": 0, "segment_type": "large", "segment_pool_id": (3, 1),
+        "blocks": [{"size": 9 * GIB, "state": "inactive"}],
+    },
+    {"device": 1, "stream": 0, "segment_type": "large", "blocks": [{"size": 40 * GIB, "state": "inactive"}]},
+]  # fmt: skip
+
+
+def observed(cuda: FakeCuda, **more: int) -> list[Shortage]:
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    cuda.run_out(**more)
+    return told
+
+
+def test_a_shortage_has_the_allocators_figures() -> None:
+    """What was asked, what is free, the ceiling, the counters, the card and who asked are noted."""
+    cuda = FakeCuda(SEGMENTS)
+    cuda.stats["allocated_bytes"]["all"]["current"] = 6 * GIB
+    (told,) = observed(cuda, asked=4 * GIB, free=GIB, ceiling=16 * GIB)
+    assert (told.device, told.asked, told.free, told.ceiling) == ("cuda:0", 4 * GIB, GIB, 16 * GIB)
+    assert told.readings["allocated"] == 6 * GIB
+    assert (told.total, told.capability, told.autocast) == (80 * GIB, (9, 0), False)
+    assert told.calls[0] == "tests.fakes.torch_shortages.run_out"
+    assert f"{__name__}.observed" in told.calls
+
+
+def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Autograd's thread has no Python: all figures are there, and who called the backward pass is named."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+
+    def training_step() -> None:
+        cuda.run_out_in_backward(4 * GIB)
+
+    training_step()
+
+    assert capsys.readouterr().err == ""
+    (one,) = told
+    assert (one.asked, one.total, one.blocks is not None) == (4 * GIB, 80 * GIB, True)
+    assert BACKWARD in one.calls
+    assert f"{__name__}.training_step" in one.calls
+    assert one.autocast is None
+
+
+def test_python_within_a_backward_pass_comes_first() -> None:
+    """What autograd's thread runs, such as a user's Function, is told before who waits for it."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+
+    def backward() -> None:
+        cuda.run_out()
+
+    wait_as_torch_does(partial(run_on_a_thread_of_c, backward))
+
+    calls = told[0].calls
+    within, waits = calls.index(f"{__name__}.backward"), calls.index(BACKWARD)
+    assert within < waits
+    assert told[0].autocast is None
+
+
+def test_another_thread_of_c_has_no_caller() -> None:
+    """A thread that is none of autograd's is not told by who waits for autograd at that time."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    cuda.run_out_in_backward(name=b"loader")
+    assert [one.calls for one in told] == [()]
+
+
+def test_of_two_backward_passes_none_is_named() -> None:
+    """Where two threads wait, either may be the one, and neither is told."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    waits, ends = threading.Event(), threading.Event()
+
+    def other() -> None:
+        waits.set()
+        ends.wait()
+
+    thread = threading.Thread(target=wait_as_torch_does, args=(other,))
+    thread.start()
+    waits.wait()
+    cuda.run_out_in_backward()
+    ends.set()
+    thread.join()
+    assert [one.calls for one in told] == [()]
+
+
+def test_nothing_of_who_waits_is_kept() -> None:
+    """A frame that was looked at would keep what its function holds, until a collection."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+
+    class Activations:
+        pass
+
+    def training_step() -> weakref.ref[Activations]:
+        activations = Activations()
+        cuda.run_out_in_backward()
+        return weakref.ref(activations)
+
+    gc.disable()
+    try:
+        assert training_step()() is None
+    finally:
+        gc.enable()
+    assert len(told) == 1
+
+
+def test_blocks_are_summed_up() -> None:
+    """Free blocks are those a large request may use; private pools and other devices are apart."""
+    told = summed_up(SEGMENTS, 0, 4 * GIB)
+    assert (told.largest_free, told.free, told.private_free) == (2 * GIB, 3 * GIB + 512, 9 * GIB)
+    assert (told.count, told.streams, told.expandable) == (9, 2, True)
+
+
+def test_a_small_request_has_a_pool_of_its_own() -> None:
+    """What is free for large requests is of no use to a small one, and the other way round."""
+    told = summed_up(SEGMENTS, 0, 2 << 20)
+    assert (told.largest_free, told.free) == (2 << 20, 2 << 20)
+
+
+def test_the_biggest_blocks_are_told_by_the_users_line() -> None:
+    """Blocks made at one line are one entry, and the line is the user's, not a library's."""
+    told = summed_up(SEGMENTS, 0, 4 * GIB).biggest
+    assert told == (
+        LiveBlocks(3.0 * GIB, 2, "train.py, line 12, in step"),
+        LiveBlocks(1024.0, 1, ""),
+    )
+    assert told[0].together == 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("frames", "where"),
+    [
+        ([LIBRARY, CELL], "a cell, line 4, in attend"),
+        ([LIBRARY], "functional.py, line 2, in linear"),
+        ([IN_C], ""),
+    ],
+)
+def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> None:
+    """A cell's file has no name that anybody knows; without a line of the user's a library's is told."""
+    block = {"size": 8, "state": "active_allocated", "frames": frames}
+    (biggest,) = summed_up([{"device": 0, "blocks": [block]}], 0, GIB).biggest
+    assert biggest.where == where
+
+
+def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
+    """Attaching would initialise it; it happens once it is up, and once."""
+    cuda = FakeCuda(initialized=False)
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(lambda _shortage: None)
+    assert not cuda.observers
+    assert not observer.settled
+    cuda.initialized = True
+    for _ in range(3):
+        observer.attach()
+    assert len(cuda.observers) == 1
+    assert observer.settled
+
+
+def test_without_torch_there_is_nothing_to_attach_to() -> None:
+    """A process that never imports torch is left alone."""
+    observer = ShortageObserver({})
+    observer.listen(lambda _shortage: None)
+    assert not observer.settled
+
+
+def test_a_build_without_observers_is_asked_once() -> None:
+    """A build for CPUs has none."""
+    cuda = FakeCuda(can_observe=False)
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(lambda _shortage: None)
+    assert observer.settled
+
+
+def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
+    """Under cudaMallocAsync attaching raises, and the error's text is what remains."""
+    asked: list[object] = []
+
+    def refuse(observer: object) -> None:
+        asked.append(observer)
+        raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
+
+    cuda = FakeCuda()
+    cuda.extension._cuda_attach_out_of_memory_observer = refuse
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(lambda _shortage: None)
+    observer.attach()
+    assert observer.settled
+    assert len(asked) == 1
+
+
+def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a listener raises would take the place of the user's own error; it costs one line."""
+    cuda = FakeCuda()
+    observer = ShortageObserver(cuda.modules)
+
+    def broken(_shortage: Shortage) -> None:
+        raise ValueError("broken")
+
+    observer.listen(broken)
+    cuda.run_out()
+    assert "ValueError: broken" in capsys.readouterr().err
+
+
+def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor what the allocator's own functions raise there."""
+    cuda = FakeCuda()
+    cuda.stats = {}
+    assert observed(cuda)[0].readings == {}
+    cuda.extension._cuda_memoryStats = None
+    assert observed(cuda) == []
+    assert "not looked at" in capsys.readouterr().err
+
+
+def test_where_nobody_listens_nothing_is_looked_at() -> None:
+    """What is attached stays attached, and costs nothing once no watch is left."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    observer.leave(told.append)
+    cuda.run_out()
+    assert not told
+    assert cuda.snapshots == 0
+
+
+def test_too_many_blocks_are_not_looked_at() -> None:
+    """The counters say how many there are, before any is looked at."""
+    cuda = FakeCuda(SEGMENTS)
+    cuda.stats["active"]["all"]["current"] = MOST_BLOCKS + 1
+    (told,) = observed(cuda)
+    assert told.blocks is None
+    assert cuda.snapshots == 0
+
+
+def test_one_shortage_after_another_is_looked_at_now_and_then() -> None:
+    """Looking takes at most a share of the time, where code tries again and again."""
+    cuda = FakeCuda(SEGMENTS)
+    times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules, lambda: next(times))
+    observer.listen(told.append)
+    for _ in range(3):
+        cuda.run_out()
+    assert [one.blocks is None for one in told] == [False, True, False]
+    assert told[0].seconds == pytest.approx(0.1)
+
+
+def test_an_older_torch_brings_its_history_along() -> None:
+    """There the blocks are looked at only where no history is recorded, which takes seconds to copy."""
+    cuda = FakeCuda(SEGMENTS, old=True)
+    assert observed(cuda)[0].blocks is not None
+    cuda.recording = True
+    assert observed(cuda)[-1].blocks is None

@@ -1,0 +1,96 @@
+"""Out-of-memory errors of an H200 (torch 2.11): text, observer's arguments, counters and blocks."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.incident import belongs_to, incident_of
+from hfmem_widget.features.oom.observer import ShortageObserver
+from hfmem_widget.features.oom.shortage import Shortage
+from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
+from hfmem_widget.session import Device, Sample, Session
+from tests.data import DATA
+from tests.fakes.torch_shortages import FakeCuda
+
+RECORDED = json.loads((DATA / "oom_recorded.json").read_text(encoding="utf-8"))
+H200 = 150_754_820_096.0
+TOTAL = 139.8 * 2**30
+
+
+def segments_of(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks as the allocator told them."""
+    return [
+        {**segment, "blocks": [{"size": size, "state": state} for size, state in segment["blocks"]]}
+        for segment in one["segments"]
+    ]
+
+
+def shortage_of(one: dict[str, Any]) -> Shortage | None:
+    """Replay what the allocator told its observer."""
+    if "arguments" not in one:
+        return None
+    cuda = FakeCuda(segments_of(one))
+    cuda.stats = one["stats"]
+    told: list[Shortage] = []
+    observer = ShortageObserver(cuda.modules)
+    observer.listen(told.append)
+    _, asked, ceiling, free = one["arguments"]
+    cuda.run_out(asked, free, ceiling)
+    return told[0]
+
+
+def session() -> Session:
+    """Return a session that has seen nothing but its devices."""
+    empty = Session("recorded")
+    empty.adopt((Device("cuda:0", "NVIDIA H200", "", H200), Device("cpu", "", "", 128e9)), ())
+    return empty
+
+
+def read(one: dict[str, Any]) -> OutOfMemoryText:
+    told = read_text(one["text"])
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
+def test_the_reason_is_found(one: dict[str, Any]) -> None:
+    """With what the allocator told, the reason is the one that was provoked."""
+    incident = incident_of(session(), read(one), shortage_of(one), Sample(0.0, ()))
+    assert diagnose(incident).cause == one["cause"]
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
+def test_the_text_alone_finds_it_too(one: dict[str, Any]) -> None:
+    """Where nothing was observed, the text is enough."""
+    incident = incident_of(session(), read(one), None, Sample(0.0, ()))
+    assert diagnose(incident).cause == one["cause"]
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in RECORDED if "arguments" in one], ids=lambda one: one["name"]
+)
+def test_text_and_observer_agree(one: dict[str, Any]) -> None:
+    """The text's figures, which have two decimals, are those of the observer."""
+    told, shortage = read(one), shortage_of(one)
+    assert shortage is not None
+    assert belongs_to(told, shortage)
+    assert told.asked == pytest.approx(shortage.asked, rel=0.01)
+    assert told.free == pytest.approx(shortage.free, rel=0.01)
+    assert told.allocated == pytest.approx(shortage.readings["allocated"], rel=0.01)
+    if math.isfinite(told.allowed):
+        assert told.allowed == pytest.approx(shortage.ceiling, rel=0.01)
+
+
+def test_another_request_is_another_error() -> None:
+    """A shortage that was caught earlier is not taken for the one that ended the code."""
+    by_name = {one["name"]: one for one in RECORDED}
+    shortage = shortage_of(by_name["one-huge"])
+    assert shortage is not None
+    assert not belongs_to(read(by_name["really-full"]), shortage)
+    assert not belongs_to(OutOfMemoryText("cuda", "cuda:1"), shortage)
+    assert not belongs_to(OutOfMemoryText("cublas"), shortage)

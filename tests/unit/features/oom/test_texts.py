@@ -1,0 +1,162 @@
+"""Texts of out-of-memory errors of many versions, and which errors are about memory at all."""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.features.oom.errors import MOST_ERRORS, out_of_memory
+from hfmem_widget.features.oom.texts import read_text
+from tests.data.oom_corpus import CORPUS, NOT_ABOUT_MEMORY, NUMPY, Said
+
+TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch.cuda"})
+AcceleratorError = type("AcceleratorError", (RuntimeError,), {"__module__": "torch"})
+SomebodyElses = type("OutOfMemoryError", (Exception,), {"__module__": "game.inventory"})
+
+
+@pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
+def test_a_text_is_taken_apart(said: Said) -> None:
+    """The texts of every version tell who asked, for how much, of what."""
+    told = read_text(said.text)
+    assert told is not None
+    assert told.origin == said.origin
+    for name, value in said.says.items():
+        found = getattr(told, name)
+        if value is None:
+            assert math.isnan(found), name
+        elif isinstance(value, float | int) and not isinstance(value, bool):
+            assert found == pytest.approx(value, rel=1e-12), name
+        elif name == "processes":
+            assert found == tuple(map(tuple, value))
+        else:
+            assert found == value, name
+
+
+@pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
+def test_such_a_runtime_error_is_about_memory(said: Said) -> None:
+    """A RuntimeError with one of these texts is one, also as the cause of another error."""
+    error = RuntimeError(said.text)
+    outer = ValueError("no")
+    outer.__cause__ = error
+    for one in (error, outer):
+        told = out_of_memory(one)
+        assert told is not None
+        assert told.origin == said.origin
+
+
+@pytest.mark.parametrize("text", NOT_ABOUT_MEMORY)
+def test_words_about_memory_are_not_enough(text: str) -> None:
+    """A text must begin as such texts do; words in the middle of a sentence say nothing."""
+    assert out_of_memory(RuntimeError(text)) is None
+
+
+@pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
+def test_other_types_are_not_about_memory(said: Said) -> None:
+    """A ValueError may quote anything."""
+    assert out_of_memory(ValueError(said.text)) is None
+    assert out_of_memory(KeyboardInterrupt(said.text)) is None
+
+
+@pytest.mark.parametrize(("text", "asked"), NUMPY)
+def test_numpys_errors_are_read(text: str, asked: float | None) -> None:
+    """Numpy's MemoryError says how much, with its own way of writing digits."""
+    told = out_of_memory(MemoryError(text))
+    assert told is not None
+    assert (told.origin, told.device) == ("numpy", "cpu")
+    assert math.isnan(told.asked) if asked is None else told.asked == asked
+
+
+def test_types_decide_where_they_can() -> None:
+    """An OutOfMemoryError of torch's, MemoryError and ENOMEM are about memory whatever they say."""
+    said = [
+        TorchsOwn("?"),
+        MemoryError(),
+        MemoryError("std::bad_alloc"),
+        OSError(errno.ENOMEM, "fork"),
+    ]
+    assert [told.origin for one in said if (told := out_of_memory(one))] == [
+        "cuda", "python", "python", "python",
+    ]  # fmt: skip
+    assert out_of_memory(AcceleratorError("CUDA error: out of memory\nSearch for")) is not None
+
+
+def test_a_namesake_is_not_torchs() -> None:
+    """An OutOfMemoryError of somebody else's says nothing about ours."""
+    assert out_of_memory(SomebodyElses("the backpack is full")) is None
+    assert out_of_memory(OSError(errno.ENOENT, "no such file")) is None
+
+
+def test_an_error_from_none_hides_what_was_before() -> None:
+    """``raise … from None`` says that the error before is not the reason."""
+    error = ValueError("handled")
+    error.__context__, error.__suppress_context__ = MemoryError(), True
+    assert out_of_memory(error) is None
+
+
+def test_an_error_while_handling_one_is_about_it() -> None:
+    """What fails in an ``except`` block, and a group's members, are followed."""
+    error = KeyError("model")
+    error.__context__ = MemoryError()
+    assert out_of_memory(error) is not None
+    assert out_of_memory(ExceptionGroup("two", [ValueError(), MemoryError()])) is not None
+
+
+def test_a_ring_of_errors_ends() -> None:
+    """Errors that are each other's cause, or a chain without end, are followed only so far."""
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert out_of_memory(first) is None
+    last: BaseException = MemoryError()
+    for _ in range(MOST_ERRORS + 1):
+        outer = ValueError()
+        outer.__cause__ = last
+        last = outer
+    assert out_of_memory(last) is None
+
+
+def test_an_error_that_cannot_say_what_it_is() -> None:
+    """An error whose ``__str__`` raises is none that we know."""
+
+    class Mute(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    assert out_of_memory(Mute()) is None
+
+
+def test_nothing_of_the_error_is_kept() -> None:
+    """The error goes as soon as the user lets it go."""
+    error = TorchsOwn(CORPUS[-1].text)
+    gone = weakref.ref(error)
+    told = out_of_memory(error)
+    del error
+    assert told is not None
+    assert gone() is None
+
+
+@given(st.text())
+def test_no_text_makes_it_raise(text: str) -> None:
+    """Whatever an error says, reading it does not fail."""
+    read_text(text)
+
+
+@given(st.sampled_from(CORPUS), st.text(max_size=8), st.floats(0, 1), st.floats(0, 1))
+def test_no_damaged_text_makes_it_raise(said: Said, put: str, begin: float, end: float) -> None:
+    """A text cut anywhere, with anything put in, is read without a failure and says no negative bytes."""
+    first, last = sorted((int(begin * len(said.text)), int(end * len(said.text))))
+    told = read_text(said.text[:first] + put + said.text[last:])
+    if told is not None:
+        sizes = (told.asked, told.total, told.free, told.allocated, told.unallocated, told.allowed)
+        assert all(math.isnan(one) or one >= 0 for one in sizes)
+
+
+@given(st.sampled_from(CORPUS), st.integers(0, 10**30))
+def test_no_figure_makes_it_raise(said: Said, figure: int) -> None:
+    """Any figure in the place of each is read, or told as unknown."""
+    read_text(re.sub(r"\d+", str(figure), said.text))

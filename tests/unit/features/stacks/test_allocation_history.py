@@ -1,0 +1,238 @@
+"""Recording the allocator's history: when it begins, what it leaves alone, how it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.stacks.allocation_history import UNUSED, WITHOUT_CUDA, AllocationHistory
+from tests.fakes.torch_history import FakeTorch
+
+
+@pytest.fixture(autouse=True)
+def _nobody_records() -> Iterator[None]:
+    yield
+    AllocationHistory._active = None
+
+
+def begun(torch: ModuleType, **options: Any) -> AllocationHistory:
+    history = AllocationHistory({"torch": torch}, **options)
+    history.look()
+    return history
+
+
+def test_it_records_where_cuda_is_up() -> None:
+    """Bounded, with Python's stacks alone (C++ ones take minutes to read), from nothing."""
+    torch = FakeTorch()
+    assert begun(torch, most=7).state == "recording"
+    wanted = {"context": "alloc", "stacks": "python", "max_entries": 7, "clear_history": True}
+    assert torch.calls == [("record", ("all", wanted))]
+
+
+def test_an_older_torch_is_asked_for_what_it_knows() -> None:
+    """Torch 2.4 clears by itself, and has no word for it."""
+    torch = FakeTorch(knows_clearing=False)
+    begun(torch)
+    ((_, (_, options)),) = torch.calls
+    assert "clear_history" not in options
+
+
+def test_a_torch_with_another_signature_is_left_alone() -> None:
+    """Whoever cannot bound the history does not begin it."""
+    torch = FakeTorch()
+    torch.cuda.memory._record_memory_history_impl = lambda enabled: None
+    history = begun(torch)
+    assert history.state == "refused"
+    assert "another way" in history.obstacle
+    assert torch.calls == []
+
+
+def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:
+    """The snapshot comes first, since ending clears the history."""
+    torch = FakeTorch()
+    history = begun(torch)
+    recorded = history.end()
+    assert recorded is not None
+    assert recorded.snapshot is torch.snapshot
+    assert [name for name, _ in torch.calls] == ["record", "snapshot", "record"]
+    assert not torch.recording
+
+
+def test_a_snapshot_that_fails_still_ends_the_recording() -> None:
+    """It would slow down everything that follows."""
+    torch = FakeTorch()
+    history = begun(torch)
+
+    def fail() -> None:
+        raise RuntimeError
+
+    torch.cuda.memory._snapshot = fail
+    with pytest.raises(RuntimeError):
+        history.end()
+    assert not torch.recording
+
+
+def test_the_users_own_recording_is_left_alone() -> None:
+    """Neither begun anew, nor read, nor ended; and a sentence says so."""
+    torch = FakeTorch()
+    torch.recording = True
+    history = begun(torch)
+    assert history.end() is None
+    assert torch.calls == []
+    assert torch.recording
+    assert history.obstacle.startswith("Your own recording")
+
+
+def test_what_the_user_has_ended_is_not_ended_again() -> None:
+    """Merely calling it leaves hooks behind (pytorch#153571)."""
+    torch = FakeTorch()
+    history = begun(torch)
+    torch.recording = False
+    assert history.end() is None
+    assert [name for name, _ in torch.calls] == ["record"]
+    assert "ended the recording" in history.obstacle
+
+
+def test_a_watch_within_a_watch_leaves_the_outer_one_recording() -> None:
+    """And does not call that the user's own."""
+    torch = FakeTorch()
+    outer = begun(torch)
+    inner = begun(torch)
+    assert "around this one" in inner.obstacle
+    assert inner.end() is None
+    assert torch.recording
+    assert outer.end() is not None
+
+
+def test_it_begins_with_cuda_before_the_first_allocation() -> None:
+    """Where CUDA is not up, nothing is recorded until the user's code brings it up, and then at once."""
+    torch = FakeTorch(initialized=False)
+    started: list[bool] = []
+    history = begun(torch, on_start=lambda: started.append(True))
+    assert torch.calls == []
+    torch.initialize()
+    torch.alloc(1, 10)
+    assert history.state == "recording"
+    assert started == [True]
+    recorded = history.end()
+    assert recorded is not None
+    assert len(recorded.snapshot["device_traces"][0]) == 1
+
+
+def test_looking_again_queues_nothing_twice() -> None:
+    """The poller looks at every tick."""
+    torch = FakeTorch(initialized=False)
+    history = begun(torch)
+    history.look()
+    assert len(torch.cuda._queued_calls) == 1
+
+
+def test_a_torch_without_that_queue_is_looked_at_again() -> None:
+    """Then it begins with the tick that finds CUDA up."""
+    torch = FakeTorch(initialized=False)
+    del torch.cuda._lazy_call
+    history = begun(torch)
+    torch.initialized = True
+    history.look()
+    assert history.state == "recording"
+
+
+def test_nothing_waits_for_cuda_once_it_has_ended() -> None:
+    """The queue is as it was."""
+    torch = FakeTorch(initialized=False)
+    torch.cuda._lazy_call(print)
+    history = begun(torch)
+    assert history.end() is None
+    assert [call for call, _ in torch.cuda._queued_calls] == [print]
+    assert history.reason == UNUSED
+    assert history.obstacle == ""
+
+
+def test_what_could_not_be_taken_from_the_queue_does_nothing() -> None:
+    """While another thread brings CUDA up, the queue is not touched."""
+    torch = FakeTorch(initialized=False)
+    history = begun(torch)
+    with torch.cuda._initialization_lock:
+        history.end()
+    torch.initialize()
+    assert torch.calls == []
+
+
+def test_a_fault_of_ours_does_not_reach_cudas_initialisation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Torch would raise "CUDA call failed lazily" in the user's code."""
+    torch = FakeTorch(initialized=False)
+    begun(torch)
+
+    def fail(*_: object, **__: object) -> None:
+        message = "odd"
+        raise ValueError(message)
+
+    torch.cuda.memory._record_memory_history = fail
+    torch.initialize()
+    assert "ValueError: odd" in capsys.readouterr().err
+
+
+def test_a_forked_child_does_not_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It inherits what waits for CUDA, not the watch."""
+    torch = FakeTorch(initialized=False)
+    begun(torch)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    torch.initialize()
+    assert torch.calls == []
+
+
+def test_cuda_malloc_async_is_said_to_keep_no_history() -> None:
+    """And it is not asked."""
+    torch = FakeTorch(backend="cudaMallocAsync")
+    assert "cudaMallocAsync" in begun(torch).obstacle
+    assert torch.calls == []
+
+
+def test_an_allocator_that_refuses_costs_a_sentence() -> None:
+    """As a pluggable one may."""
+    torch = FakeTorch()
+
+    def refuse(*_: object, **__: object) -> None:
+        message = "not supported"
+        raise RuntimeError(message)
+
+    torch.cuda.memory._record_memory_history = refuse
+    assert "not supported" in begun(torch).obstacle
+
+
+def test_a_torch_without_cuda_is_no_obstacle() -> None:
+    """There is nothing to be missed."""
+    torch = FakeTorch()
+    del torch._C._cuda_record_memory_history
+    history = begun(torch)
+    assert history.reason == WITHOUT_CUDA
+    assert history.obstacle == ""
+
+
+def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
+    """Its modules are half there."""
+    torch = FakeTorch()
+    torch.__spec__ = type("Spec", (), {"_initializing": True})()
+    history = begun(torch)
+    assert torch.calls == []
+    history.look(imported=True)
+    assert [name for name, _ in torch.calls] == ["record"]
+
+
+def test_whether_cuda_is_up_is_known_once_it_was_seen() -> None:
+    """By a history that records, and by one that could not; not by one that waits, or has no CUDA."""
+    waits, refused, without = (
+        FakeTorch(initialized=False),
+        FakeTorch(backend="cudaMallocAsync"),
+        FakeTorch(),
+    )
+    del without._C._cuda_record_memory_history
+    told = [begun(torch).knows_cuda_is_up for torch in (FakeTorch(), refused, waits, without)]
+
+    assert told == [True, True, False, False]

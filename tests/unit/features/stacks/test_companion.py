@@ -1,0 +1,164 @@
+"""`--stacks` from end to end, with a fake CUDA and a real CPU."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.stacks.allocation_history import AllocationHistory
+from hfmem_widget.features.stacks.companion import StacksCompanion
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
+from tests.fakes.torch_history import FakeTorch
+
+NO_MONITOR: Any = None
+"""The companion asks nothing of it."""
+
+
+@pytest.fixture(autouse=True)
+def _nobody_records() -> Iterator[None]:
+    yield
+    AllocationHistory._active = None
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
+    """Return a torch with CUDA up, in the place of the real one."""
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+def a_session() -> tuple[Session, Span]:
+    session = Session("x", started_at=time.time())
+    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    return session, session.open_span("cell", "x", Sample(0.0, ()))
+
+
+def with_peaks(span: Span, allocated: float, requested: float) -> Span:
+    peaks = {
+        "cuda:0/allocated": Peak(allocated, "exact"),
+        "cuda:0/requested": Peak(requested, "exact"),
+    }
+    return Span(span.id, span.kind, span.label, 0.0, span.before, 1.0, span.before, peaks)
+
+
+def test_only_who_asks_for_stacks_gets_them() -> None:
+    """Stacks are recorded in a watch with `--stacks`, and in no other."""
+    assert not any(isinstance(one, StacksCompanion) for one in companions_for(WatchOptions()))
+    assert any(
+        isinstance(one, StacksCompanion) for one in companions_for(WatchOptions(stacks=True))
+    )
+
+
+def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
+    """And stays in the session, compared with the ledger's exact peak."""
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    cuda.alloc(1, 1000)
+    companion.end(session, span, None)
+    told = companion.report(session, with_peaks(span, 1024, 1000))
+    assert "to the byte: 1,000 requested" in told["text/plain"]
+    assert session.stacks is not None
+    assert session.stacks.peaks[0].exact
+    assert session.stacks.can_be_saved
+    assert not cuda.recording
+
+
+def test_a_peak_that_is_a_lower_bound_is_not_compared(cuda: FakeTorch) -> None:
+    """Equality with a bound would prove nothing."""
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    cuda.alloc(1, 1000)
+    companion.end(session, span, None)
+    bounded = with_peaks(span, 1024, 1000)
+    bounded = Span(
+        span.id, span.kind, "", 0.0, span.before, 1.0, span.before,
+        {key: Peak(peak.value, "at least") for key, peak in bounded.peaks.items()},
+    )  # fmt: skip
+    assert "cannot be compared" in companion.report(session, bounded)["text/plain"]
+
+
+def test_after_an_error_the_stacks_are_there_for_who_explains_it(cuda: FakeTorch) -> None:
+    """Before anything is reported."""
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    cuda.alloc(1, 1000)
+    companion.end(session, span, MemoryError())
+    assert session.stacks is not None
+    assert session.stacks.rows()[0].bytes == 1000
+
+
+def test_the_users_own_recording_is_left_alone_and_said_so(cuda: FakeTorch) -> None:
+    """One sentence on the card, nothing below it."""
+    cuda.recording = True
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    companion.end(session, span, None)
+    assert companion.report(session, span) == {}
+    assert session.stacks is None
+    assert [note[:8] for note in session.notes] == ["Your own"]
+    assert cuda.recording
+    assert cuda.calls == []
+
+
+def test_the_poller_looks_for_cuda_only_while_the_code_runs(cuda: FakeTorch) -> None:
+    """Its listener is gone afterwards."""
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    assert len(session.subscribers) == 1
+    companion.end(session, span, None)
+    assert not session.subscribers
+
+
+def test_what_is_not_watched_is_not_recorded(cuda: FakeTorch) -> None:
+    """`--devices cpu` leaves the GPU's allocator alone."""
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True, devices=("cpu",)))
+    companion.begin(NO_MONITOR, session, span)
+    companion.end(session, span, None)
+    companion.report(session, span)
+    assert cuda.calls == []
+
+
+def test_on_the_cpu_it_is_the_same_view() -> None:
+    """Line, module and operator of what a cell's tensors were at their peak."""
+    torch = pytest.importorskip("torch")
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    kept = torch.zeros(1024)
+    companion.end(session, span, None)
+    told = companion.report(session, span)
+    assert session.stacks is not None
+    assert session.stacks.recording.way == "operators"
+    assert session.stacks.rows("operator")[0].name == "aten::zeros"
+    assert session.stacks.rows("line")[0].source == "kept = torch.zeros(1024)"
+    assert "live at the peak of cpu" in told["text/plain"]
+    del kept
+
+
+def test_torch_that_came_within_is_said_to_have_come_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mode must be there before the first operator."""
+    session, span = a_session()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, session, span)
+    without_cuda = FakeTorch()
+    del without_cuda._C._cuda_record_memory_history
+    monkeypatch.setitem(sys.modules, "torch", without_cuda)
+    companion.end(session, span, None)
+    assert companion.report(session, span) == {}
+    assert "imported within the cell" in session.notes[0]

@@ -1,0 +1,458 @@
+"""The tracker of operators: what it counts, and that code runs under it as it does without."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from types import BuiltinMethodType
+from typing import Any, Self
+
+import pytest
+
+from hfmem_widget.features.stacks.dispatch_tracker import (
+    OperatorTracker,
+    Tracked,
+    without_frames_of_ours,
+)
+from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+
+torch = pytest.importorskip("torch")
+dispatch = pytest.importorskip("torch.utils._python_dispatch")
+
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert dispatch._get_current_dispatch_mode_stack() == []
+
+
+class Following:
+    """A block of code that is followed."""
+
+    def __init__(self, **options: Any) -> None:
+        self.tracker = OperatorTracker(**options)
+        self.found: Tracked | None = None
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        assert self.tracker.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.found = self.tracker.end()
+
+    @property
+    def peak(self) -> Replay:
+        assert self.found is not None
+        return replay(self.found.snapshot, 0)
+
+
+def floats(kib: int) -> Any:
+    return torch.empty(kib * KIB // 4)
+
+
+def sizes(found: Replay) -> list[int]:
+    return sorted(block.size for block in found.blocks)
+
+
+def test_the_peak_is_the_sum_of_the_storages_that_lived_together() -> None:
+    """Two of 8 and 16 KiB; what was let go before is not in it."""
+    with Following() as following:
+        first = floats(12)
+        del first
+        kept = floats(8)
+        more = floats(16)
+        del more
+        last = floats(4)
+    assert sizes(following.peak) == [8 * KIB, 16 * KIB]
+    del kept, last
+
+
+def test_a_storage_counts_once_however_many_views_it_has() -> None:
+    """Views, transposes and slices have no bytes of their own."""
+    with Following() as following:
+        kept = floats(8)
+        views = [kept[:10], kept.view(2, -1).t(), kept.expand(3, -1)]
+    assert following.peak.bytes == 8 * KIB
+    del views
+
+
+def test_a_storage_is_gone_with_its_last_view() -> None:
+    """Not with the tensor that made it."""
+    with Following() as following:
+        view = floats(8)[:4]
+        kept = floats(4)
+        del view
+        last = floats(6)
+    assert following.peak.bytes == 12 * KIB
+    del kept, last
+
+
+def test_a_step_of_training_is_counted_to_the_byte() -> None:
+    """Weights from before, activations, gradients: each as large as its tensor."""
+    layer = torch.nn.Linear(64, 32, bias=False)
+    batch = torch.ones(16, 64)
+    with Following() as following:
+        out = layer(batch)
+        loss = out.sum()
+        loss.backward()
+    weights, inputs, activations = 64 * 32 * 4, 16 * 64 * 4, 16 * 32 * 4
+    expected = weights + inputs + activations + 4 + weights + 4
+    assert following.peak.bytes == expected
+    before = [block.size for block in following.peak.blocks if not block.seen]
+    assert sorted(before) == sorted([weights, inputs])
+
+
+def test_the_backward_pass_is_followed() -> None:
+    """On the CPU it runs on the thread that asked for it, in sight of the mode."""
+    weight = torch.ones(64, 64, requires_grad=True)
+    with Following() as following:
+        (weight * 2).sum().backward()
+    names = {block.frames[0]["name"] for block in following.peak.blocks if block.seen}
+    assert "aten::mul" in names
+    assert weight.grad is not None
+
+
+def test_what_python_brings_in_was_made_here() -> None:
+    """`torch.tensor` makes its storage out of sight, and lifts it in."""
+    with Following() as following:
+        kept = torch.tensor([1.0, 2.0])
+    (block,) = following.peak.blocks
+    assert block.seen
+    assert block.frames[0]["name"] == "aten::lift_fresh"
+    assert block.size == kept.untyped_storage().nbytes()
+
+
+def test_a_storage_that_grows_is_counted_as_it_is() -> None:
+    """`resize_` keeps the storage and changes its size."""
+    with Following() as following:
+        kept = floats(4)
+        kept.resize_(16 * KIB // 4)
+    assert following.peak.bytes == 16 * KIB
+
+
+def test_the_stack_ends_in_the_code_that_ran() -> None:
+    """Innermost first: the operator, then the function that called it."""
+    with Following() as following:
+        kept = floats(4)
+    (block,) = following.peak.blocks
+    assert [frame["name"] for frame in block.frames[:2]] == ["aten::empty", "floats"]
+    assert block.frames[1]["filename"] == __file__
+    del kept
+
+
+def test_results_are_what_they_would_have_been() -> None:
+    """Also the error of an operator."""
+    torch.manual_seed(0)
+    plain = torch.nn.functional.dropout(torch.ones(100), 0.5)
+    with Following():
+        torch.manual_seed(0)
+        followed = torch.nn.functional.dropout(torch.ones(100), 0.5)
+        with pytest.raises(RuntimeError, match="must match the size"):
+            torch.ones(3) + torch.ones(4)
+    assert torch.equal(plain, followed)
+
+
+def test_nothing_is_kept_alive() -> None:
+    """A storage that the user lets go is gone, also in what was recorded."""
+    with Following() as following:
+        kept = floats(4)
+        address = kept.untyped_storage()._cdata
+        del kept
+        assert following.tracker._live[address]() is None
+
+
+def test_no_python_of_ours_runs_where_a_storage_goes() -> None:
+    """An interrupt that came there would be lost: Python ignores what a weak reference's callback raises."""
+    with Following() as following:
+        kept = floats(4)
+        (one,) = following.tracker._live.values()
+        assert isinstance(one.__callback__, BuiltinMethodType)
+    del kept
+
+
+def test_an_errors_traceback_is_the_users_again() -> None:
+    """What is kept of it has no frame of ours; the line that failed is there."""
+    with Following(), pytest.raises(RuntimeError) as caught:
+        torch.ones(3) + torch.ones(4)
+    without_frames_of_ours(caught.value)
+    files = [entry.filename for entry in traceback.extract_tb(caught.value.__traceback__)]
+    assert files[0] == __file__
+    assert not any("dispatch_tracker" in one for one in files[1:] if one != __file__)
+
+
+def test_the_users_own_mode_stays_where_it_is() -> None:
+    """Entered within and not left by the end, it is still there; ours is not."""
+
+    class Mine(dispatch.TorchDispatchMode):  # type: ignore[name-defined,misc]  # importorskip has no types
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    mine = Mine()
+    with Following() as following:
+        mine.__enter__()
+        kept = floats(4)
+    assert dispatch._get_current_dispatch_mode_stack() == [mine]
+    mine.__exit__(None, None, None)
+    assert following.peak.bytes == 4 * KIB
+    del kept
+
+
+def test_followed_within_a_follower_both_see_it() -> None:
+    """A watch within a watch, both with stacks."""
+    with Following() as outer, Following() as inner:
+        kept = floats(4)
+    assert outer.peak.bytes == inner.peak.bytes == 4 * KIB
+    del kept
+
+
+def test_another_threads_operators_are_not_seen() -> None:
+    """A mode belongs to a thread; the other one runs at its full speed."""
+    made: list[Any] = []
+    with Following() as following:
+        thread = threading.Thread(target=lambda: made.append(floats(4)))
+        thread.start()
+        thread.join()
+    assert following.peak.bytes == 0
+    assert following.found is not None
+    assert following.found.operators == 0
+
+
+def test_ended_on_another_thread_it_sees_nothing_any_more() -> None:
+    """The mode cannot be taken off from there, but it only passes on."""
+    following = Following()
+    following.__enter__()
+    mode = following.tracker._mode
+    thread = threading.Thread(target=following.__exit__)
+    thread.start()
+    thread.join()
+    assert float(torch.ones(2).sum()) == 2.0
+    assert following.found is not None
+    assert following.found.operators == 0
+    mode.__exit__(None, None, None)
+
+
+def test_what_is_compiled_stays_compiled() -> None:
+    """And is compiled without a trace of ours in it."""
+    counters = pytest.importorskip("torch._dynamo.utils").counters
+
+    def compiled(x: Any) -> Any:
+        return (x.sin() * 2).cos()
+
+    counters.clear()
+    with Following():
+        result = torch.compile(compiled, backend="aot_eager", fullgraph=True)(torch.ones(8))
+    assert torch.equal(result, compiled(torch.ones(8)))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["calls_captured"] == 3
+
+
+def test_the_oldest_events_make_room() -> None:
+    """The newest are kept, and that there were more is said."""
+    with Following(most=4) as following:
+        for _ in range(10):
+            floats(4)
+        kept = floats(8)
+    assert following.found is not None
+    assert following.found.wrapped
+    assert following.found.events == 4
+    assert following.peak.bytes == 8 * KIB
+    del kept
+
+
+def test_what_it_cost_is_measured() -> None:
+    """Each operator's share is in it."""
+    with Following() as following:
+        for _ in range(200):
+            torch.ones(1)
+    assert following.found is not None
+    assert following.found.operators == 200
+    assert following.found.seconds > 200 * 1e-6
+
+
+def test_without_torch_nothing_is_followed() -> None:
+    """Nor is torch imported for it."""
+    tracker = OperatorTracker({})
+    assert not tracker.begin()
+    assert tracker.end() is None
+
+
+def test_sparse_tensors_pass() -> None:
+    """A tensor without a storage of its own is not counted, and not disturbed."""
+    with Following():
+        sparse = torch.eye(3).to_sparse()
+        assert float((sparse @ torch.ones(3, 1)).sum()) == 3.0
+
+
+def test_the_viewer_of_torch_can_read_it() -> None:
+    """The functions behind pytorch.org/memory_viz take the snapshot."""
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    with Following() as following:
+        kept = floats(4)
+    assert following.found is not None
+    assert "4.0KiB" in viz.segsum(following.found.snapshot)
+    assert "TOTAL MEM: 4.0KiB" in viz.trace(following.found.snapshot)
+    del kept
+
+
+def test_an_error_of_an_operator_reads_as_without_stacks() -> None:
+    """Also where the user's own code prints it, within the cell."""
+    tracker = OperatorTracker()
+    tracker.begin()
+    try:
+        torch.ones(3) @ torch.ones(4)
+    except RuntimeError as error:
+        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    finally:
+        tracker.end()
+    assert frames == [__file__]
+
+
+def test_frames_of_ours_are_taken_out_of_what_an_error_came_from() -> None:
+    """Neither a cause nor the errors of a group show a frame of ours."""
+    mode = sys.modules["hfmem_widget.features.stacks.operator_mode"].__file__
+    namespace: dict[str, Any] = {}
+    exec(compile("def ours():\n    raise KeyError\n", str(mode), "exec"), namespace)
+    try:
+        try:
+            namespace["ours"]()
+        except KeyError as cause:
+            raise ValueError from cause
+    except ValueError as error:
+        group = ExceptionGroup("several", [error])
+    without_frames_of_ours(group)
+    came_from = group.exceptions[0].__cause__
+    assert came_from is not None
+    assert [one.filename for one in traceback.extract_tb(came_from.__traceback__)] == [__file__]
+
+
+def test_an_operator_deep_in_recursion_fails_of_itself_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is too deep for our frames is not seen, and neither told nor raised."""
+
+    def at(depth: int) -> float:
+        return (torch.ones(1) + 1).item() if depth == 0 else at(depth - 1)
+
+    def deeper() -> None:
+        for depth in range(sys.getrecursionlimit() - 200, sys.getrecursionlimit()):
+            at(depth)
+
+    tracker = OperatorTracker()
+    tracker.begin()
+    try:
+        with pytest.raises(RecursionError) as raised:
+            deeper()
+    finally:
+        tracker.end()
+    assert raised.value.__context__ is None
+    assert "memwatch" not in capsys.readouterr().err
+
+
+def profiled(way: Any) -> dict[str, int]:
+    """Return what torch's profiler counts of a small step."""
+    weight = torch.randn(8, 8, requires_grad=True)
+    with way() as profile:
+        (weight @ weight).relu().sum().backward()
+    return {one.key: one.count for one in profile.key_averages()}
+
+
+def of_today() -> Any:
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+
+@pytest.mark.parametrize("way", [of_today, torch.autograd.profiler.profile])
+def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
+    """Each operator once and no mode of ours; what is made before and after is followed."""
+    bare = profiled(way)
+    with Following() as following:
+        before = floats(8)
+        counted = profiled(way)
+        after = floats(16)
+    assert counted == bare
+    assert {8 * KIB, 16 * KIB} <= set(sizes(following.peak))
+    assert following.found is not None
+    assert following.found.aside > 0
+    del before, after
+
+
+def test_a_profiler_around_the_watch_is_left_alone() -> None:
+    """It began before: nothing is followed until it ends, and it counts as without us."""
+    with of_today() as bare:
+        floats(8)
+    with of_today() as profile, Following() as following:
+        floats(8)
+    counts = [{one.key: one.count for one in each.key_averages()} for each in (bare, profile)]
+    assert counts[0] == counts[1]
+    assert following.found is not None
+    assert following.found.operators == 0
+
+
+def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
+    """It sees that thread's operators, and we go on to see this one's."""
+    counts: dict[str, int] = {}
+    with Following() as following:
+        thread = threading.Thread(target=lambda: counts.update(profiled(of_today)))
+        thread.start()
+        thread.join()
+        kept = floats(8)
+    assert counts["aten::mm"] == 3
+    assert sizes(following.peak) == [8 * KIB]
+    assert following.found is not None
+    assert following.found.aside == 0
+    del kept
+
+
+def test_the_users_own_modes_stay_in_their_order_around_a_profiler() -> None:
+    """Ours goes from below theirs and comes back there, so that each takes away its own."""
+
+    class Theirs(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]  # torch is not checked here
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    theirs = Theirs()
+    with Following() as following:
+        ours = dispatch._get_current_dispatch_mode_stack()[0]
+        with theirs:
+            with of_today():
+                assert dispatch._get_current_dispatch_mode_stack() == [theirs]
+            assert dispatch._get_current_dispatch_mode_stack() == [ours, theirs]
+        kept = floats(8)
+    assert sizes(following.peak) == [8 * KIB]
+    del kept
+
+
+def test_torchs_functions_are_its_own_again() -> None:
+    """What is wrapped to know of profilers is there for the time of the watch alone."""
+    module = torch.autograd.profiler
+    before = (module._run_on_profiler_start, module._run_on_profiler_stop)
+    with Following(), Following():
+        assert module._run_on_profiler_start is not before[0]
+    assert (module._run_on_profiler_start, module._run_on_profiler_stop) == before
+
+
+def test_a_fault_of_ours_ends_the_following_and_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's operators go on, of which none is seen any more; one line says why."""
+    with Following() as following:
+        kept = floats(8)
+        with monkeypatch.context() as patched:
+            patched.setattr(following.tracker, "_look", {}.__getitem__)
+            results = [floats(4) + 1 for _ in range(3)]
+        after = floats(16)
+
+    assert all(torch.isfinite(one).shape == (KIB,) for one in results)
+    assert sizes(following.peak) == [8 * KIB]
+    said = capsys.readouterr().err
+    assert said.count("stacks are followed no longer (TypeError") == 1
+    del kept, after

@@ -1,0 +1,216 @@
+"""The picture and the tables of what was live at the peak."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.stacks.html import MOST_ROWS, stacks_bundle
+from hfmem_widget.features.stacks.icicle import LEVELS, icicle_html
+from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
+
+MIB = 1024**2
+HOSTILE = "<img src=x onerror=alert(1)>$\\href{javascript:x}$"
+
+
+def sites(count: int) -> tuple[Site, ...]:
+    return tuple(
+        Site(f"cell [1] line {n}", f"Net{n}", f"aten::op{n}", "forward", (count - n) * MIB, 1, "y")
+        for n in range(count)
+    )
+
+
+def peak(count: int = 3, device: str = "cuda:0") -> LivePeak:
+    found = sites(count)
+    size = sum(site.bytes for site in found)
+    return LivePeak(
+        device,
+        size,
+        size,
+        found,
+        time=1.5,
+        entries=12,
+        allocated=float(size + 512),
+        requested=float(size),
+    )
+
+
+def text(*peaks: LivePeak, **recording: Any) -> str:
+    how = replace(Recording("allocator", seconds=0.5, snapshot=0.2), **recording)
+    return stacks_bundle(Stacks(peaks or (peak(),), how, b"x"))["text/plain"]
+
+
+def html(*peaks: LivePeak) -> str:
+    return stacks_bundle(Stacks(peaks or (peak(),), Recording("allocator"), b"x"))["text/html"]
+
+
+def test_equality_with_the_allocator_is_said_only_where_it_is_so() -> None:
+    """To the byte, or by how much it is off."""
+    assert "Equal to the allocator's own peak to the byte" in text()
+    off = text(replace(peak(), requested=peak().bytes + 2.0 * MIB))
+    assert "Equal" not in off
+    assert "2.00 MiB away" in off
+
+
+def test_an_unknown_peak_is_not_compared() -> None:
+    """Without the ledger there is nothing to compare with, and no sum to round up to."""
+    told = text(replace(peak(), requested=math.nan, allocated=math.nan))
+    assert "cannot be compared" in told
+    assert "rounded up" not in told
+
+
+def test_rounding_is_a_row_of_its_own() -> None:
+    """It leads from what was asked for to the allocator's figure."""
+    lines = text().splitlines()
+    assert any("512 B" in line and "rounded up to whole blocks" in line for line in lines)
+    assert any("peak allocated" in line for line in lines)
+
+
+def test_what_is_beyond_the_longest_table_is_one_row() -> None:
+    """With its sum: nothing is left out."""
+    told = text(peak(MOST_ROWS + 3))
+    assert "everything else (3)" in told
+    assert f"cell [1] line {MOST_ROWS}" not in told
+    assert f"{sum(range(1, 4)):.2f} MiB" in told
+
+
+def test_a_wrapped_history_says_from_when_it_is_known() -> None:
+    """Where the allocator's peak is not in what was kept."""
+    wrapped = replace(peak(), wrapped=True, since=3.0)
+    assert "from 3.0 s after the start on" not in text(wrapped)
+    told = text(replace(wrapped, requested=wrapped.bytes + 1.0))
+    assert "from 3.0 s after the start on" in told
+
+
+def test_what_it_cost_is_said_as_well_as_it_is_known() -> None:
+    """An estimate is called one, and a figure that is too low too."""
+    assert "about 500 ms slower" in text()
+    assert "at least 500 ms slower" in text(way="operators")
+    assert "slower" not in text(seconds=math.nan)
+    assert "took 200 ms" in text()
+
+
+def test_when_it_began_is_said_where_it_is_not_the_start() -> None:
+    """A record that began with CUDA, after the cell did, says how much later."""
+    assert "began with CUDA, 2.0 s after the start" in text(began=2.0)
+    assert "began with CUDA" not in text()
+
+
+def test_several_devices_follow_each_other() -> None:
+    """Each with its own sentence."""
+    told = text(peak(), replace(peak(), device="cuda:1"))
+    assert told.index("peak of cuda:0") < told.index("peak of cuda:1")
+    assert "cuda:1: Equal" in told
+
+
+def test_nothing_recorded_is_one_sentence() -> None:
+    """Without a recorded allocation there is a sentence in place of the tables."""
+    assert text(LivePeak("cuda:0", 0, 0, ())) == "no allocation was recorded"
+
+
+def test_nothing_recorded_on_the_cpu_says_what_was_not_followed() -> None:
+    """Where nobody looked: NumPy and Python on this very thread, and other threads. Which is not known."""
+    assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
+        "no torch operator of this thread made a tensor; what NumPy, Python itself and other threads "
+        "allocate is not followed"
+    )
+
+
+def test_text_from_outside_stays_text() -> None:
+    """Lines, sources and modules come from the user's files."""
+    hostile = Site(HOSTILE, HOSTILE, HOSTILE, "forward", 5 * MIB, 1, HOSTILE)
+    drawn = html(replace(peak(), sites=(hostile,), bytes=5 * MIB))
+    assert "<img" not in drawn
+    tags: set[str] = set()
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            tags.add(tag)
+
+    Tags().feed(drawn)
+    allowed = {"div", "span", "strong", "details", "summary", "table", "tbody", "tr", "th", "td"}
+    assert tags <= allowed | {"code", "a"}
+
+
+def test_the_boxes_of_a_level_are_as_wide_as_their_parent() -> None:
+    """Also where the narrow ones were put together."""
+    many = tuple(replace(one, line="cell [1] line 1") for one in sites(200))
+    drawn = icicle_html(replace(peak(), sites=many, bytes=sum(one.bytes for one in many)))
+    widths = [float(one) for one in re.findall(r'<div style="width:([\d.]+)%', drawn)]
+    # The line, and the one operator of each module, fill their parents; the modules do so together.
+    modules = [one for one in widths if one != 100]
+    assert len(modules) > 50
+    assert abs(sum(modules) - 100) < 0.1
+
+
+def test_the_picture_has_a_level_for_line_module_and_operator() -> None:
+    """The icicle has three levels, each with its names."""
+    drawn = icicle_html(peak(1))
+    assert len(LEVELS) == 3
+    assert drawn.count("<div title=") == 3
+    assert all(name in drawn for name in ("cell [1] line 0", "Net0", "aten::op0"))
+
+
+def test_what_is_too_narrow_has_no_name_on_it() -> None:
+    """A sliver of letters says nothing; pointing at it does."""
+    wide, narrow = sites(2)
+    drawn = icicle_html(
+        replace(peak(), sites=(replace(wide, bytes=98 * MIB), narrow), bytes=99 * MIB)
+    )
+    assert 'title="cell [1] line 1: 1.00 MiB"' in drawn
+    assert ">cell [1] line 1<" not in drawn
+    assert ">cell [1] line 0<" in drawn
+
+
+def test_nothing_live_has_no_picture() -> None:
+    """Without a recorded allocation there is no icicle."""
+    assert icicle_html(LivePeak("cpu", 0, 0, ())) == ""
+
+
+def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
+    """And that no file was written."""
+    assert "session.stacks.save" in html()
+    kept = Stacks((peak(),), Recording("allocator"))
+    assert "session.stacks.save" not in stacks_bundle(kept)["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("began", "told"), [(0.0, False), (0.04, False), (0.06, True), (2.0, True)]
+)
+def test_that_it_began_late_is_told_where_it_did(began: float, *, told: bool) -> None:
+    """As where CUDA came up in the middle of the cell; what is a few milliseconds is not late."""
+    assert ("Recording began with CUDA" in text(began=began)) is told
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """Return the words of a table's rows, cell by cell."""
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", table)]
+    return [[" ".join(re.sub(r"<[^>]+>", " ", one).split()) for one in row] for row in cells]
+
+
+def test_tables_and_text_have_the_same_rows() -> None:
+    """Of each grouping: name, line, how many, bytes and share; then what they come to. One is open."""
+    found = tuple(replace(one, blocks=at + 1) for at, one in enumerate(sites(3)))
+    first = replace(peak(), sites=found)
+    page = html(first, peak(device="cuda:1"))
+    tables = re.findall(r"<details.*?</details>", page, re.DOTALL)
+    told = text(first).split("\n\n")[1:4]
+
+    assert len(tables) == 2 * 3
+    assert [one.startswith("<details open") for one in tables] == [True, *[False] * 5]
+    for table, block in zip(tables[:3], told, strict=True):
+        head, *lines = block.splitlines()
+        rows = rows_of(table)
+        assert head in table
+        assert len([line for line in lines if not line.endswith(".")]) >= len(rows) == 6
+        for (name, size, share), line in zip(rows, lines, strict=False):
+            assert " ".join(f"{size} {share} {name}".split()) == " ".join(line.split())
+    assert rows_of(tables[0])[:2] == [
+        ["cell [1] line 0 y", "3.00 MiB", "50 %"],
+        ["cell [1] line 1 y \u00d7 2", "2.00 MiB", "33 %"],
+    ]

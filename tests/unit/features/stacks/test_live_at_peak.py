@@ -1,0 +1,205 @@
+"""What was live at the peak, against a plain simulation of the history that remembers everything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+from tests.data import DATA
+
+
+@dataclass
+class Allocator:
+    """Blocks, the trace of them in a ring, and what was live when most was."""
+
+    most: int
+    before: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.allocated = dict(self.before)
+        self.pending: dict[int, int] = {}
+        self.events: list[dict[str, Any]] = []
+        self.states = [self._state()]
+
+    def _state(self) -> tuple[dict[int, int], int]:
+        active = sum(self.allocated.values()) + sum(self.pending.values())
+        return dict(self.allocated), active
+
+    def _record(self, action: str, address: int, size: int) -> None:
+        number = len(self.events)
+        frames = [{"filename": "a.py", "line": number, "name": "f"}] if action == "alloc" else []
+        self.events.append(
+            {"action": action, "addr": address, "size": size, "frames": frames, "time_us": number}
+        )
+        self.states.append(self._state())
+
+    def alloc(self, address: int, size: int) -> None:
+        self.allocated[address] = size
+        self._record("alloc", address, size)
+
+    def free(self, address: int, *, in_use: bool) -> None:
+        size = self.pending[address] = self.allocated.pop(address)
+        self._record("free_requested", address, size)
+        if not in_use:
+            self.complete(address)
+
+    def complete(self, address: int) -> None:
+        self._record_completion(address, self.pending.pop(address))
+
+    def _record_completion(self, address: int, size: int) -> None:
+        self._record("free_completed", address, size)
+
+    def snapshot(self) -> dict[str, Any]:
+        blocks = [
+            {"address": a, "size": s + 511 & ~511, "requested_size": s, "state": "active_allocated"}
+            for a, s in self.allocated.items()
+        ]
+        blocks += [
+            {"address": a, "size": s, "requested_size": s, "state": "active_pending_free"}
+            for a, s in self.pending.items()
+        ]
+        segment = {"device": 0, "address": 0, "blocks": blocks}
+        return {"segments": [segment], "device_traces": [self.events[-self.most :]]}
+
+    @property
+    def retained(self) -> list[tuple[dict[int, int], int]]:
+        return self.states[max(0, len(self.events) - self.most) :]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Allocator:
+    """Draw a history of few addresses, so that they are used again and again."""
+    before = draw(st.dictionaries(st.integers(0, 3), st.integers(1, 4000), max_size=3))
+    allocator = Allocator(draw(st.integers(1, 60)), before)
+    for _ in range(draw(st.integers(0, 60))):
+        free = [a for a in range(8) if a not in allocator.allocated and a not in allocator.pending]
+        choices = ["alloc"] * bool(free) + ["free"] * bool(allocator.allocated)
+        choices += ["complete"] * bool(allocator.pending)
+        action = draw(st.sampled_from(choices))
+        if action == "alloc":
+            allocator.alloc(draw(st.sampled_from(free)), draw(st.integers(1, 4000)))
+        elif action == "free":
+            address = draw(st.sampled_from(sorted(allocator.allocated)))
+            allocator.free(address, in_use=draw(st.booleans()))
+        else:
+            allocator.complete(draw(st.sampled_from(sorted(allocator.pending))))
+    return allocator
+
+
+@settings(max_examples=400)
+@given(histories())
+def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
+    """Of what the ring retains: the peak, its live blocks, and the peak of what was active, to the byte."""
+    found = replay(allocator.snapshot(), 0)
+    truth = max(allocator.retained, key=lambda state: sum(state[0].values()))
+    assert found.bytes == sum(truth[0].values())
+    assert {block.address: block.size for block in found.blocks} == truth[0]
+    assert found.active == max(active for _, active in allocator.retained)
+
+
+@settings(max_examples=400)
+@given(histories())
+def test_a_block_has_the_stack_that_allocated_it(allocator: Allocator) -> None:
+    """Not that of a later block at its address; what no retained event made is not seen."""
+    snapshot = allocator.snapshot()
+    found = replay(snapshot, 0)
+    trace = snapshot["device_traces"][0]
+    position = allocator.retained.index(
+        max(allocator.retained, key=lambda state: sum(state[0].values()))
+    )
+    made = {
+        event["addr"]: event["frames"][0]["line"]
+        for event in trace[:position]
+        if event["action"] == "alloc"
+    }
+    for block in found.blocks:
+        assert block.seen == (block.address in made)
+        if block.seen:
+            assert block.frames[0]["line"] == made[block.address]
+
+
+def run(*steps: tuple[str, int, int], most: int = 100) -> Replay:
+    allocator = Allocator(most)
+    for action, address, size in steps:
+        if action == "alloc":
+            allocator.alloc(address, size)
+        else:
+            allocator.free(address, in_use=False)
+    return replay(allocator.snapshot(), 0)
+
+
+def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
+    """Of two training steps on an H200, to the byte; whole blocks add a little."""
+    text = (DATA / "h200_history.json").read_text(encoding="utf-8")
+    recorded = json.loads(text)
+    actions = {"a": "alloc", "r": "free_requested", "c": "free_completed"}
+    events = [
+        {"action": actions[action], "addr": address, "size": size, "frames": [{}] * has_stack}
+        for action, address, size, has_stack in recorded["events"]
+    ]
+    blocks = [
+        {"address": address, "size": size, "requested_size": requested, "state": state}
+        for address, size, requested, state in recorded["blocks"]
+    ]
+    segment = {"device": 0, "address": 0, "blocks": blocks}
+    found = replay({"segments": [segment], "device_traces": [events]}, 0)
+    assert found.bytes == found.active == recorded["requested_peak"]
+    assert sum(block.size for block in found.blocks) == found.bytes
+    assert 0 <= recorded["allocated_peak"] - found.bytes < 1 << 20
+
+
+def test_of_equal_peaks_it_is_the_first() -> None:
+    """The moment is when the peak was reached, not when it was reached again."""
+    found = run(("alloc", 1, 10), ("free", 1, 0), ("alloc", 2, 10))
+    assert found.time_us == 0
+
+
+def test_a_block_of_which_the_event_is_gone_keeps_its_stack() -> None:
+    """A block that is still there says itself where it came from."""
+    allocator = Allocator(1)
+    allocator.alloc(1, 10)
+    allocator.alloc(2, 10)
+    snapshot = allocator.snapshot()
+    snapshot["segments"][0]["blocks"][0]["frames"] = [{"filename": "b.py", "line": 7, "name": "f"}]
+    found = replay(snapshot, 0)
+    assert {block.address: block.frames[0]["line"] for block in found.blocks} == {1: 7, 2: 1}
+
+
+@pytest.mark.parametrize("action", ["segment_alloc", "segment_map", "oom", "snapshot", "annotate"])
+def test_other_events_change_nothing(action: str) -> None:
+    """What torch records besides, now or later, is passed over."""
+    allocator = Allocator(100)
+    allocator.alloc(1, 10)
+    snapshot = allocator.snapshot()
+    snapshot["device_traces"][0].append({"action": action, "size": 1 << 40, "frames": []})
+    assert replay(snapshot, 0).bytes == 10
+
+
+def test_a_device_without_a_history_has_nothing() -> None:
+    """Asked for a device that the snapshot does not have, it finds nothing."""
+    assert replay({"segments": [], "device_traces": []}, 3).bytes == 0
+
+
+def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
+    """Most was live as the history begins: when that was it does not tell."""
+    allocator = Allocator(10, {0: 4000})
+    allocator.free(0, in_use=False)
+    found = replay(allocator.snapshot(), 0)
+
+    assert (found.bytes, found.time_us, found.first_us, found.events) == (4000, None, 0, 2)
+
+
+def test_a_peak_has_the_time_of_the_event_that_made_it() -> None:
+    """Not of the one before or after."""
+    allocator = Allocator(10)
+    for address in range(3):
+        allocator.alloc(address, 100)
+    allocator.free(0, in_use=False)
+
+    assert replay(allocator.snapshot(), 0).time_us == 2

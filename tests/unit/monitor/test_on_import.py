@@ -1,0 +1,135 @@
+"""Something happens to a module as soon as it is imported, and nothing imports it for that."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hfmem_widget.monitor.on_import import WhenImported
+
+NAME = "hfmem_test_module"
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have a module that can be imported, and forget it afterwards."""
+    (tmp_path / f"{NAME}.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop(NAME, None)
+
+
+@pytest.fixture
+def seen() -> Iterator[list[int]]:
+    """Return a list that each import's value goes into."""
+    values: list[int] = []
+    waiting = WhenImported({NAME: lambda module: values.append(module.value)})
+    waiting.begin()
+    yield values
+    waiting.end()
+
+
+def test_nothing_is_imported_for_it(seen: list[int]) -> None:
+    """Waiting is free."""
+    assert NAME not in sys.modules
+    assert seen == []
+
+
+def test_it_acts_once_the_module_has_been_executed(seen: list[int]) -> None:
+    """The module is complete by then."""
+    importlib.import_module(NAME)
+    importlib.import_module(NAME)
+
+    assert seen == [1]
+
+
+def test_it_acts_at_once_on_what_is_there() -> None:
+    """A module that was imported before is not waited for."""
+    importlib.import_module(NAME)
+    names: list[str] = []
+    waiting = WhenImported({NAME: lambda module: names.append(module.__name__)})
+    waiting.begin()
+    waiting.end()
+
+    assert names == [NAME]
+
+
+def test_the_module_keeps_its_loader(seen: list[int]) -> None:
+    """Its source can be found as ever, and it can be loaded again."""
+    module = importlib.import_module(NAME)
+    loader = module.__loader__
+
+    assert "exec_module" not in vars(loader)
+    assert loader.get_source(NAME) == "value = 1\n"  # type: ignore[union-attr]  # a file's loader
+    importlib.reload(module)
+    assert seen == [1, 1]
+
+
+def test_ending_takes_it_out_of_the_import_system() -> None:
+    """Nothing of it is left, and nothing happens any more."""
+    before = list(sys.meta_path)
+    names: list[str] = []
+    waiting = WhenImported({NAME: lambda module: names.append(module.__name__)})
+    waiting.begin()
+    waiting.end()
+    importlib.import_module(NAME)
+
+    assert sys.meta_path == before
+    assert names == []
+
+
+def test_a_fault_of_ours_does_not_break_the_import(capsys: pytest.CaptureFixture[str]) -> None:
+    """The module is imported, and the fault is one line on stderr."""
+
+    def broken(_module: ModuleType) -> None:
+        raise RuntimeError("broken")
+
+    waiting = WhenImported({NAME: broken})
+    waiting.begin()
+    try:
+        assert importlib.import_module(NAME).value == 1
+    finally:
+        waiting.end()
+    assert "broken" in capsys.readouterr().err
+
+
+def test_a_module_that_is_not_there_is_still_not_found() -> None:
+    """The error is Python's own."""
+    waiting = WhenImported({"hfmem_no_such_module": print})
+    waiting.begin()
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("hfmem_no_such_module")
+    finally:
+        waiting.end()
+
+
+def test_a_finder_of_the_old_kind_is_passed_over(seen: list[int]) -> None:
+    """Old copies of six put one there, and import itself leaves it out."""
+    old = object()
+    sys.meta_path.insert(1, old)  # type: ignore[arg-type]  # that it is no finder is the point
+    try:
+        importlib.import_module(NAME)
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not old]
+
+    assert seen == [1]
+
+
+def test_several_may_wait_for_one_module(seen: list[int]) -> None:
+    """Each acts once, in the order in which they began to wait."""
+    first_or_second: list[int] = []
+    another = WhenImported({NAME: lambda _: first_or_second.append(len(seen))})
+    another.begin()
+    try:
+        importlib.import_module(NAME)
+    finally:
+        another.end()
+
+    assert seen == [1]
+    assert first_or_second == [1]

@@ -1,0 +1,231 @@
+"""Following optimizers by torch's own hooks, and leaving them as they were."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.optimizers import follow_optimizers, leave_optimizers
+from hfmem_widget.monitor.shared import release_monitor, shared_monitor
+from hfmem_widget.options import WatchOptions
+
+torch = pytest.importorskip("torch")
+overrides = pytest.importorskip("torch.overrides")
+
+
+ORIGINALS = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
+
+
+@pytest.fixture(autouse=True)
+def followed() -> Iterator[None]:
+    follow_optimizers()
+    yield
+    leave_optimizers()
+
+
+def train(steps: int = 3, *, watched: str = "") -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).square().sum().backward()
+        with hfmem_widget.span(watched or "nothing"):
+            optimizer.step()
+    return model, optimizer
+
+
+def test_a_loop_by_hand_is_attributed() -> None:
+    """Weights, gradients and states of a model in a function's own variables are told."""
+    with hfmem_widget.watch("loop", quiet=True) as session:
+        model, optimizer = train(watched="mine")
+
+    (*_, last) = [span for span in session.spans if span.label == "mine"]
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    states = sum(state.nbytes for one in optimizer.state.values() for state in one.values())
+    assert last.after is not None
+    assert session.value(last.after, "cpu/weights") == size
+    assert session.value(last.after, "cpu/optimizer") == states
+
+
+def test_where_nothing_is_watched_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside a watch a hook asks whether anything is watched, and that is all."""
+    counted: list[object] = []
+    monkeypatch.setattr("hfmem_widget.monitor.attribution.count", counted.append)
+
+    train()
+
+    assert counted == []
+
+
+def test_the_result_is_the_same() -> None:
+    """A watched loop trains to the same weights, bit for bit."""
+    with hfmem_widget.watch("loop", quiet=True):
+        watched, _ = train()
+    bare, _ = train()
+
+    assert all(
+        torch.equal(a, b) for a, b in zip(watched.parameters(), bare.parameters(), strict=True)
+    )
+
+
+def test_leaving_restores_everything() -> None:
+    """No hook stays with torch, and `zero_grad` is torch's own function again."""
+    module = sys.modules["torch.optim.optimizer"]
+    leave_optimizers()
+
+    assert not module._global_optimizer_pre_hooks
+    assert not module._global_optimizer_post_hooks
+    assert (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad) == ORIGINALS
+
+
+def test_following_twice_hooks_once() -> None:
+    """A second `follow_optimizers` adds nothing."""
+    follow_optimizers()
+
+    assert len(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks) == 1
+
+
+def test_a_fault_of_ours_leaves_the_step_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The optimizer steps though counting fails, and one line says so."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with hfmem_widget.watch("loop", quiet=True) as session:
+        monkeypatch.setattr("hfmem_widget.monitor.attribution.count", fail)
+        _, optimizer = train(steps=1)
+
+    assert optimizer.state
+    assert session.spans[0].outcome == "done"
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.fixture
+def fresh() -> Iterator[Monitor]:
+    """Give a monitor that has counted nothing yet, to this test alone."""
+    release_monitor()
+    yield shared_monitor()
+    release_monitor()
+
+
+def stepped() -> tuple[Any, Any]:
+    """Return a model and its optimizer after a step that has no span."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
+    """What a `TorchFunctionMode` is told of a watched step is what it is told of one that nobody watches."""
+
+    class Told(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]  # torch may be absent
+        def __init__(self) -> None:
+            super().__init__()
+            self.of: list[str] = []
+
+        def __torch_function__(
+            self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.of.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def told() -> list[str]:
+        _, optimizer = stepped()
+        with Told() as mode:
+            optimizer.step()
+            optimizer.zero_grad()
+        return [one.partition(" at 0x")[0] for one in mode.of]
+
+    alone = told()
+    with hfmem_widget.watch(quiet=True):
+        watched = told()
+
+    assert watched == alone
+
+
+def test_what_an_optimizer_told_ends_with_the_cell(fresh: Monitor) -> None:
+    """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
+    session = fresh.begin(WatchOptions())
+    with fresh.span(session, "cell"):
+        stepped()
+    at_end = session.latest("cpu/unattributed")
+    with fresh.span(session, "cell"):
+        pass
+
+    assert at_end > 0
+    assert math.isnan(session.latest("cpu/unattributed"))
+
+
+def test_the_first_step_of_an_optimizer_tells_already(fresh: Monitor) -> None:
+    """In a loop without spans the first step ends too, though nothing was counted before it."""
+    assert fresh.attribution.source.series == ()
+    with hfmem_widget.watch(quiet=True) as session:
+        stepped()
+
+    assert session.latest("cpu/unattributed") > 0
+
+
+def test_an_interrupt_as_gradients_are_cleared_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while we look at gradients comes when we are done, and is not lost."""
+    model, optimizer = stepped()
+    done = []
+
+    def interrupted(_: Attribution) -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append(True)
+
+    monkeypatch.setattr(Attribution, "gradients_cleared", interrupted)
+    with hfmem_widget.watch(quiet=True), pytest.raises(KeyboardInterrupt):
+        optimizer.zero_grad()
+
+    assert done == [True]
+    assert model is not None
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> None:
+    """However often one comes while optimizers step and clear gradients, it reaches the loop."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    model, optimizer = stepped()
+
+    def loop() -> bool:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.003)
+            for _ in range(10_000):
+                optimizer.step()
+                optimizer.zero_grad()
+        except TimeIsUpError:
+            return True
+        return False
+
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with hfmem_widget.watch(model, quiet=True) if watched else nullcontext():
+            ended = [loop() for _ in range(30)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+        # One that comes as `no_grad` is left leaves it on: so it does without us.
+        torch.set_grad_enabled(True)
+
+    assert ended == [True] * 30

@@ -1,0 +1,248 @@
+"""A method of somebody else's class can be surrounded, and put back."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import ModuleType
+
+import pytest
+
+from hfmem_widget.monitor.patch import restore, surround
+
+
+class Owner:
+    def work(self, number: int = 1) -> int:
+        """Do it."""
+        return 2 * number
+
+
+@pytest.fixture
+def owner() -> type[Owner]:
+    """Return a class of its own for each test."""
+    return type("Owner", (), dict(vars(Owner)))
+
+
+def test_a_call_happens_in_the_context(owner: type[Owner]) -> None:
+    """The context is entered before and left after, and the result is the method's."""
+    log: list[str] = []
+
+    @contextmanager
+    def around(_owner: object) -> Iterator[None]:
+        log.append("before")
+        yield
+        log.append("after")
+
+    surround(owner, "work", around)
+
+    assert owner().work(number=4) == 8
+    assert log == ["before", "after"]
+
+
+def test_an_error_passes_through(owner: type[Owner]) -> None:
+    """The context sees it, and the caller gets the very same object."""
+    error = KeyError("x")
+    seen: list[BaseException] = []
+
+    def broken(self: object) -> None:
+        raise error
+
+    @contextmanager
+    def around(_owner: object) -> Iterator[None]:
+        try:
+            yield
+        except KeyError as passing:
+            seen.append(passing)
+            raise
+
+    owner.work = broken  # type: ignore[method-assign,assignment]  # a method that raises
+    surround(owner, "work", around)
+    with pytest.raises(KeyError) as raised:
+        owner().work()
+
+    assert raised.value is error
+    assert seen == [error]
+
+
+def test_it_is_surrounded_once(owner: type[Owner]) -> None:
+    """Doing it again changes nothing."""
+    calls: list[object] = []
+
+    @contextmanager
+    def around(self: object) -> Iterator[None]:
+        calls.append(self)
+        yield
+
+    surround(owner, "work", around)
+    surround(owner, "work", around)
+    owner().work()
+
+    assert len(calls) == 1
+
+
+def test_name_signature_and_docstring_stay(owner: type[Owner]) -> None:
+    """Whoever inspects the method sees the original."""
+    original = owner.work
+    surround(owner, "work", lambda _owner: pytest.fail("not called"))
+
+    assert inspect.signature(owner.work) == inspect.signature(original)
+    assert (owner.work.__name__, owner.work.__doc__) == ("work", "Do it.")
+
+
+def test_restoring_puts_the_original_back(owner: type[Owner]) -> None:
+    """The very same function, and once more does nothing."""
+    original = owner.work
+    surround(owner, "work", lambda _owner: pytest.fail("not called"))
+    restore(owner, "work")
+    restore(owner, "work")
+
+    assert owner.work is original
+
+
+def test_what_somebody_put_over_ours_is_left(owner: type[Owner]) -> None:
+    """Restoring does not throw away another's wrapper."""
+    surround(owner, "work", lambda _owner: pytest.fail("not called"))
+
+    def theirs(self: object, number: int = 1) -> int:
+        return 7
+
+    owner.work = theirs  # type: ignore[method-assign]  # as another library would
+    restore(owner, "work")
+
+    assert owner.work is theirs
+
+
+def test_a_method_that_is_not_there_is_left_out(owner: type[Owner]) -> None:
+    """Another release may lack it."""
+    surround(owner, "play", lambda _owner: pytest.fail("not called"))
+
+    assert not hasattr(owner, "play")
+
+
+def test_a_fault_of_ours_leaves_the_call_as_it_is(
+    owner: type[Owner], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said in one line, and the method runs."""
+
+    def broken(_owner: object) -> pytest.MonkeyPatch:
+        raise RuntimeError("broken")
+
+    surround(owner, "work", broken)  # type: ignore[arg-type]  # never returns
+
+    assert owner().work(3) == 6
+    assert capsys.readouterr().err.count("broken") == 1
+
+
+def test_a_timeout_of_the_users_is_no_fault_of_ours(owner: type[Owner]) -> None:
+    """What the handler of a signal raises while we are asked reaches the caller."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    def around(_owner: object) -> AbstractContextManager[object]:
+        signal.raise_signal(signal.SIGALRM)
+        return nullcontext()
+
+    surround(owner, "work", around)
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeIsUpError):
+            owner().work()
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+
+
+class Kinds:
+    @classmethod
+    def of_class(cls, number: int = 1) -> tuple[type, int]:
+        return cls, number
+
+    @staticmethod
+    def of_nobody(number: int = 1) -> int:
+        return number
+
+
+class Derived(Kinds):
+    pass
+
+
+def test_a_class_method_is_surrounded_and_restored() -> None:
+    """The context is given the class that it is called on, and it stays a class method."""
+    seen: list[object] = []
+    original = vars(Kinds)["of_class"]
+
+    @contextmanager
+    def around(kind: type) -> Iterator[None]:
+        seen.append(kind)
+        yield
+
+    surround(Kinds, "of_class", around)
+    result = Derived.of_class(2), Kinds().of_class(number=3)
+    restore(Kinds, "of_class")
+
+    assert result == ((Derived, 2), (Kinds, 3))
+    assert seen == [Derived, Kinds]
+    assert vars(Kinds)["of_class"] is original
+
+
+def test_a_static_method_is_surrounded_and_restored() -> None:
+    """With all arguments if that is asked for, however they are given."""
+    seen: list[object] = []
+    original = vars(Kinds)["of_nobody"]
+
+    @contextmanager
+    def around(*args: object, **kwargs: object) -> Iterator[None]:
+        seen.append((args, kwargs))
+        yield
+
+    surround(Kinds, "of_nobody", around, whole_call=True)
+    result = Kinds.of_nobody(2), Kinds().of_nobody(number=3)
+    restore(Kinds, "of_nobody")
+
+    assert result == (2, 3)
+    assert seen == [((2,), {}), ((), {"number": 3})]
+    assert vars(Kinds)["of_nobody"] is original
+
+
+def test_a_function_of_a_module_is_surrounded_and_restored() -> None:
+    """Whoever looks it up in the module calls it in the context."""
+    module = ModuleType("somebody_elses")
+    seen: list[object] = []
+
+    def work(number: int) -> int:
+        return 2 * number
+
+    @contextmanager
+    def around(number: int) -> Iterator[None]:
+        seen.append(number)
+        yield
+
+    module.work = work  # type: ignore[attr-defined]  # a module made here
+    surround(module, "work", around)
+    result = vars(module)["work"](4)
+    restore(module, "work")
+
+    assert (result, seen, vars(module)["work"]) == (8, [4], work)
+
+
+def test_what_was_put_back_and_not_forgotten_is_surrounded_again(owner: type[Owner]) -> None:
+    """A fault of ours between the two leaves nobody unfollowed."""
+    calls: list[object] = []
+
+    @contextmanager
+    def around(self: object) -> Iterator[None]:
+        calls.append(self)
+        yield
+
+    original = owner.work
+    surround(owner, "work", around)
+    owner.work = original  # type: ignore[method-assign]  # as `restore` begins
+    surround(owner, "work", around)
+    owner().work()
+
+    assert len(calls) == 1

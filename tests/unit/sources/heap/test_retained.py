@@ -1,0 +1,139 @@
+"""What each group keeps alone: bytes that are free once it is gone, and nothing else's."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from hfmem_widget.sources.heap.retained import Group, reach
+
+SIZE = 4000
+REACH = import_module("hfmem_widget.sources.heap.retained")
+"""The module; the function has the same name."""
+
+
+def block(count: int = 1) -> torch.Tensor:
+    return torch.zeros(count * SIZE // 4)
+
+
+def alone(groups: list[Group], *others: object) -> dict[Any, int]:
+    found = reach(groups, others).alone
+    return {name: sum(sizes.values()) for name, sizes in found.items()}
+
+
+def test_what_something_else_reaches_is_not_free() -> None:
+    """A tensor that two groups hold is not freed by letting go of one."""
+    shared = block()
+    groups = [Group("a", [[shared, block()]]), Group("b", [{"x": shared}])]
+    assert alone(groups) == {"a": SIZE, "b": 0}
+
+
+def test_what_two_share_is_free_with_the_group_that_both_lie_in() -> None:
+    """A tensor that two groups share is freed by letting go of what contains both."""
+    shared = block()
+    groups = [
+        Group("both"),
+        Group("a", [[shared, block(2)]], within="both"),
+        Group("b", [[shared]], within="both"),
+        Group("c", [block(5)]),
+    ]
+    assert alone(groups) == {"both": 3 * SIZE, "a": 2 * SIZE, "b": 0, "c": 5 * SIZE}
+
+
+def test_what_others_reach_late_is_not_free_either() -> None:
+    """A path that is found at last takes everything below it out of the group, however deep."""
+    shared = block()
+    deep: Any = {"a": [{"b": (shared,)}]}
+    far: Any = deep
+    for _ in range(50):
+        far = [far]
+    assert alone([Group("both"), Group("a", [deep], within="both")], far) == {"both": 0, "a": 0}
+
+
+def test_views_and_tied_weights_count_once() -> None:
+    """Views are the bytes of their storage, which stays while any of them is held elsewhere."""
+    whole = block()
+    assert alone([Group("a", [[whole, whole[:10], whole.view(10, -1)]])]) == {"a": SIZE}
+    assert alone([Group("a", [whole[:10]])], whole[20:]) == {"a": 0}
+
+
+def test_a_model_its_optimizer_and_its_gradients_are_told_apart() -> None:
+    """The weights stay while the optimizer has them; its states go with it alone."""
+    model = torch.nn.Linear(10, 100, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    groups = [
+        Group("both"),
+        Group("model", [model], within="both"),
+        Group("optimizer", [optimizer], within="both"),
+    ]
+    assert alone(groups) == {"both": 3 * SIZE, "model": 0, "optimizer": SIZE}
+
+
+def test_a_graph_keeps_what_its_backward_pass_needs() -> None:
+    """A loss keeps the tensors saved in its graph, besides its own bytes."""
+    weight = torch.ones(SIZE // 4, requires_grad=True)
+    losses = [weight.exp().sum() for _ in range(3)]
+    assert alone([Group("losses", [losses])], weight) == {"losses": 3 * (SIZE + 4)}
+
+
+def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that a user's module holds too is not freed with a variable."""
+    mine = ModuleType("mine_alone")
+    mine.CACHE = [block()]  # type: ignore[attr-defined]  # what a user's module has
+    monkeypatch.setattr(REACH, "user_modules", lambda: {"mine_alone": mine})
+    assert alone([Group("a", [mine.CACHE[0]])]) == {"a": 0}
+
+
+def test_a_bound_is_told() -> None:
+    """A search stops at its limit of objects, and says so."""
+    found = reach([Group("a", [[block()]])], [[[block()] for _ in range(50)]], most_objects=10)
+    assert (found.objects, found.bound) == (10, "the search ended early, after 10 objects")
+
+
+def test_a_bound_on_time_is_told() -> None:
+    """A search stops at its limit of time, and says so."""
+    many = [[block()] for _ in range(2000)]
+    assert "for time" in reach([Group("a", [many])], [], most_seconds=0.0).bound
+
+
+def test_nothing_is_left_behind() -> None:
+    """Not until a collection, but at once."""
+
+    class Kept:
+        pass
+
+    kept: Any = Kept()
+    kept.block = block()
+    seen = weakref.ref(kept)
+    gc.disable()
+    try:
+        reach([Group("a", [[kept]])], [])
+        del kept
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_no_code_of_an_object_is_run() -> None:
+    """An object that raises when it is touched is gone through without touching it."""
+
+    class Odd:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError
+
+        __hash__ = None  # type: ignore[assignment]  # as of any class with an __eq__
+
+    odd: Any = Odd()
+    object.__setattr__(odd, "kept", block())
+    assert alone([Group("a", [odd])], Odd()) == {"a": SIZE}

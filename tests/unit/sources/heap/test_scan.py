@@ -1,0 +1,275 @@
+"""The search by itself: its bounds, its order of blame, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from hfmem_widget.sources.heap import scan
+from hfmem_widget.sources.heap.roots import user_modules
+
+SIZE = 4000
+SCAN = import_module("hfmem_widget.sources.heap.scan")
+"""The module; the package's own attribute of that name is the function."""
+
+
+def block() -> torch.Tensor:
+    return torch.zeros(SIZE // 4)
+
+
+def paths(**namespace: Any) -> list[str]:
+    return [row.path for row in scan(namespace).rows]
+
+
+def test_a_bound_on_objects_is_told() -> None:
+    """A search stops at its limit of objects, and says so."""
+    found = scan({"many": [[block()] for _ in range(50)]}, most_objects=10)
+    assert found.objects == 10
+    assert found.bound == "the search ended early, after 10 objects"
+
+
+def test_a_bound_on_time_is_told() -> None:
+    """A search stops at its limit of time, and says so."""
+    found = scan({"many": [[block()] for _ in range(2000)]}, most_seconds=0.0)
+    assert found.objects < 2000
+    assert "for time" in found.bound
+
+
+def test_a_bound_on_time_holds_within_one_list_too() -> None:
+    """A million small objects in a list are one object's contents, and are not gone through to the end."""
+    many = [[index] for index in range(100_000)]
+    found = scan({"many": many}, most_seconds=0.0)
+    assert found.objects == 256
+
+
+def test_small_objects_are_looked_through_to_the_last() -> None:
+    """Those that hold numbers alone are left out at a glance; a tensor deep in one is found all the same."""
+    records: list[Any] = [{"fields": {"values": [index]}} for index in range(100)]
+    records[70]["fields"]["values"].append(block())
+    assert paths(records=records) == ["records[70]['fields']['values'][1]"]
+
+
+def test_a_linked_list_without_end_ends() -> None:
+    """What is too deep to be reached is told."""
+    chain: list[Any] = [block()]
+    for _ in range(5000):
+        chain = [chain]
+    found = scan({"chain": chain})
+    assert found.rows == ()
+    assert "deeper than 200 steps" in found.bound
+
+
+def test_a_graph_of_thousands_of_nodes_is_one_row() -> None:
+    """A graph's depth is no path: an unrolled loop is followed to its end."""
+    hidden = torch.ones(8, requires_grad=True)
+    loss = hidden
+    for _ in range(3000):
+        loss = loss.exp()
+    (row,) = [row for row in scan({"loss": loss}).rows if row.path == "loss"]
+    assert row.tensors == 3001  # each exp saves its result; the leaf is there too
+    assert row.bytes == 3001 * 32
+
+
+def test_what_a_backward_pass_freed_is_not_counted() -> None:
+    """The graph goes on keeping its leaf, and with it the gradient."""
+    weight = torch.ones(SIZE // 4, requires_grad=True)
+    loss = weight.exp().sum()
+    saved, leaf = SIZE, SIZE
+    del weight
+    (before,) = scan({"loss": loss}).rows
+    loss.backward()
+    (after,) = scan({"loss": loss}).rows
+    gradient = SIZE
+    assert before.bytes == 4 + saved + leaf
+    assert after.bytes == 4 + leaf + gradient
+
+
+def test_what_nobody_explains_is_the_allocators_reading_less_the_rows() -> None:
+    """Each device's remainder is what was allocated less what was found."""
+    found = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
+    assert [(one.device, one.bytes, one.is_host) for one in found.remainders] == [
+        ("cpu", 500.0, True),
+        ("cuda:0", 700.0, False),
+    ]
+
+
+def test_outputs_are_blamed_after_variables() -> None:
+    """And the numbered outputs before the last ones."""
+    kept = block()
+    both = {"_": kept, "Out": {3: kept}, "deep": {"in": {"it": [kept]}}}
+    (row,) = scan(both).rows
+    assert row.path == "deep['in']['it'][0]"
+    assert row.also == ("Out[3]", "_")
+
+
+def test_the_notebooks_own_names_are_no_culprits() -> None:
+    """IPython's own variables, such as `In`, are not blamed for what they hold."""
+    assert paths(In=[block()], _ih=[block()], get_ipython=block, __builtins__={"a": block()}) == []
+
+
+def test_a_model_is_named_before_its_parts() -> None:
+    """Weights are blamed on the whole model, and a variable with a part of it is told beside."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    (weights,) = scan({"part": model[0], "model": model}).rows
+    assert (weights.path, weights.kind, weights.bytes) == ("model", "weights", 80)
+    assert "part" in weights.also
+
+
+def test_cycles_are_no_other_names() -> None:
+    """A way that leads back through a cycle is not told as a second name."""
+    node: dict[str, Any] = {"kept": block()}
+    node["self"] = node
+    (row,) = scan({"node": node}).rows
+    assert row.path == "node['kept']"
+    assert row.also == ()
+
+
+def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches in a user's own module are found; libraries are not gone through."""
+    monkeypatch.setattr(SCAN, "user_modules", user_modules)
+    mine = ModuleType("mine_alone")
+    mine.__file__ = "/somewhere/mine_alone.py"
+    mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has
+    sys.modules["mine_alone"] = mine
+    try:
+        theirs = user_modules()
+        assert "mine_alone" in theirs
+        assert not {"torch", "json", "numpy", "hfmem_widget", "__main__"} & set(theirs)
+        assert "mine_alone.CACHE['a']" in paths()
+    finally:
+        del sys.modules["mine_alone"]
+
+
+def test_nothing_is_left_behind() -> None:
+    """Not until a collection, but at once: neither objects nor frames."""
+
+    class Kept:
+        pass
+
+    def fails(kept: object) -> None:
+        inner = kept
+        raise ValueError(inner)
+
+    kept = Kept()
+    kept.block = block()  # type: ignore[attr-defined]  # an object of the user's
+    seen = weakref.ref(kept)
+    error = None
+    try:
+        fails(kept)
+    except ValueError as caught:
+        error = caught.with_traceback(caught.__traceback__ and caught.__traceback__.tb_next)
+    gc.disable()
+    try:
+        found = scan({"error": error, "kept": kept})
+        assert found.rows[0].path == "kept.block"
+        del error, kept
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_a_generator_may_let_go_what_was_seen_in_it() -> None:
+    """Reading a frame's variables leaves no copy of them in it."""
+
+    def batches(batch: object) -> Iterator[int]:
+        yield 1
+        del batch
+        yield 2
+
+    first = block()
+    seen = weakref.ref(first)
+    running = batches(first)
+    next(running)
+    assert paths(running=running)[0] == "running \u2192 batch"
+    del first
+    next(running)
+    assert seen() is None
+
+
+def test_what_a_function_called_locals_for_stays_its_own() -> None:
+    """The dict that ``locals()`` returned is not emptied."""
+    mine = []
+
+    def batches() -> Iterator[int]:
+        batch = block()
+        mine.append(locals())
+        yield len(batch)
+
+    running = batches()
+    next(running)
+    scan({"running": running})
+    assert "batch" in mine[0]
+
+
+def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> None:
+    """A dict that another thread changes meanwhile does not end the search with an error."""
+    table: dict[int, Any] = {}
+    stop = threading.Event()
+
+    def change() -> None:
+        step = 0
+        while not stop.is_set():
+            table[step % 50] = [block()]
+            table.pop((step * 7) % 50, None)
+            step += 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(30):
+            scan({"table": table})
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("odd", [type, object(), memoryview(b"a"), iter([]), 1j, ...])
+def test_odd_objects_hold_nothing(odd: object) -> None:
+    """Objects that cannot be looked into are passed over."""
+    assert paths(odd=odd) == []
+
+
+def test_a_long_way_through_calls_is_told_by_both_of_its_ends() -> None:
+    """The user's own functions come first, the variable last; what libraries call lies between."""
+
+    def at_depth(left: int) -> object:
+        kept = torch.zeros(1 << 18)
+        if left:
+            return at_depth(left - 1)
+        raise ValueError(kept.shape)
+
+    try:
+        at_depth(12)
+    except ValueError as caught:
+        error = caught
+    paths = [one.path for one in scan({"error": error}, {}).rows]
+
+    assert any(
+        one.startswith("error → test_") and one.endswith(" → … → at_depth() → kept")
+        for one in paths
+    )
+
+
+def lazy(name: str) -> object:
+    raise ImportError(name)
+
+
+@pytest.mark.parametrize("fields", [{}, {"__getattr__": lazy}, {"nn": None}])
+def test_what_is_only_called_torch_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """An empty folder or a file beside the notebook: there are no tensors then, and nothing is raised."""
+    namesake = ModuleType("torch")
+    vars(namesake).update(fields)
+    monkeypatch.setitem(sys.modules, "torch", namesake)
+
+    assert scan({"values": [[1], object()]}).rows == ()

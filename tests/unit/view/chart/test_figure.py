@@ -1,0 +1,407 @@
+"""The still chart: what Plotly is given, and what a saved notebook has to carry."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.text import GIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.chart.figure import (
+    LEGEND_ROW,
+    PLOTLY_MIME,
+    TICKS,
+    chart_bundle,
+    figure,
+    figure_dict,
+)
+from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes, range_label
+from hfmem_widget.view.chart.scene import build_scene
+from hfmem_widget.view.chart.svg import chart_html
+from tests.data import CONTRACT
+
+CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
+
+
+def drawn(name: str) -> dict[str, Any]:
+    session = scripted_run(name)
+    return figure_dict(session, session.spans[0])
+
+
+def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in figure["data"] if one.get("name") == name)
+
+
+def unpacked(values: dict[str, str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.frombuffer(base64.b64decode(values["bdata"]), "<f4")
+
+
+def many_steps(count: int) -> Session:
+    session = Session("long")
+    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    cell = session.open_span("cell", "long", session.append(Sample(0.0, (GIB,))))
+    for step in range(count):
+        span = session.open_span(
+            "step", f"step {step + 1}", session.append(Sample(step + 0.0, (GIB,)))
+        )
+        peak = (9 if step == count // 3 else 2 + step % 3) * GIB
+        after = session.append(Sample(step + 0.9, (GIB,)))
+        session.close_span(span.id, after, {"cuda:0/allocated": Peak(peak, "exact")})
+    after = session.append(Sample(float(count), (GIB,)))
+    session.close_span(cell.id, after, {"cuda:0/allocated": Peak(9 * GIB, "exact")})
+    return session
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_plotly_accepts_every_property(name: str) -> None:
+    """`go.Figure` raises on any that it does not know; of the whole session, and of its cell."""
+    session = scripted_run(name)
+    assert isinstance(figure(session), go.Figure)
+    assert isinstance(figure(session, session.spans[0]), go.Figure)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_plotly_part_stays_below_60_kb(name: str) -> None:
+    """The chart of every scripted run takes less than 60 kB of a notebook."""
+    assert len(json.dumps(drawn(name), separators=(",", ":")).encode()) < 60_000
+
+
+def test_thousands_of_steps_stay_below_60_kb() -> None:
+    """Three thousand steps take no more of a notebook than a few do."""
+    session = many_steps(3000)
+    bundle = figure_dict(session, session.spans[0])
+    assert len(json.dumps(bundle, separators=(",", ":")).encode()) < 60_000
+
+
+@pytest.mark.parametrize("session", [*map(scripted_run, SCRIPTED_RUNS), many_steps(3000)], ids=repr)
+def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session) -> None:
+    """Measured as notebooks are saved: indented, with every item of a list on a line of its own."""
+    span = session.spans[0]
+    chart = chart_bundle(session, span)
+    card = card_bundle(session, span, with_chart=chart is not None)
+    assert len(json.dumps([card, chart], indent=1).encode()) < 80_000
+
+
+def test_a_card_stays_below_12_kb() -> None:
+    """Even the card of eight GPUs is less than 12 kB of HTML."""
+    session = scripted_run("eight gpus")
+    assert (
+        len(card_bundle(session, session.spans[0], with_chart=True)["text/html"].encode()) < 12_000
+    )
+
+
+def test_too_few_samples_make_no_chart() -> None:
+    """A cell that was over at once has a card and no chart."""
+    session = scripted_run("short")
+    assert chart_bundle(session, session.spans[0]) is None
+
+
+def test_the_bundle_has_a_form_for_every_front_end() -> None:
+    """A chart is Plotly's JSON, an SVG in HTML and a line of text, for whoever shows it."""
+    session = scripted_run("training")
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    assert set(bundle) == {PLOTLY_MIME, "text/html", "text/plain"}
+    assert bundle["text/plain"] == (
+        'memwatch "fine-tune" chart: cuda:0 over 11.6 s, peak 6.99 GiB exact'
+    )
+
+
+def test_a_chart_for_the_notebook_does_not_import_plotly() -> None:
+    """Its import costs a second, at the end of the user's cell."""
+    code = (
+        "import sys; from hfmem_widget.testing import scripted_run; "
+        "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('training'); "
+        "assert chart_bundle(s, s.spans[0]); print('plotly' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_peak_is_marked_at_the_allocators_own_figure() -> None:
+    """Also where no sample came near it."""
+    mark = trace(drawn("training"), "peak")
+    assert mark["y"] == [6.99]
+    assert mark["marker"]["color"] == palette.PEAK
+
+
+def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
+    """The mark stands in the step with the highest exact peak, wherever the samples were."""
+    session = scripted_run("training")
+    cell = session.spans[0]
+    highest = max(
+        (span for span in session.spans if span.kind == "step"),
+        key=lambda span: span.peaks["cuda:0/allocated"].value,
+    )
+    scene = build_scene(session, cell, columns=300)
+    assert scene is not None
+    assert scene.peak is not None
+    assert highest.stop is not None
+    assert highest.start <= scene.peak.time <= highest.stop
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("training", "<b>peak 6.99 GiB exact</b>"),
+        ("at least", "<b>peak ≥ 6.99 GiB</b>"),
+        ("cpu", "<b>peak 918.4 MiB sampled</b>"),
+    ],
+)
+def test_the_peaks_label_says_how_it_is_known(name: str, label: str) -> None:
+    """The label reads exact, sampled, or has a ≥ for a lower bound."""
+    assert label in [one["text"] for one in drawn(name)["layout"]["annotations"]]
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_peaks_label_stands_clear_of_every_line(name: str) -> None:
+    """Above all that is drawn, off the capacity's line, and within the axis."""
+    session = scripted_run(name)
+    scene = build_scene(session, session.spans[0], columns=300)
+    assert scene is not None
+    assert scene.peak is not None
+    foot, head = scene.peak.label_at, scene.peak.label_at + 0.1 * scene.top
+    assert scene.ceiling < foot < head <= scene.top
+    assert scene.capacity is None or not foot < scene.capacity < head
+
+
+def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
+    """A line for the capacity is drawn in the run that fills the GPU, and in no smaller one."""
+    assert drawn("training")["layout"]["shapes"] == []
+    assert len(drawn("failed")["layout"]["shapes"]) == 1
+
+
+def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
+    """9.4 GiB of a machine are in use; the process has less than one of them."""
+    assert "machine in use" not in [one.get("name") for one in drawn("cpu")["data"]]
+    assert "device in use" in [one.get("name") for one in drawn("training")["data"]]
+
+
+def test_a_gap_breaks_line_and_area() -> None:
+    """The line by a missing value; the area by going down to zero, since Plotly fills across."""
+    session = scripted_run("hour with gaps")
+    shown = figure_dict(session, session.spans[0])
+    areas = [one for one in shown["data"] if one.get("fill")]
+    assert np.isnan(unpacked(trace(shown, "allocated")["y"])).any()
+    assert not any(np.isnan(unpacked(area["y"])).any() for area in areas)
+    assert len(trace(shown, "not sampled")["x"]) == 3
+
+
+def test_further_devices_have_thin_lines_told_apart_by_colour_and_dash() -> None:
+    """No two of seven further GPUs share both a colour and a dash."""
+    shown = drawn("eight gpus")
+    lines = [trace(shown, f"cuda:{index}")["line"] for index in range(1, 8)]
+    assert len({(line["color"], line["dash"]) for line in lines}) == 7
+
+
+def test_a_chart_of_a_later_span_begins_at_zero() -> None:
+    """The time axis of a span counts from the span's own start to its end."""
+    session = scripted_run("training")
+    evaluate = next(span for span in session.spans if span.kind == "evaluate")
+    times = unpacked(trace(figure_dict(session, evaluate), "allocated")["x"])
+    assert times.min() == 0.0
+    assert times.max() == pytest.approx(1000 * evaluate.duration, abs=0.1)
+
+
+def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
+    """However many steps there are, the bars are bounded and the worst has one of its own."""
+    bars = lay_lanes(many_steps(3000), "cuda:0", 0.0, 3000.0)
+    worst = [bar for bar in bars if bar.worst]
+    assert len(bars) <= MOST_BARS + 1
+    assert len(worst) == 1
+    assert worst[0].told == ("step 1001 · 950 ms · the worst", "peak 9.00 GiB exact")
+
+
+@pytest.mark.parametrize("name", ["steps", "100,000 steps"])
+def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> None:
+    """Epochs and steps have a lane each; evaluations and the worst step are drawn last."""
+    session = scripted_run(name)
+    bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
+    assert {bar.lane for bar in bars if bar.kind == "epoch"} == {1}
+    assert {bar.lane for bar in bars if bar.kind == "step"} == {2}
+    kinds = [bar.kind for bar in bars]
+    assert kinds.index("evaluate") > max(i for i, bar in enumerate(bars[:-1]) if bar.kind == "step")
+    assert bars[-1].worst
+
+
+def test_a_group_of_steps_tells_its_worst() -> None:
+    """Pointing at a group names its worst step, with its tokens and its peak."""
+    session = scripted_run("100,000 steps")
+    bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
+    told = next(bar.told for bar in bars if "61337" in bar.told[-1])
+    assert told[0].startswith("steps ")
+    assert told[1] == "worst: step 61337, 1,152 tokens, peak 86.0 GiB exact"
+
+
+def test_a_single_step_tells_its_batch_and_its_phases() -> None:
+    """Pointing at a step tells its time, its batch, its peak and those of its phases."""
+    session = scripted_run("steps")
+    told = next(
+        bar.told
+        for bar in lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
+        if bar.label == "step 37" and not bar.worst
+    )
+    assert told == (
+        "step 37 · 230 ms",
+        "1,152 tokens (8 \u00d7 144)",
+        "peak 7.01 GiB exact",
+        "in forward 6.73 GiB",
+        "in backward 7.01 GiB",
+        "in optimizer 4.45 GiB",
+    )
+
+
+def test_steps_of_very_many_parents_are_bounded_too() -> None:
+    """The bars stay bounded where every group of steps has a parent of its own."""
+    session = scripted_run("100,000 steps")
+    for row, group in enumerate(list(session.steps)):
+        session.steps.append(
+            replace(group, parent=10_000 + row, start=50_000 + row, stop=50_001 + row)
+        )
+    assert len(lay_lanes(session, "cuda:0", 0.0, 60_000.0)) <= MOST_BARS + 1
+
+
+def test_the_chart_of_a_very_long_run_stays_small() -> None:
+    """A hundred thousand steps fit into 60 kB, in all forms together."""
+    session = scripted_run("100,000 steps")
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    assert len(json.dumps(bundle)) < 60_000
+
+
+def test_steps_that_are_all_alike_have_no_worst() -> None:
+    """A single step is not marked as the worst."""
+    bars = lay_lanes(many_steps(1), "cuda:0", 0.0, 1.0)
+    assert not any(bar.worst for bar in bars)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label"),
+    [("step 1", "step 250", "steps 1\u2013250"), ("load", "save", "load \u2013 save")],
+)
+def test_a_group_is_named_by_its_ends(first: str, last: str, label: str) -> None:
+    """A group is a range of numbers where the labels count, and two labels where they do not."""
+    assert range_label(first, last) == label
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#111111"])
+def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -> None:
+    """No grey reaches 4.5 on both: √(contrast of the pages) = 4.35 is the most there is."""
+    most = palette.contrast("#ffffff", "#111111") ** 0.5
+    assert palette.contrast(palette.INK, page) > most - 0.05
+
+
+INKS = json.loads((CONTRACT / "inks.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", INKS, ids=lambda case: str(case["background"]))
+def test_labels_on_bars_read_well(case: dict[str, str]) -> None:
+    """One table says for the live chart too what is written on a colour, with a contrast of at least 4.5."""
+    assert palette.ink_on(case["background"]) == case["ink"]
+    assert palette.contrast(case["background"], case["ink"]) >= 4.5
+
+
+@pytest.mark.parametrize("lane", range(4))
+@pytest.mark.parametrize("kind", get_args(SpanKind))
+@pytest.mark.parametrize("worst", [False, True])
+def test_no_bar_has_another_colour(kind: SpanKind, lane: int, worst: bool) -> None:
+    """Whatever a bar is of, its colour is one of those whose labels were looked at."""
+    assert palette.bar(kind, lane, worst=worst) in {case["background"] for case in INKS}
+
+
+def test_the_height_is_the_charts_own() -> None:
+    """A figure that is `responsive` takes its page's height: an output of JupyterLab has none."""
+    shown = drawn("training")
+    assert "responsive" not in shown["config"]
+    assert shown["layout"]["height"] > 200
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_legend_grows_away_from_the_plot_into_room_that_is_there(name: str) -> None:
+    """Its place is a share of a height that nothing changes, and a narrow notebook's rows fit below it."""
+    shown = drawn(name)
+    margin, legend = shown["layout"]["margin"], shown["layout"]["legend"]
+    plot = shown["layout"]["height"] - margin["t"] - margin["b"]
+    rows = math.ceil(sum(one.get("showlegend", True) for one in shown["data"]) / 3)
+    assert margin["autoexpand"] is False
+    assert (legend["yanchor"], legend["y"]) == ("top", pytest.approx(-TICKS / plot))
+    assert margin["b"] >= TICKS + rows * LEGEND_ROW
+
+
+def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
+    """What is done between steps, the worst step, and where nothing was sampled."""
+    shown = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
+    assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in shown}
+
+
+def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
+    """Grey print has no colours: each part's upper edge is drawn."""
+    layers = [one for one in drawn("training")["data"] if "customdata" in one]
+    assert len(layers) > 3
+    assert all(one["line"]["width"] == 1 for one in layers)
+    session = scripted_run("training")
+    assert '<g stroke="#000"' in chart_html(session, session.spans[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("evaluation", "ms"), ("training", "s"), ("hour with gaps", "min")]
+)
+def test_an_instant_is_told_in_a_unit_that_suits_the_run(name: str, unit: str) -> None:
+    """Pointing says 12.3 ms, 7.2 s and 36.5 min, not 2,192 s."""
+    if name == "evaluation":
+        session = scripted_run("training")
+        span = next(one for one in session.spans if one.kind == "evaluate")
+        shown = figure_dict(session, span)
+    else:
+        shown = drawn(name)
+    axis = shown["layout"]["xaxis"]
+    assert axis["ticksuffix"] == f" {unit}"
+    assert not any(text.endswith(f"{unit} {unit}") for text in axis["ticktext"])
+
+
+@pytest.mark.parametrize(("steps", "marked"), [(2, False), (3, True)])
+def test_the_worst_of_three_steps_is_marked(steps: int, *, marked: bool) -> None:
+    """Of two, one is always the worse."""
+    session = many_steps(steps)
+    bars = lay_lanes(session, "cuda:0", 0.0, float(steps))
+
+    assert any(bar.worst for bar in bars) is marked
+
+
+def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
+    """Without axes, for whoever asks for one of a cell that was over at once."""
+    session = scripted_run("short")
+    drawn = figure_dict(session, session.spans[0])
+    (word,) = drawn["layout"]["annotations"]
+
+    assert drawn["data"] == []
+    assert word["text"] == "too short to chart"
+    assert (word["xref"], word["yref"], word["x"], word["y"]) == ("paper", "paper", 0.5, 0.5)
+    assert not any(drawn["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
+    assert word["showarrow"] is False
+
+
+@pytest.mark.parametrize(("labels", "told"), [(("", ""), "block"), (("load", "load"), "load")])
+def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str) -> None:
+    """Any other has its own name, and what it took."""
+    session = Session("run")
+    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    for at, label in enumerate(labels):
+        span = session.open_span("block", label, session.append(Sample(2.0 * at, (GIB,))))
+        session.close_span(span.id, session.append(Sample(2.0 * at + 1, (GIB,))), {})
+    bars = lay_lanes(session, "cuda:0", 0.0, 4.0)
+
+    assert [(bar.label, bar.told[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
+    assert [(bar.start, bar.stop, bar.lane) for bar in bars] == [(0.0, 1.0, 0), (2.0, 3.0, 0)]

@@ -1,0 +1,295 @@
+"""Budgets and trends over the still chart."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from hfmem_widget.session import Finding, Guide, Session
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.text import GIB
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
+from hfmem_widget.view.chart.guides import guides_in
+from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
+
+DASHES = "6px,4px"
+RAN_OUT = "out of memory: asked 2.00 GiB"
+
+
+def budget(gib: float, device: str = "cuda:0") -> Guide:
+    return Guide(device, "budget", f"budget {gib} GiB", 0.0, math.inf, gib * GIB, gib * GIB)
+
+
+def trend(start: float = 2.0, stop: float = 10.0) -> Guide:
+    return Guide("cuda:0", "trend", "+1 a step", start, stop, GIB, 5 * GIB, (0.5 * GIB, GIB))
+
+
+def crossing(time: float, device: str = "cuda:0") -> Finding:
+    return Finding("budget", "warn", "over it", {"time": time, "device": device})
+
+
+def oom(time: float, gib: float = 5.0, device: str = "cuda:0", label: str = RAN_OUT) -> Guide:
+    return Guide(device, "oom", label, time, time, gib * GIB, gib * GIB)
+
+
+def run(*guides: Guide, findings: tuple[Finding, ...] = (), name: str = "training") -> Session:
+    session = scripted_run(name)
+    session.guides += guides
+    session.findings += findings
+    return session
+
+
+def scene(session: Session) -> Scene:
+    built = build_scene(session, session.spans[0], columns=160)
+    assert built is not None
+    return built
+
+
+def chart(session: Session) -> dict[str, Any]:
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    return bundle
+
+
+def lines(session: Session) -> list[dict[str, Any]]:
+    """Return what a chart draws of budgets and trends."""
+    named = {one.label for one in session.guides}
+    return [one for one in chart(session)[PLOTLY_MIME]["data"] if one.get("name") in named]
+
+
+def test_a_budget_is_drawn_only_where_the_data_come_near() -> None:
+    """The peak is at 6.99 GiB: from sixty percent of the budget up."""
+    assert scene(run(budget(11.7))).guides == ()
+    (drawn,) = scene(run(budget(11.6))).guides
+    assert (drawn.level, drawn.is_crossed) == (11.6 * GIB, False)
+
+
+def test_a_budget_far_away_changes_nothing_but_the_card() -> None:
+    """A budget that the data come nowhere near leaves the chart as it is without one."""
+    assert chart(run(budget(80.0))) == chart(run())
+
+
+@pytest.mark.parametrize("gib", [5.0, 6.9, 6.99, 7.0, 7.1, 7.3, 7.6, 8.0, 8.4, 9.0, 11.0])
+@pytest.mark.parametrize("name", ["training", "failed"])
+def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
+    """Of a budget near it, and of the capacity above that."""
+    built = scene(run(budget(gib if name == "training" else gib * 20), name=name))
+    assert built.peak is not None
+    levels = [one.level for one in built.budgets]
+    levels += [] if built.capacity is None else [built.capacity]
+    foot, room = built.peak.label_at, LABEL_ROOM * built.top
+    least = 0.5 * CLEARANCE * built.top
+    assert all(not foot - least < level < foot + room - least for level in levels)
+    assert all(level < built.top for level in levels)
+
+
+def test_a_budget_is_dashed_and_named_where_the_peaks_label_leaves_room() -> None:
+    """A budget is a dashed line with its name at the left, and not in the legend."""
+    drawn = chart(run(budget(6.0)))[PLOTLY_MIME]
+    (line,) = [one for one in drawn["data"] if one.get("name") == "budget 6.0 GiB"]
+    assert line["line"] == {"color": "#D55E00", "width": 1, "dash": DASHES}
+    assert line["showlegend"] is False
+    (word,) = [one for one in drawn["layout"]["annotations"] if one["text"] == "budget 6.0 GiB"]
+    assert word["xanchor"] == "left"
+
+
+def test_its_name_stands_out_once_it_is_crossed() -> None:
+    """On a ground of its own, since the data may lie behind it."""
+    told = {
+        gib: next(
+            one
+            for one in chart(run(budget(gib)))[PLOTLY_MIME]["layout"]["annotations"]
+            if one["text"].startswith("budget")
+        )
+        for gib in (6.0, 8.0)
+    }
+    assert told[6.0]["bgcolor"] == "#D55E00"
+    assert "bgcolor" not in told[8.0]
+
+
+def test_where_it_was_crossed_there_is_a_mark() -> None:
+    """The first crossing has a mark, and later ones do not."""
+    drawn = lines(run(budget(6.0), findings=(crossing(4.25), crossing(9.0))))
+    assert [one["x"] for one in drawn if one["mode"] == "markers"] == [[4.25]]
+
+
+@pytest.mark.parametrize("told", [crossing(99.0), crossing(4.0, "cuda:1"), crossing(math.nan)])
+def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
+    """A crossing at another time, on another device or at no known time is not marked."""
+    assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
+
+
+def test_a_trend_is_a_line_with_its_band() -> None:
+    """A trend is an unbroken line with a casing, over the band that it may lie in."""
+    band, casing, line = lines(run(trend()))
+    assert band["fill"] == "toself"
+    assert casing["line"]["width"] > line["line"]["width"]
+    assert "dash" not in line["line"]
+
+
+def test_a_guide_is_cut_to_the_time_that_is_shown() -> None:
+    """A trend that began before the view starts at its edge; one that is over is not drawn."""
+    session = run(trend())
+    (drawn,) = guides_in(session, "cuda:0", (6.0, 20.0), 6 * GIB)
+    assert drawn.line == [(0.0, 3 * GIB), (4.0, 5 * GIB)]
+    assert drawn.band == (0.75 * GIB, GIB)
+    assert guides_in(session, "cuda:0", (11.0, 20.0), 6 * GIB) == ()
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_guide_without_figures_is_not_drawn(broken: float) -> None:
+    """A guide with a figure that is not finite is left out."""
+    bad = Guide("cuda:0", "trend", "x", 0.0, 5.0, broken, GIB)
+    assert guides_in(run(bad), "cuda:0", (0.0, 10.0), GIB) == ()
+
+
+def test_only_the_device_that_is_shown_has_guides() -> None:
+    """Eight budgets over each other would say nothing."""
+    session = run(*(budget(100.0, f"cuda:{at}") for at in range(8)), name="eight gpus")
+    assert len(scene(session).budgets) == 1
+
+
+@pytest.mark.parametrize("with_chart", [True, False])
+def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
+    """The SVG of the chart, with the budget's name; the card's small picture, without."""
+    session = run(budget(6.0), trend(), findings=(crossing(4.0),))
+    html = (
+        chart(session)["text/html"]
+        if with_chart
+        else card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+    )
+    assert html.count('stroke-dasharray="6 4"') == 1
+    assert 'fill-opacity=".2"' in html
+    assert ("budget 6.0 GiB</text>" in html) is with_chart
+    assert ", budget 6.0 GiB, +1 a step" in html
+    assert "<g><title>+1 a step</title><path" in html
+
+
+def test_a_chart_with_guides_stays_small() -> None:
+    """Eighty guides on the longest run leave the chart below 60 kB."""
+    session = run(*[budget(6.0), trend()] * 40, name="100,000 steps")
+    assert len(json.dumps(chart(session))) < 60_000
+
+
+def test_where_memory_ran_out_there_is_a_mark_with_a_word() -> None:
+    """At the instant and at what was allocated then, on the line's own unit."""
+    drawn = chart(run(oom(4.25)))[PLOTLY_MIME]
+    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
+    assert (mark["x"], mark["y"], mark["marker"]["symbol"]) == ([4.25], [5.0], "x")
+    assert mark["hovertext"] == [f"{RAN_OUT}, with 5.00 GiB allocated, at 4.2 s"]
+    assert [one["text"] for one in drawn["layout"]["annotations"]].count(RAN_OUT) == 1
+
+
+def test_the_word_covers_none_of_the_marks_before_it() -> None:
+    """It hangs below the lowest of those that it may reach."""
+    word = scene(run(oom(5.0, gib=4.5), oom(8.0, gib=5.0))).mark_word
+    assert word is not None
+    assert (word.mark.time, word.level, word.side) == (8.0, 4.5 * GIB, "left")
+
+
+def test_of_several_shortages_only_the_newest_has_a_word() -> None:
+    """A search for a batch size runs out again and again."""
+    times = (3.0, 1.0, 2.0)
+    session = run(*(oom(time, label=f"out of memory: asked {time} GiB") for time in times))
+    drawn = chart(session)[PLOTLY_MIME]
+    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
+    assert mark["x"] == [1.0, 2.0, 3.0]
+    words = [one["text"] for one in drawn["layout"]["annotations"] if "out of" in one["text"]]
+    assert words == ["out of memory: asked 3.0 GiB"]
+
+
+def test_only_the_newest_of_very_many_shortages_are_marked() -> None:
+    """Of a hundred shortages the last eight are marked."""
+    marks = scene(run(*(oom(0.1 * at) for at in range(100)))).marks
+    assert [one.time for one in marks] == [0.1 * at for at in range(92, 100)]
+
+
+def test_marks_take_no_room_from_lines() -> None:
+    """However often it ran out, the budget is drawn."""
+    session = run(*(oom(0.1 * at) for at in range(20)), budget(6.0))
+    assert len(scene(session).budgets) == 1
+
+
+def test_a_shortage_at_another_time_is_not_marked() -> None:
+    """A shortage outside of the span that is shown has no mark in it."""
+    assert scene(run(oom(99.0))).marks == []
+
+
+def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is() -> None:
+    """A mark on a further device names it; a device without a line has none."""
+    built = scene(run(oom(3.0, device="cuda:1"), oom(3.0, device="cuda:9"), name="two gpus"))
+    assert [one.label for one in built.marks] == [f"cuda:1 {RAN_OUT}"]
+
+
+def test_a_shortage_above_all_samples_is_within_the_picture() -> None:
+    """What a sampled peak missed, the allocator told as it ran out."""
+    built = scene(run(oom(3.0, gib=20.0)))
+    assert built.peak is not None
+    assert 20 * GIB < built.peak.label_at < built.top
+
+
+@pytest.mark.parametrize(("time", "side"), [(1.0, "left"), (6.0, "center"), (11.0, "right")])
+def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None:
+    """It turns inwards near a side, and upwards near the bottom."""
+    (word,) = [
+        one
+        for one in chart(run(oom(time, gib=0.5)))[PLOTLY_MIME]["layout"]["annotations"]
+        if one["text"] == RAN_OUT
+    ]
+    assert (word["xanchor"], word["yanchor"]) == (side, "bottom")
+
+
+@pytest.mark.parametrize("with_chart", [True, False])
+def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
+    """The SVG of the chart, with its word; the card's small picture, without."""
+    session = run(oom(4.0), oom(5.0))
+    html = (
+        chart(session)["text/html"]
+        if with_chart
+        else card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+    )
+    assert html.count(f"<g><title>{RAN_OUT}</title><path") == 2
+    assert html.count(f"{RAN_OUT}</text>") == with_chart
+
+
+@pytest.mark.parametrize(
+    ("time", "seen"), [(0.0, True), (10.0, True), (-0.1, False), (10.1, False)]
+)
+def test_a_crossing_is_marked_where_it_is_in_view(time: float, *, seen: bool) -> None:
+    """Its both ends are of it."""
+    session = run(budget(6.0), findings=(crossing(time),))
+    (drawn,) = guides_in(session, "cuda:0", (0.0, 10.0), 7 * GIB)
+
+    assert drawn.crossed_at == (time if seen else None)
+
+
+@pytest.mark.parametrize(("gib", "crossed"), [(6.99, False), (6.98, True)])
+def test_a_budget_that_was_reached_is_not_crossed(gib: float, *, crossed: bool) -> None:
+    """Only what goes above it is."""
+    (drawn,) = guides_in(run(budget(gib)), "cuda:0", (0.0, 10.0), 6.99 * GIB)
+
+    assert drawn.is_crossed is crossed
+
+
+def test_a_trend_never_goes_below_nothing() -> None:
+    """However its line began."""
+    falling = Guide("cuda:0", "trend", "x", 0.0, 10.0, -GIB, GIB, (0.5 * GIB, 0.0))
+    (drawn,) = guides_in(run(falling), "cuda:0", (0.0, 10.0), GIB)
+
+    assert drawn.line == [(0.0, 0.0), (10.0, GIB)]
+    assert min(value for _, value in drawn.outline()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("budgets", "names"), [((), True), ((120.0,), True), ((125.0,), False), ((150.0,), False)]
+)
+def test_the_capacity_is_named_where_no_budget_is_near(
+    budgets: tuple[float, ...], *, names: bool
+) -> None:
+    """Two words over each other would be none; without a capacity there is nothing to name."""
+    assert scene(run(*map(budget, budgets), name="failed")).names_capacity is names
+    assert not scene(run(*map(budget, (6.0,)))).names_capacity

@@ -1,0 +1,256 @@
+"""The stack of parts: always as high as what is allocated, and every instant's parts together."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.analysis.curve import curve
+from hfmem_widget.session import HELD, Device, Sample, Series, Session, Timeline
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.text import GIB, MIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure_dict
+from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
+from hfmem_widget.view.chart.svg import chart_html
+from tests.data import CONTRACT, ROOT
+from tests.data.parted import NAN, training
+from tests.unit.view.chart.test_figure import trace, unpacked
+
+METRICS = ("allocated", *HELD, "unattributed")
+BYTES = st.integers(0, 100).map(float) | st.just(NAN)
+ROWS = st.lists(st.tuples(*[BYTES] * len(METRICS)), min_size=1, max_size=80)
+
+
+def session_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Session:
+    session = Session("run", timeline=Timeline(0, capacity))
+    session.adopt(
+        [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in METRICS]
+    )
+    for at, row in enumerate(rows):
+        session.append(Sample(at / 10, row))
+    return session
+
+
+def stack(session: Session, columns: int = 100) -> dict[str, Layer]:
+    part = session.between(0.0, math.inf)
+    view = (0.0, max(session.last_sample.time, 0.1))
+    return {
+        one.name: one for one in layers(session, session.devices[0], part, view, columns=columns)
+    }
+
+
+CASES = json.loads((CONTRACT / "stacking.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
+def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """One table says for both, the browser's tests play it too: which part is on which, and how high."""
+    session = Session("run")
+    device = Device(case["device"], "", total=1000.0)
+    values = {"allocated": case["allocated"], **case["read"]}
+    session.adopt([device], [Series(device.key, metric) for metric in values])
+    for time in (0.0, 1.0):
+        session.append(Sample(time, tuple(map(float, values.values()))))
+    found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
+    assert [[one.name, one.runs[0][0][1]] for one in found] == case["stack"]
+
+
+def instant(**values: float) -> dict[str, float]:
+    """Return how high each layer is in a session of one such reading."""
+    row = tuple(values.get(metric, NAN) for metric in METRICS)
+    return {name: one.heights[0][0] for name, one in stack(session_of([row, row])).items()}
+
+
+@given(ROWS, st.integers(1, 40), st.sampled_from([4, 4096]))
+def test_the_stack_is_as_high_as_the_allocated_line_at_every_point_of_it(
+    rows: list[tuple[float, ...]], columns: int, capacity: int
+) -> None:
+    """Whatever is known of the parts, and whether or not the timeline has folded."""
+    session = session_of(rows, capacity)
+    view = (0.0, max(session.last_sample.time, 0.1))
+    found = stack(session, columns)
+    line = curve(session.between(*view), 0, *view, columns=columns)
+    drawn = [point for point in line if not math.isnan(point[1])]
+    for one in found.values():
+        times = [time for run in one.runs for time, _ in run]
+        assert times == [time for time, _ in drawn]
+    if found:
+        heights = np.sum([np.concatenate(one.heights) for one in found.values()], axis=0)
+        left_out = 0.002 * max(value for _, value in drawn) * len(STACK)
+        assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
+
+
+@given(ROWS, st.integers(1, 40))
+def test_every_layer_stands_on_the_one_below_it(
+    rows: list[tuple[float, ...]], columns: int
+) -> None:
+    """No layer is anywhere below the one that it is stacked upon."""
+    found = list(stack(session_of(rows), columns).values())
+    for lower, upper in pairwise(found):
+        for below, above in zip(lower.runs, upper.runs, strict=True):
+            assert all(one <= two for (_, one), (_, two) in zip(below, above, strict=True))
+
+
+@given(ROWS)
+def test_a_stack_is_there_where_anything_was_ever_found(rows: list[tuple[float, ...]]) -> None:
+    """And something was allocated; nothing known is nothing drawn."""
+    known = any(value > 0 for row in rows for value in row[1 : 1 + len(HELD)])
+    allocated = any(row[0] > 0 for row in rows)
+    assert bool(stack(session_of(rows))) == (known and allocated)
+
+
+def test_what_was_found_beyond_the_allocated_bytes_is_cut_off_at_the_top() -> None:
+    """Parts that add up to more than is allocated lose what is too much from the top."""
+    assert instant(allocated=10, weights=6, optimizer=3, gradients=5) == {
+        "weights": 6,
+        "optimizer": 3,
+        "gradients": 1,
+    }
+
+
+def test_within_a_step_the_rest_is_activations() -> None:
+    """Within a step, what is neither held nor was there before is activations."""
+    found = instant(allocated=10, weights=6, unattributed=1)
+    assert found == {"weights": 6, "unattributed": 1, "activations": 3}
+
+
+def test_outside_of_steps_the_rest_is_not_attributed() -> None:
+    """Outside of steps nothing is called activations."""
+    assert instant(allocated=10, weights=6) == {"weights": 6, "unattributed": 4}
+
+
+def test_a_part_too_thin_to_be_seen_is_not_drawn() -> None:
+    """A part of a thousandth has no layer, although it counts."""
+    found = instant(allocated=1000, weights=600, buffers=1, unattributed=0)
+    assert found == {"weights": 600, "activations": 399}
+
+
+def test_parts_of_one_instant_stand_together() -> None:
+    """The row where most was allocated decides, not the one where a part was highest."""
+    quiet = [(5.0, 4.0, 0.0, 0.0, 0.0, 0.0)] * 20
+    rows = [*quiet, (6.0, 4.0, 0.0, 2.0, 0.0, 0.0), (9.0, 4.0, 0.0, 0.0, 0.0, 0.0), *quiet]
+    found = stack(session_of(rows), columns=1)
+    assert "gradients" not in found
+    assert max(found["activations"].heights[0]) == 5.0
+
+
+def test_a_gap_breaks_every_layer() -> None:
+    """Where nothing was sampled, all layers end and begin anew."""
+    session = session_of([(5.0, 4.0, NAN, NAN, NAN, NAN)] * 5)
+    session.timeline.add_gap(0.4, 5.0)
+    session.append(Sample(5.0, (5.0, 4.0, NAN, NAN, NAN, NAN)))
+    assert {len(one.runs) for one in stack(session).values()} == {2}
+
+
+def test_a_session_that_knows_no_parts_has_no_layers() -> None:
+    """Layers are told for a training with its model, and none where nothing was found."""
+    session = scripted_run("two gpus")
+    assert layers_of(session) == 0
+    assert stack(session) == {}
+    assert layers_of(training()) == len(STACK)
+
+
+def drawn(session: Session) -> dict[str, Any]:
+    return figure_dict(session, session.spans[0])
+
+
+def test_plotly_names_the_parts_from_the_bottom_up() -> None:
+    """They are drawn from the top down, each over the one above it."""
+    shown = [one for one in drawn(training())["data"] if "customdata" in one]
+    names = [one["name"] for one in sorted(shown, key=lambda one: int(one["legendrank"]))]
+    assert names == ["weights", "optimizer", "gradients", "not attributed", "activations"]
+    assert [one["name"] for one in shown] == names[::-1]
+    assert [one["fillcolor"] for one in shown][-1] == palette.PARTS["weights"]
+    assert {one["fill"] for one in shown} == {"tozeroy"}
+
+
+def test_hovering_a_layer_tells_the_part_and_not_where_its_edge_is() -> None:
+    """The tooltip has the part's own size, not the height at which it is drawn."""
+    layer = trace(drawn(training()), "optimizer")
+    assert "%{customdata" in layer["hovertemplate"]
+    assert "optimizer states" in layer["hovertemplate"]
+    assert unpacked(layer["customdata"]).max() == 2.5
+    assert unpacked(layer["y"]).max() == (3.75 * GIB + 4 * MIB) / GIB
+
+
+def test_the_allocated_line_runs_along_the_top_of_the_stack() -> None:
+    """The line is the upper edge of the topmost layer, drawn over all layers without an area."""
+    figure = drawn(training())
+    line, top = trace(figure, "allocated"), trace(figure, "activations")
+    names = [one.get("name") for one in figure["data"]]
+    assert "fill" not in line
+    assert names.index("allocated") > names.index("weights")
+    assert (unpacked(line["y"]) == unpacked(top["y"])).all()
+
+
+def test_the_peak_is_marked_above_the_stack() -> None:
+    """The exact peak has its mark also where the sampled stack is lower."""
+    mark = trace(drawn(training()), "peak")
+    assert mark["y"] == [round(training().peak("cuda:0/allocated") / GIB, 4)]
+
+
+@pytest.mark.parametrize("part", STACK)
+def test_a_part_has_the_live_charts_colour(part: str) -> None:
+    """The still and the live chart have the same colour for a part."""
+    colours = (ROOT / "js/src/core/colors.ts").read_text(encoding="utf-8")
+    assert f'{part.upper()} = "{palette.PARTS[part]}"' in colours
+
+
+def test_at_a_gap_a_layer_comes_down_to_zero() -> None:
+    """Plotly fills across breaks."""
+    layer = trace(drawn(scripted_run("hour with gaps")), "weights")
+    assert not np.isnan(unpacked(layer["y"])).any()
+    assert (unpacked(layer["y"]) == 0).sum() >= 2 * 3
+    assert len(layer["customdata"]["bdata"]) == len(layer["y"]["bdata"])
+
+
+def test_where_nothing_is_known_there_is_one_area() -> None:
+    """Without known parts, the area under the allocated line is filled as one."""
+    figure = drawn(scripted_run("two gpus"))
+    assert not any("customdata" in one for one in figure["data"])
+    assert trace(figure, "cuda:0")["fill"] == "tozeroy"
+
+
+@pytest.mark.parametrize("steps", [6, 40, 300])
+def test_a_chart_with_parts_stays_below_60_kb(steps: int) -> None:
+    """With all layers a chart is below 60 kB, and below 80 kB with its card as saved."""
+    session = training(steps)
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    assert len(json.dumps(bundle[PLOTLY_MIME], separators=(",", ":"))) < 60_000
+    card = card_bundle(session, session.spans[0], with_chart=True)
+    assert len(json.dumps([card, bundle], indent=1)) < 80_000
+
+
+def test_the_svg_names_the_parts_and_draws_them_from_the_top_down() -> None:
+    """The SVG paints lower layers over higher ones, and its legend counts from the bottom."""
+    html = chart_html(training())
+    fills = [
+        html.index(f'fill="{palette.PARTS[name]}"')
+        for name in ("activations", "gradients", "weights")
+    ]
+    legend = [
+        html.index(f"{name}</span>")
+        for name in ("weights", "optimizer", "activations", "allocated")
+    ]
+    assert fills == sorted(fills)
+    assert legend == sorted(legend)
+
+
+def test_a_level_stretch_of_the_svg_is_written_as_two_points() -> None:
+    """Weights stay as they are for most of a run: up, along, down."""
+    html = chart_html(session_of([(5.0 * GIB, 4.0 * GIB, 0.0, 0.0, 0.0, 0.0)] * 200))
+    path = re.search(rf'd="([^"]*)" fill="{palette.PARTS["weights"]}"', html)
+    assert path is not None
+    assert re.fullmatch(r"M0 170l0 -(\d+)l1000 0l0 \1z", path[1])

@@ -1,0 +1,265 @@
+"""The picture before it is drawn: where its labels stand, which way they turn, and how far its axes reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hfmem_widget.analysis.curve import Points
+from hfmem_widget.session import Device, Peak
+from hfmem_widget.text import GIB
+from hfmem_widget.view.chart.bar import Bar
+from hfmem_widget.view.chart.guide_svg import budget_words, guide_shapes
+from hfmem_widget.view.chart.guides import DrawnGuide
+from hfmem_widget.view.chart.scene import Line, PeakMark, Scene
+from hfmem_widget.view.chart.svg import _bars, _corners
+from tests.data.svg import Drawing
+from tests.unit.view.chart.test_guides import budget, run, scene
+
+HIGHEST = scene(run()).ceiling / GIB
+"""GiB, of what is drawn of the run that the budgets here are for."""
+
+EMPTY = Scene(100.0, Device("cuda:0", "", total=80.0), (), None, None, 90.0, 100.0, (), ())
+"""A hundred seconds wide and as many bytes high."""
+
+
+def with_peak(time: float) -> Scene:
+    return replace(EMPTY, peak=PeakMark(time, Peak(90.0, "exact"), "peak 90 B", 93.0))
+
+
+def marked(*marks: tuple[float, float]) -> Scene:
+    """Return a scene in which memory ran out at these seconds and bytes."""
+    return replace(
+        EMPTY, guides=tuple(DrawnGuide("oom", f"at {at:g}", [(at, y)] * 2) for at, y in marks)
+    )
+
+
+def budget_at(height: float) -> DrawnGuide:
+    return DrawnGuide("budget", f"budget {height:g}", [(0.0, height), (100.0, height)])
+
+
+@pytest.mark.parametrize(
+    ("share", "is_above", "top"),
+    [
+        (None, False, 1 / 0.86),
+        (0.7, False, 1 / 0.86),
+        (1.02, True, 1.02 / 0.86),
+        (1.22, True, 1.22 / 0.86),
+        (1.25, False, 1.25 / 0.89),
+        (1.27, False, 1.27 / 0.89),
+        (1.4, False, 1.4 / 0.89),
+    ],
+)
+def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
+    share: float | None, top: float, *, is_above: bool
+) -> None:
+    """Below a line that is far enough away, else above it; the axis reaches no higher than that takes."""
+    built = scene(run(*([] if share is None else [budget(share * HIGHEST)])))
+    assert built.peak is not None
+    foot = share if is_above and share is not None else 1.0
+
+    assert built.ceiling == pytest.approx(HIGHEST * GIB)
+    assert built.top == pytest.approx(top * built.ceiling)
+    assert built.peak.label_at == pytest.approx(foot * built.ceiling + 0.03 * built.top)
+
+
+@pytest.mark.parametrize(
+    ("time", "side"),
+    [
+        (0.0, "right"),
+        (24.9, "right"),
+        (25.0, ""),
+        (50.0, ""),
+        (75.0, ""),
+        (75.1, "left"),
+        (100.0, "left"),
+    ],
+)
+def test_the_peaks_label_turns_inwards_in_the_outer_quarters(time: float, side: str) -> None:
+    """Elsewhere it stands above its point."""
+    assert with_peak(time).peak_side == side
+
+
+def test_without_a_peak_no_side_is_taken() -> None:
+    """Words of lines stand at the right then."""
+    assert EMPTY.peak_side == ""
+    assert not EMPTY.words_at_left
+
+
+@pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
+def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
+    """At the left where the peak is in the right half."""
+    assert with_peak(time).words_at_left is at_left
+
+
+@pytest.mark.parametrize(
+    ("duration", "unit"),
+    [
+        (7200.0, "h"),
+        (7199.0, "min"),
+        (120.0, "min"),
+        (119.0, "s"),
+        (2.0, "s"),
+        (1.99, "ms"),
+        (0.002, "ms"),
+        (0.0001, "ms"),
+    ],
+)
+def test_instants_are_told_in_a_unit_of_which_there_are_two(duration: float, unit: str) -> None:
+    """Hours from two hours on, and so forth; milliseconds for what is shorter than all."""
+    assert replace(EMPTY, duration=duration).time_unit[1] == unit
+
+
+@pytest.mark.parametrize(
+    ("time", "side"),
+    [(0.0, "right"), (39.9, "right"), (40.0, ""), (60.0, ""), (60.1, "left"), (100.0, "left")],
+)
+def test_a_marks_word_turns_inwards_sooner(time: float, side: str) -> None:
+    """It is longer than the peak's label."""
+    word = marked((time, 80.0)).mark_word
+    assert word is not None
+    assert word.side == side
+
+
+@pytest.mark.parametrize(
+    ("marks", "at", "is_above"),
+    [
+        ([(50.0, 80.0)], 80.0, False),
+        ([(50.0, 25.0)], 25.0, False),
+        ([(50.0, 24.0)], 24.0, True),
+        ([(50.0, 80.0), (90.0, 85.0)], 80.0, False),
+        ([(20.0, 30.0), (90.0, 85.0)], 30.0, False),
+        ([(19.0, 30.0), (90.0, 85.0)], 85.0, False),
+        ([(50.0, 10.0), (90.0, 85.0)], 85.0, True),
+        ([(90.0, 85.0), (50.0, 80.0)], 80.0, False),
+    ],
+)
+def test_a_marks_word_is_clear_of_the_marks_near_it(
+    marks: list[tuple[float, float]], at: float, *, is_above: bool
+) -> None:
+    """Below the lowest that it may reach; above the highest where there is no room below."""
+    word = marked(*marks).mark_word
+    assert word is not None
+
+    assert (word.level, word.is_above) == (at, is_above)
+    assert word.mark.time == max(time for time, _ in marks)
+
+
+def test_without_a_mark_there_is_no_word() -> None:
+    """A scene in which nothing ran out says nothing of it."""
+    assert EMPTY.mark_word is None
+
+
+@pytest.mark.parametrize(
+    ("capacity", "budgets", "named"),
+    [
+        (None, (), False),
+        (None, (80.0,), False),
+        (80.0, (), True),
+        (80.0, (68.0,), True),
+        (80.0, (70.0,), False),
+        (80.0, (90.0,), False),
+        (80.0, (92.0,), True),
+        (80.0, (60.0, 79.0), False),
+    ],
+)
+def test_the_capacity_is_named_where_no_budgets_word_is_near(
+    capacity: float | None, budgets: tuple[float, ...], *, named: bool
+) -> None:
+    """Nearer than a label is high, above or below, its own word gives way."""
+    built = replace(EMPTY, capacity=capacity, guides=tuple(budget_at(one) for one in budgets))
+
+    assert built.names_capacity is named
+
+
+@pytest.mark.parametrize(
+    ("capacity", "height", "below"),
+    [
+        (None, 70.0, False),
+        (80.0, 60.0, False),
+        (80.0, 75.0, True),
+        (80.0, 80.0, False),
+        (80.0, 85.0, False),
+    ],
+)
+def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
+    capacity: float | None, height: float, *, below: bool
+) -> None:
+    """Just above it, at it or far below it, or where none is drawn, it stands on its line."""
+    built = replace(EMPTY, capacity=capacity, guides=(budget_at(height),))
+    html = f'<svg height="100">{budget_words(built, 100, 0)}</svg>'
+    (word,) = Drawing(html).words()
+
+    assert word.y == pytest.approx(100 - height - 4 + (15 if below else 0))
+
+
+@pytest.mark.parametrize(("last", "reaches"), [(50.0, 50.0), (100.0, 100.0), (130.0, 100.0)])
+def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
+    """What would stand above its upper edge is drawn along that."""
+    built = replace(EMPTY, guides=(DrawnGuide("trend", "+1 a step", [(0.0, 20.0), (100.0, last)]),))
+    shapes = f'<svg viewBox="0 0 1000 200" height="200">{guide_shapes(built, 200)}</svg>'
+    html = f'<svg height="200">{shapes}</svg>'
+    (frame,) = Drawing(html).frames()
+
+    drawn = {corner for one in frame for run in one.runs for corner in run}
+    assert drawn == {(0.0, 160.0), (1000.0, 200 - 2 * reaches)}
+
+
+@pytest.mark.parametrize(
+    ("points", "corners"),
+    [
+        ([(0.0, 50.0)], [(0, 500), (0, 500)]),
+        ([(0.0, 50.0), (50.0, 50.0)], [(0, 500), (5000, 500)]),
+        ([(0.0, 50.0), (50.0, 50.0), (100.0, 50.0)], [(0, 500), (10000, 500)]),
+        (
+            [(0.0, 50.0), (50.0, 60.0), (100.0, 50.0)],
+            [(0, 500), (5000, 400), (10000, 500)],
+        ),
+        (
+            [(0.0, 50.0), (50.0, 50.0), (100.0, 60.0)],
+            [(0, 500), (5000, 500), (10000, 400)],
+        ),
+        (
+            [(0.0, 60.0), (50.0, 50.0), (100.0, 50.0)],
+            [(0, 400), (5000, 500), (10000, 500)],
+        ),
+    ],
+)
+def test_of_a_level_stretch_the_ends_are_drawn(
+    points: Points, corners: list[tuple[int, int]]
+) -> None:
+    """Where a line turns it has a corner, and a single reading has two, lest nothing be seen of it."""
+    assert _corners(points, EMPTY, 100) == corners
+
+
+def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
+    """Breaks at the ends, or several together, make no empty run."""
+    nan = float("nan")
+    points = [(0.0, nan), (1.0, 1.0), (2.0, 2.0), (3.0, nan), (4.0, nan), (5.0, 3.0), (6.0, nan)]
+
+    assert Line("cuda:0", "allocated", "", points).runs == [[(1.0, 1.0), (2.0, 2.0)], [(5.0, 3.0)]]
+
+
+@pytest.mark.parametrize(
+    ("length", "drawn"), [(0.0, 2.0), (0.1, 2.0), (0.2, 2.0), (0.5, 5.0), (0.59, 5.9), (0.7, 5.8)]
+)
+def test_bars_are_never_too_thin_to_see(length: float, drawn: float) -> None:
+    """A five-hundredth of the width at least; a wider one leaves a seam beside it."""
+    built = replace(EMPTY, bars=(Bar(0, "cell", "a", 50.0, 50.0 + length, False, ()),))
+    ((path,),) = Drawing(f"<svg>{_bars(built)}</svg>").frames()
+    (box,) = path.runs
+
+    assert box[0] == (500.0, 0.0)
+    assert box[1][0] - box[0][0] == pytest.approx(drawn)
+    assert box[2][1] - box[1][1] == 7
+
+
+def test_lanes_stand_below_each_other() -> None:
+    """Nine pixels each, and as many of them as there are."""
+    bars = tuple(Bar(lane, "cell", "a", 10.0, 20.0, False, ()) for lane in (0, 1, 2))
+    drawing = Drawing(f"<svg>{_bars(replace(EMPTY, bars=bars))}</svg>")
+    tops = [run[0][1] for path in drawing.frames()[0] for run in path.runs]
+
+    assert sorted(tops) == [0.0, 9.0, 18.0]
+    assert drawing.svg.findall("svg")[0].get("height") == "27"

@@ -1,0 +1,181 @@
+"""The lane of steps read back: how many bars there are, what each stands for, and which step is the worst."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from hfmem_widget.session import DeviceSteps, Session, StepGroup
+from hfmem_widget.text import MIB
+from hfmem_widget.view.chart.bar import TO, Bar
+from hfmem_widget.view.chart.step_lane import lay_steps
+
+GPU = "cuda:0"
+
+
+def session_of(
+    peaks: Sequence[float], *, parents: Sequence[int] | None = None, tokens: float = 8.0
+) -> Session:
+    """Return a session of steps of a second each; a peak of NaN is one that the device has no part in."""
+    session = Session("run")
+    for at, peak in enumerate(peaks):
+        number = at + 1 if parents is None else 1 + sum(one == parents[at] for one in parents[:at])
+        memory = DeviceSteps(peak * MIB, "exact", peak * MIB, number, tokens, 0.0, {"forward": MIB})
+        session.steps.append(
+            StepGroup(
+                parent=1 if parents is None else parents[at],
+                first=number,
+                last=number,
+                start=float(at),
+                stop=at + 1.0,
+                samples=2.0,
+                longest=4.0,
+                tokens=tokens,
+                content_tokens=math.nan,
+                devices={} if math.isnan(peak) else {GPU: memory},
+            )
+        )
+    return session
+
+
+def laid(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
+    bars, _ = lay_steps(session, GPU, view, lambda parent: parent, most)
+    return bars
+
+
+def worst(session: Session, most: int = 100) -> list[Bar]:
+    return lay_steps(session, GPU, (0.0, 1e9), lambda parent: parent, most)[1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "most", "labels"),
+    [
+        (1, 5, ["1"]),
+        (5, 5, ["1", "2", "3", "4", "5"]),
+        (6, 5, [f"1{TO}2", f"3{TO}4", f"5{TO}6"]),
+        (7, 5, [f"1{TO}2", f"3{TO}4", f"5{TO}6", "7"]),
+        (10, 5, [f"1{TO}2", f"3{TO}4", f"5{TO}6", f"7{TO}8", f"9{TO}10"]),
+        (11, 5, [f"1{TO}4", f"5{TO}8", f"9{TO}11"]),
+    ],
+)
+def test_steps_are_joined_where_there_are_more_than_bars(
+    steps: int, most: int, labels: list[str]
+) -> None:
+    """By twos, then by fours, and so forth, from the first one on; each bar says which it stands for."""
+    bars = laid(session_of([1.0] * steps), most)
+
+    assert [one.label.partition(" ")[2] for one in bars] == labels
+    assert [one.label.partition(" ")[0] for one in bars] == [
+        "steps" if TO in one else "step" for one in labels
+    ]
+    assert (bars[0].start, bars[-1].stop) == (0.0, steps)
+    assert all(one.stop == other.start for one, other in pairwise(bars))
+
+
+@pytest.mark.parametrize(("parents", "bars"), [(8, 8), (9, 3), (12, 4), (13, 4)])
+def test_steps_of_very_many_parents_are_joined_across_them(parents: int, bars: int) -> None:
+    """Twice as many bars as wanted there may be; with more of them, neighbours of other parents join."""
+    session = session_of([1.0] * parents, parents=range(parents))
+    drawn = laid(session, 4)
+
+    assert len(drawn) == bars
+    assert (drawn[0].start, drawn[-1].stop) == (0.0, parents)
+    assert all(one.stop == other.start for one, other in pairwise(drawn))
+
+
+def test_steps_of_two_parents_stand_in_two_lanes() -> None:
+    """They are not joined where there is room for both."""
+    session = session_of([1.0] * 8, parents=[1] * 4 + [2] * 4)
+    bars = laid(session, 4)
+
+    assert [(one.lane, one.label) for one in bars] == [
+        (1, f"steps 1{TO}2"),
+        (1, f"steps 3{TO}4"),
+        (2, f"steps 1{TO}2"),
+        (2, f"steps 3{TO}4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("view", "labels", "edges"),
+    [
+        ((0.0, 9.0), ["step 1", "step 2", "step 3"], (0.0, 3.0)),
+        ((1.0, 9.0), ["step 2", "step 3"], (0.0, 2.0)),
+        ((1.5, 9.0), ["step 2", "step 3"], (0.0, 1.5)),
+        ((0.0, 1.5), ["step 1", "step 2"], (0.0, 1.5)),
+        ((0.0, 2.0), ["step 1", "step 2", "step 3"], (0.0, 2.0)),
+        ((0.5, 0.75), ["step 1"], (0.0, 0.25)),
+    ],
+)
+def test_bars_are_cut_to_what_is_shown(
+    view: tuple[float, float], labels: list[str], edges: tuple[float, float]
+) -> None:
+    """A step that has ended as the view begins is not in it."""
+    bars = laid(session_of([1.0, 2.0, 3.0]), view=view)
+
+    assert [one.label for one in bars] == labels
+    assert (bars[0].start, bars[-1].stop) == edges
+
+
+@pytest.mark.parametrize(
+    ("peaks", "found"),
+    [
+        ([1.0, 2.0], None),
+        ([1.0, 2.0, 1.0], "step 2"),
+        ([1.0, 1.0, 1.0], None),
+        ([1.0, 1.0, 2.0, 2.0], "step 3"),
+        ([math.nan, 1.0, 2.0], None),
+        ([math.nan, 1.0, 2.0, 1.0], "step 3"),
+    ],
+)
+def test_the_worst_step_is_marked_where_one_stands_out(
+    peaks: list[float], found: str | None
+) -> None:
+    """Among three and more that this device had a part in, of which one rose higher than another."""
+    bars = worst(session_of(peaks))
+
+    assert [one.label for one in bars] == ([] if found is None else [found])
+    assert all(one.worst for one in bars)
+    assert all(one.told[0].endswith(" · 1.0 s · the worst") for one in bars)
+
+
+def test_a_bar_tells_its_batch_and_its_peak() -> None:
+    """What it was given, how high it rose, and what its phases came to."""
+    (bar,) = laid(session_of([2.0]))
+
+    assert bar.told == (
+        "step 1 · 1.0 s",
+        "8 tokens (2 \u00d7 4)",
+        "peak 2.00 MiB exact",
+        "in forward 1.00 MiB",
+    )
+
+
+def test_a_bar_of_many_tells_the_worst_of_them() -> None:
+    """By its number, with its tokens and its peak."""
+    bars = laid(session_of([1.0, 3.0, 2.0, 1.0]), 2)
+
+    assert [one.told for one in bars] == [
+        (f"steps 1{TO}2 · 2.0 s", "worst: step 2, 8 tokens, peak 3.00 MiB exact"),
+        (f"steps 3{TO}4 · 2.0 s", "worst: step 3, 8 tokens, peak 2.00 MiB exact"),
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "said"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
+def test_tokens_that_nobody_counted_are_not_told(tokens: float, said: int) -> None:
+    """Neither of one step, nor of the worst of several."""
+    session = session_of([1.0, 2.0], tokens=tokens)
+    (one, _), (both,) = laid(session), laid(session, 1)
+
+    assert sum("token" in line for line in one.told) == said
+    assert sum("token" in line for line in both.told) == said
+
+
+def test_steps_that_a_device_has_no_part_in_tell_nothing_of_it() -> None:
+    """Their bars are there, with their times."""
+    (bar,) = laid(session_of([math.nan, math.nan]), 1)
+
+    assert bar.told == (f"steps 1{TO}2 · 2.0 s",)

@@ -1,0 +1,443 @@
+"""The still chart as Plotly is given it, read back: every trace and axis has what the scene has."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfmem_widget.session import Session
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.text import GIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.bar import Bar
+from hfmem_widget.view.chart.figure import _columns, anatomy_dict, figure_dict
+from hfmem_widget.view.chart.scene import Scene, build_scene
+from hfmem_widget.view.chart.traces import _fitting
+from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
+from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.chart.test_still_svg import seconds_of, value_of
+
+Points = list[tuple[float, float]]
+
+UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
+"""Seconds."""
+
+DIGIT = 1e-4
+"""Instants are written to as many digits, in the unit of their axis."""
+
+
+class Shown:
+    """A chart, and the scene it was drawn from."""
+
+    def __init__(self, session: Session | str) -> None:
+        session = scripted_run(session) if isinstance(session, str) else session
+        figure = figure_dict(session, session.spans[0])
+        built = build_scene(session, session.spans[0], columns=_columns(session))
+        assert built is not None
+        self.scene: Scene = built
+        self.data: list[dict[str, Any]] = figure["data"]
+        self.layout: dict[str, Any] = figure["layout"]
+        self.plot = self.layout["height"] - sum(self.layout["margin"][one] for one in "tb")
+        self.second = 1 / UNITS[self.layout["xaxis"]["ticksuffix"].strip()]
+        """In the unit of the time axis, as pointing at an instant says it."""
+        self.fine = 0.51 * DIGIT / self.second
+        """Seconds that an instant is off at most."""
+
+    def named(self, name: str) -> dict[str, Any]:
+        return trace({"data": self.data}, name)
+
+    @property
+    def lanes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The bars and the words on them."""
+        boxes, words = [one for one in self.data if one.get("yaxis") == "y2"]
+        assert (boxes["type"], words["mode"]) == ("bar", "text")
+        return boxes, words
+
+    def points(self, one: dict[str, Any]) -> Points:
+        """Return what a trace draws, in seconds and bytes."""
+        x, y = unpacked(one["x"]), unpacked(one["y"])
+        assert len(x) == len(y)
+        times, values = x / self.second, y.astype(float) * self.scene.unit[0]
+        return list(zip(times.tolist(), values.tolist(), strict=True))
+
+    def draws(self, one: dict[str, Any], wanted: Points) -> bool:
+        """Return whether a trace has these points and no other, as exactly as it can be written."""
+        x, y = np.array(self.points(one)).T
+        time, value = np.array(wanted).T
+        return x.shape == time.shape and bool(
+            np.allclose(x, time, rtol=1e-6, atol=self.fine)
+            and np.allclose(y, value, rtol=1e-6, atol=1e-4, equal_nan=True)
+        )
+
+
+def grounded(runs: list[Points]) -> Points:
+    return [point for run in runs for point in [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]]
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_line_has_the_points_of_its_series(name: str) -> None:
+    """As many as were chosen, in the unit of the axis; a break is a missing value."""
+    chart = Shown(name)
+    checked = 0
+    for line in chart.scene.lines:
+        drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
+        if line.metric == "device_used":
+            assert chart.draws(drawn[0], grounded(line.runs))
+        else:
+            assert chart.draws(drawn[-1], line.points)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
+    """The edge is drawn, and brought down to zero at a break; pointing at it tells the part's own bytes.
+
+    In the legend the parts stand from the bottom up, before the lines; bars and hatching behind them.
+    """
+    chart = Shown(name)
+    for rank, layer in enumerate(chart.scene.layers, start=1):
+        drawn = chart.named(layer.short_label)
+        broken = len(layer.runs) > 1
+        sizes = [
+            one for run in layer.heights for one in ((run[0], *run, run[-1]) if broken else run)
+        ]
+
+        assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
+        assert unpacked(drawn["customdata"]) * chart.scene.unit[0] == pytest.approx(sizes, rel=1e-5)
+        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[layer.name])
+        assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
+        # Down the sides of a gap all of them run over each other.
+        assert (drawn["line"]["width"] == 1) is not broken
+        assert 0 < drawn["line"]["width"] <= 1
+        assert drawn["legendrank"] == rank
+    first = [one["name"] for one in chart.data if one.get("legendrank", 1000) < 1000]
+    last = [one for one in chart.data if one.get("legendrank", 1000) > 1000]
+    assert first == [one.short_label for one in reversed(chart.scene.layers)]
+    assert [one["type"] for one in last] == ["bar"] * len(last)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_what_a_line_looks_like_says_what_it_is(name: str) -> None:
+    """What is reserved is dashed and thinner; a further device has its colour; only areas are filled."""
+    chart = Shown(name)
+    scene = chart.scene
+    styles = []
+    for line in scene.lines:
+        drawn = [one for one in chart.data if one.get("name") == scene.name(line)]
+        styles.append((drawn[-1]["line"]["color"], drawn[-1]["line"].get("dash", "")))
+        if line.device != scene.device.key:
+            at = scene.devices.index(line.device) % len(palette.DEVICES)
+            assert styles[-1] == palette.DEVICES[at]
+            assert not any(one.get("fill") for one in drawn)
+        elif line.metric == "reserved":
+            assert styles[-1][1].endswith("px")
+            assert not any(one.get("fill") for one in drawn)
+        elif line.metric == "device_used":
+            assert (drawn[0]["fill"], drawn[0]["line"]["width"]) == ("tozeroy", 0)
+        else:
+            assert not styles[-1][1]
+            assert bool([one for one in drawn if one.get("fill")]) is not bool(scene.layers)
+            assert [one.get("showlegend", True) for one in drawn].count(True) == 1
+            assert len(drawn) == (1 if scene.layers or len(line.runs) == 1 else 2)
+    assert len(set(styles)) == len(styles)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_ticks_stand_at_what_they_say(name: str) -> None:
+    """Of both axes, which begin at zero and end with the data; times are told to their end."""
+    chart = Shown(name)
+    x, y = chart.layout["xaxis"], chart.layout["yaxis"]
+    divisor, unit = chart.scene.unit
+
+    assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
+    assert [seconds_of(one) * chart.second for one in x["ticktext"]] == pytest.approx(
+        x["tickvals"], abs=1e-6
+    )
+    assert [one.split()[1:] for one in y["ticktext"]] == [[]] * (len(y["ticktext"]) - 1) + [[unit]]
+    assert min(len(x["tickvals"]), len(y["tickvals"])) > 2
+    assert x["range"] == [0, pytest.approx(chart.scene.duration * chart.second, abs=DIGIT)]
+    assert x["tickvals"][-1] <= x["range"][1]
+    assert 2 <= chart.scene.duration * chart.second < 2 * 60
+    assert y["range"] == pytest.approx([0, chart.scene.top / divisor], rel=1e-4)
+    assert x["showgrid"] is False
+    assert y["fixedrange"] is True
+    assert y["tickvals"][-1] * divisor <= chart.scene.ceiling * (1 + 1e-9)
+    assert {one["tickmode"] for one in (x, y)} == {"array"}
+    assert not any(one[flag] for one in (x, y) for flag in ("zeroline", "showline", "tickangle"))
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_legend_covers_neither_the_plot_nor_its_times(name: str) -> None:
+    """It stands above the plot, or at least a line of text below it, with room for its rows."""
+    chart = Shown(name)
+    legend, margin = chart.layout["legend"], chart.layout["margin"]
+    below = -legend["y"] * chart.plot
+
+    if legend["y"] < 1:
+        assert below >= 16
+        assert legend["yanchor"] == "top"
+        assert below + 19 <= margin["b"]
+    assert legend["x"] == 0
+    assert chart.plot > 200
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_lanes_stand_above_the_plot(name: str) -> None:
+    """Each lane is as high as the next, they do not reach into the plot, and the first is at the top."""
+    chart = Shown(name)
+    below, lanes = chart.layout["yaxis"]["domain"], chart.layout["yaxis2"]
+    count = 1 + max(one.lane for one in chart.scene.bars)
+
+    assert below[0] == 0
+    assert below[1] < lanes["domain"][0] < lanes["domain"][1] == 1
+    assert (lanes["domain"][0] - below[1]) * chart.plot == pytest.approx(8, abs=0.1)
+    assert (1 - lanes["domain"][0]) * chart.plot == pytest.approx(15 * count, abs=0.1)
+    assert lanes["range"] == [count - 0.5, -0.5]
+    assert (lanes["visible"], lanes["fixedrange"]) == (False, True)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
+    """In order of drawing; as long as it took, or as little as can be seen."""
+    chart = Shown(name)
+    scene, (boxes, _) = chart.scene, chart.lanes
+    least = scene.duration / 400
+    middles, widths = (unpacked(boxes[one]) / chart.second for one in ("x", "width"))
+    tops, heights = unpacked(boxes["base"]), unpacked(boxes["y"])
+
+    assert scene.bars
+    assert "orientation" not in boxes
+    assert boxes["hovertemplate"] == "%{hovertext}<extra></extra>"
+    assert boxes["marker"]["color"] == [
+        palette.bar(one.kind, one.lane, worst=one.worst) for one in scene.bars
+    ]
+    assert boxes["hovertext"] == ["<br>".join(one.told) for one in scene.bars]
+    assert tops + heights / 2 == pytest.approx([one.lane for one in scene.bars], abs=1e-6)
+    assert heights == pytest.approx(0.84)
+    for bar, middle, width in zip(scene.bars, middles.tolist(), widths.tolist(), strict=True):
+        length = max(bar.stop - bar.start, least)
+        seam = length - width
+        assert middle - width / 2 == pytest.approx(bar.start, abs=2 * chart.fine)
+        assert seam == pytest.approx(0.6 * least if length > 3 * least else 0, abs=chart.fine)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_words_on_bars_begin_where_the_bars_do(name: str) -> None:
+    """Whole where they fit; one too long for its bar is cut or left out. They read on its colour."""
+    chart = Shown(name)
+    scene, (_, words) = chart.scene, chart.lanes
+    least = scene.duration / 400
+    found = zip(words["x"], words["y"], words["text"], words["textfont"]["color"], strict=True)
+    drawn = [(x / chart.second, y, text[1:], ink) for x, y, text, ink in found]
+    whole = [one for one in drawn if not one[2].endswith("\u2026")]
+    fitting = [
+        one
+        for one in scene.bars
+        if max(one.stop - one.start, least) / scene.duration * 320 - 8 >= 5.7 * len(one.label)
+    ]
+
+    assert all(text.startswith("\N{NO-BREAK SPACE}") for text in words["text"])
+    assert (words["textposition"], words["hoverinfo"]) == ("middle right", "skip")
+    assert [text for _, _, text, _ in whole] == [one.label for one in fitting]
+    for (start, lane, _, ink), bar in zip(whole, fitting, strict=True):
+        assert (start, lane) == (pytest.approx(bar.start, abs=chart.fine), bar.lane)
+        assert ink == palette.ink_on(palette.bar(bar.kind, bar.lane, worst=bar.worst))
+    for start, lane, text, _ in (one for one in drawn if one not in whole):
+        assert any(
+            abs(start - bar.start) <= chart.fine
+            and lane == bar.lane
+            and bar.label.startswith(text[:-1])
+            for bar in scene.bars
+            if bar not in fitting
+        )
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_legend_has_each_colour_of_bars_that_means_something(name: str) -> None:
+    """Once, by its name; the greys, which only tell depth, are not in it."""
+    chart = Shown(name)
+    named = {
+        palette.bar_name(one.kind, worst=one.worst): palette.bar(
+            one.kind, one.lane, worst=one.worst
+        )
+        for one in chart.scene.bars
+    }
+    keys = [one for one in chart.data if one["type"] == "bar" and one["x"] == [None]]
+
+    named.pop("", None)
+    assert len(keys) == len(named)
+    assert {one["name"]: one["marker"]["color"] for one in keys} == named
+    assert all(one["y"] == [None] and one.get("showlegend", True) for one in keys)
+    assert not any(one["showlegend"] for one in chart.lanes)
+
+
+@pytest.mark.parametrize(
+    ("share", "label", "kind", "text"),
+    [
+        (1.0, "fine-tune", "cell", "fine-tune"),
+        (0.19, "fine-tune", "cell", "fine-tune"),
+        (0.16, "a name that is long", "cell", ""),
+        (0.18, "a name that is long", "cell", "a name …"),
+        (0.3, "a name that is long", "cell", "a name that is…"),
+        (0.3, "steps 100\u2013200 of many", "step", ""),
+        (0.01, "x", "cell", ""),
+    ],
+)
+def test_a_label_is_shortened_to_its_bar(share: float, label: str, kind: Any, text: str) -> None:
+    """Cut where most of a word fits, left out where less does; steps are not cut, which are all alike."""
+    bar = Bar(0, kind, label, start=0.0, stop=1.0, worst=False, told=())
+
+    assert _fitting(bar, share) == text
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
+    """The mark at its bytes, the label's foot above all that is drawn, its text on the side with room."""
+    chart = Shown(name)
+    peak, (divisor, _) = chart.scene.peak, chart.scene.unit
+    assert peak is not None
+    mark = chart.named("peak")
+    (label,) = [one for one in chart.layout["annotations"] if one["text"].startswith("<b>peak")]
+    share = peak.time / chart.scene.duration
+
+    assert (mark["x"], mark["y"]) == (
+        [pytest.approx(peak.time * chart.second, abs=DIGIT)],
+        [pytest.approx(peak.peak.value / divisor, rel=1e-4)],
+    )
+    assert (label["x"], label["y"]) == (mark["x"][0], mark["y"][0])
+    assert (label["ax"], label["axref"], label["ayref"]) == (label["x"], "x", "y")
+    assert label["ay"] == pytest.approx(peak.label_at / divisor, rel=1e-4)
+    assert label["xanchor"] == ("left" if share < 0.25 else "right" if share > 0.75 else "center")
+    assert (label["yanchor"], label["showarrow"]) == ("bottom", True)
+    assert mark["cliponaxis"] is mark["showlegend"] is False
+
+
+def test_the_capacitys_line_is_at_the_capacity() -> None:
+    """Across the whole plot, with its word at the end that the peak leaves free."""
+    chart = Shown("failed")
+    (line,) = chart.layout["shapes"]
+    (word,) = [one for one in chart.layout["annotations"] if one["text"] == "capacity"]
+    capacity = chart.scene.device.total / chart.scene.unit[0]
+
+    assert (line["x0"], line["x1"], line["xref"]) == (0, 1, "paper")
+    assert line["y0"] == line["y1"] == word["y"] == pytest.approx(capacity, rel=1e-4)
+    assert (word["x"], word["xanchor"], word["xref"]) == (0, "left", "paper")
+    assert (word["yanchor"], word["showarrow"]) == ("bottom", False)
+
+
+def test_a_gap_is_hatched_from_its_begin_to_its_end() -> None:
+    """As high as the plot, and last in the legend, which says what it is: pointing finds it from afar."""
+    chart = Shown("hour with gaps")
+    hatched = chart.named("not sampled")
+    edges = [
+        ((middle - wide / 2) / chart.second, (middle + wide / 2) / chart.second)
+        for middle, wide in zip(hatched["x"], hatched["width"], strict=True)
+    ]
+
+    assert len(edges) == len(chart.scene.gaps) == 3
+    for drawn, gap in zip(edges, chart.scene.gaps, strict=True):
+        assert drawn == pytest.approx(gap, abs=1.5 * chart.fine)
+    assert hatched["y"] == [chart.layout["yaxis"]["range"][1]] * 3
+    assert "base" not in hatched
+    assert "yaxis" not in hatched
+    assert (hatched["marker"]["pattern"]["shape"], hatched["marker"]["color"]) == (
+        "/",
+        "rgba(0,0,0,0)",
+    )
+    assert hatched.get("showlegend", True)
+    assert hatched["legendrank"] == max(one.get("legendrank", 1000) for one in chart.data)
+    assert hatched["hoverinfo"] == "skip"
+
+
+def test_a_break_lies_between_the_readings_about_it() -> None:
+    """The missing value is at the middle of the gap, so that the order of time is kept."""
+    line = Shown("hour with gaps").named("allocated")
+    x, y = unpacked(line["x"]), unpacked(line["y"])
+    breaks = np.flatnonzero(np.isnan(y))
+
+    assert len(breaks) == 3
+    assert all(one <= two for one, two in pairwise(x.tolist()))
+    for at in breaks:
+        assert x[at] == pytest.approx((x[at - 1] + x[at + 1]) / 2, rel=1e-5)
+
+
+def test_guides_are_drawn_between_their_ends() -> None:
+    """In small pieces, so that pointing anywhere at a line finds it; a trend within its band."""
+    session = run(budget(6.0), trend(), oom(4.0), findings=(crossing(4.25),))
+    chart = Shown(session)
+    level, mark = [one for one in chart.data if one.get("name") == "budget 6.0 GiB"]
+    band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
+    duration = chart.scene.duration
+
+    assert chart.draws(level, [(at / 16 * duration, 6 * GIB) for at in range(17)])
+    assert chart.draws(line, [(2 + at / 2, (1 + at / 4) * GIB) for at in range(17)])
+    assert chart.draws(casing, [(2, GIB), (10, 5 * GIB)])
+    assert chart.draws(band, [(2, 1.5 * GIB), (10, 6 * GIB), (10, 4 * GIB), (2, 0.5 * GIB)])
+    assert (mark["x"], mark["y"]) == ([4.25], [6.0])
+    assert "crossed at 4.2 s" in mark["hovertemplate"]
+    assert all(one["showlegend"] is False for one in (level, mark, band, casing, line))
+    assert band["line"]["width"] == 0
+    assert {one["hoverinfo"] for one in (band, casing)} == {"skip"}
+
+
+def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:
+    """Where that is minutes, a trend, a crossing and a mark stand at their minutes."""
+    guides = (budget(60.0), trend(600, 1800), oom(1500.0, gib=50.0))
+    session = run(*guides, findings=(crossing(900.0),), name="hour with gaps")
+    chart = Shown(session)
+    level, crossed = [one for one in chart.data if one.get("name") == "budget 60.0 GiB"]
+    band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
+    mark = chart.named("out of memory")
+    (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]
+    duration = chart.scene.duration
+
+    assert chart.second == 1 / 60
+    assert chart.draws(level, [(at / 16 * duration, 60 * GIB) for at in range(17)])
+    assert chart.draws(line, [(600 + at * 75, (1 + at / 4) * GIB) for at in range(17)])
+    assert chart.draws(casing, [(600, GIB), (1800, 5 * GIB)])
+    assert [time for time, _ in chart.points(band)] == pytest.approx([600, 1800, 1800, 600])
+    assert (crossed["x"], crossed["y"]) == ([15.0], [60.0])
+    assert (mark["x"], mark["y"], word["x"]) == ([25.0], [50.0], 25.0)
+
+
+@pytest.mark.parametrize("gib", [0.5, 5.0])
+@pytest.mark.parametrize("time", [0.5, 4.0, 6.0, 11.5])
+def test_the_word_of_a_shortage_keeps_off_its_cross(time: float, gib: float) -> None:
+    """It begins some pixels above or below, and reaches into the picture."""
+    chart = Shown(run(oom(time, gib=gib)))
+    (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]
+    share = time / chart.scene.duration
+
+    assert (word["x"], word["y"]) == (time, pytest.approx(gib, rel=1e-4))
+    assert word["yshift"] * (1 if word["yanchor"] == "bottom" else -1) >= 6
+    assert (word["yanchor"] == "bottom") is (gib < 1)
+    assert word["xanchor"] == ("left" if share < 0.4 else "right" if share > 0.6 else "center")
+    assert word["showarrow"] is False
+
+
+def test_the_bar_of_an_anatomy_is_as_long_as_its_parts() -> None:
+    """One after the other, in the unit of its axis, a row for each moment, the first at the top."""
+    session = scripted_run("steps")
+    told = [session.anatomy("now"), session.anatomy("peak")]
+    drawn = anatomy_dict(told)
+    divisor = GIB
+    lengths = {one["name"]: one["x"] for one in drawn["data"]}
+    labels = {part.label: part.name for one in told for part in one.parts}
+    layout = drawn["layout"]
+    plot = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+
+    assert lengths
+    for label, sizes in lengths.items():
+        wanted = [max(0.0, one.bytes(labels[label])) / divisor for one in told]
+        assert sizes == pytest.approx(wanted, rel=1e-4)
+    assert layout["xaxis"]["ticksuffix"] == " GiB"
+    assert (layout["barmode"], layout["yaxis"]["autorange"]) == ("stack", "reversed")
+    assert plot == 34 * len(told)
+    assert -layout["legend"]["y"] * plot >= 16
+    assert layout["margin"]["b"] >= -layout["legend"]["y"] * plot + 19 * math.ceil(len(lengths) / 5)
+    assert all(len(one["y"]) == len(one["x"]) == 2 for one in drawn["data"])

@@ -1,0 +1,439 @@
+"""The still chart as SVG, read back: what is drawn stands where the figures say, and says what they are."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from hfmem_widget.session import Session
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.text import GIB, MIB
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.guide_svg import CASING
+from hfmem_widget.view.chart.scene import Scene, build_scene
+from hfmem_widget.view.chart.svg import chart_html, sparkline
+from tests.data.parted import NAN
+from tests.data.svg import Drawing, Path, Point
+from tests.unit.view.chart.test_figure import CHARTED
+from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.chart.test_layers import session_of
+
+PLOT = 170.0
+"""Pixels from the axis to the top."""
+
+FINE = 0.11
+"""Pixels: what is written is rounded to tenths."""
+
+
+class Shown:
+    """A chart, and the scene it was drawn from."""
+
+    def __init__(self, session: Session, scene: Scene) -> None:
+        self.drawing, self.scene = Drawing(chart_html(session, session.spans[0])), scene
+        self.foot = self.drawing.height - 20
+        self.frames = self.drawing.frames()
+        self.lanes = self.frames[0] if len(self.frames) > 1 else []
+        self.paths = self.frames[-1]
+
+    def x(self, time: float) -> float:
+        return self.drawing.width * time / self.scene.duration
+
+    def y(self, value: float) -> float:
+        return self.foot - PLOT * value / self.scene.top
+
+    def at(self, points: list[Point]) -> list[Point]:
+        return [(self.x(time), self.y(value)) for time, value in points]
+
+
+def scene_of(session: Session) -> Scene:
+    from hfmem_widget.view.chart import svg as module
+
+    built = build_scene(
+        session, session.spans[0], columns=module._columns(session, module._CHART_COLUMNS)
+    )
+    assert built is not None
+    return built
+
+
+def shown(session: Session | str) -> Shown:
+    session = scripted_run(session) if isinstance(session, str) else session
+    return Shown(session, scene_of(session))
+
+
+def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
+    """Return whether a point is on a run of straight lines."""
+    return any(off(point, *ends) < within for ends in pairwise([run[0], *run]))
+
+
+def off(point: Point, start: Point, stop: Point) -> float:
+    """Return how far a point is from a straight line between two others."""
+    wide, high = stop[0] - start[0], stop[1] - start[1]
+    along = (point[0] - start[0]) * wide + (point[1] - start[1]) * high
+    share = min(max(along / (wide**2 + high**2 or 1), 0.0), 1.0)
+    return math.dist(point, (start[0] + share * wide, start[1] + share * high))
+
+
+def check_run(wanted: list[Point], drawn: tuple[Point, ...]) -> None:
+    """Check that what is drawn has corners at points wanted alone, and goes through all of them."""
+    assert [one for one in drawn if min(math.dist(one, each) for each in wanted) > 3 * FINE] == []
+    assert [one for one in wanted if not lies_on(one, drawn, 4 * FINE)] == []
+
+
+def alike(drawn: tuple[Point, ...], wanted: list[Point]) -> bool:
+    return len(drawn) == len(wanted) and all(
+        math.dist(one, other) < 2 * FINE for one, other in zip(drawn, wanted, strict=True)
+    )
+
+
+def strokes(shown: Shown) -> list[Path]:
+    guides = {(CASING, ""), (palette.PEAK, "6 4")}
+    return [
+        one
+        for one in shown.paths
+        if one.stroke != "none" and not one.title and (one.stroke, one.dash) not in guides
+    ]
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_line_goes_through_its_readings(name: str) -> None:
+    """Each unbroken run of a series is a line, through all of its points and no other."""
+    chart = shown(name)
+    lines = [one for one in chart.scene.lines if one.metric != "device_used"]
+    drawn = strokes(chart)
+
+    assert len(drawn) == len(lines) > 0
+    for line, path in zip(lines, drawn, strict=True):
+        assert len(path.runs) == len(line.runs) > 0
+        for points, corners in zip(line.runs, path.runs, strict=True):
+            check_run(chart.at(points), corners)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_area_stands_on_the_axis(name: str) -> None:
+    """What is in use, what is allocated or the parts of it: from the axis up to the readings and back."""
+    chart = shown(name)
+    areas = [one for one in chart.paths if one.stroke == "none" and one.fill != palette.PEAK]
+    used = [one.runs for one in chart.scene.lines if one.metric == "device_used"]
+    parts = [list(one.runs) for one in reversed(chart.scene.layers)]
+    own = [
+        one.runs
+        for one in chart.scene.lines
+        if (one.metric, one.device) == ("allocated", chart.scene.device.key)
+    ]
+    wanted = [*used, *(parts or own)]
+
+    assert len(areas) == len(wanted) > 0
+    for area, runs in zip(areas, wanted, strict=True):
+        assert area.closed
+        assert len(area.runs) == len(runs)
+        for points, corners in zip(runs, area.runs, strict=True):
+            assert corners[0] == pytest.approx((chart.x(points[0][0]), chart.foot), abs=FINE)
+            assert corners[-1] == pytest.approx((chart.x(points[-1][0]), chart.foot), abs=2 * FINE)
+            check_run([*chart.at([(points[0][0], 0.0), *points, (points[-1][0], 0.0)])], corners)
+
+
+def value_of(text: str) -> float:
+    return float(text.split(maxsplit=1)[0])
+
+
+def seconds_of(text: str) -> float:
+    if ":" in text:
+        whole, _, rest = text.partition(":")
+        return 60 * int(whole) + int(rest)
+    sizes = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    number, unit, *minutes = text.split()
+    return float(number) * sizes[unit] + 60 * sum(map(int, minutes))
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_tick_stands_at_its_value(name: str) -> None:
+    """The lines of the grid at their bytes, with the unit at the highest; times below, at their seconds."""
+    chart = shown(name)
+    words = chart.drawing.words()
+    values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
+    times = [one for one in words if one.y > chart.foot]
+    divisor, unit = chart.scene.unit
+
+    assert [one.text.split()[1:] for one in values] == [[]] * (len(values) - 1) + [[unit]]
+    assert [one.y for one in values] == pytest.approx(
+        [chart.y(value_of(one.text) * divisor) for one in values], abs=FINE
+    )
+    assert [y for y, dash in chart.drawing.levels() if not dash] == [one.y for one in values]
+    assert [one.x for one in times] == pytest.approx(
+        [chart.x(seconds_of(one.text)) for one in times], abs=0.06
+    )
+    assert {one.y for one in times} == {chart.foot + 15}
+    assert min(len(values), len(times)) > 2
+    assert {one.anchor for one in times} == {"middle"}
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_peak_has_a_dot_and_a_label_above_it(name: str) -> None:
+    """The dot is at its time and bytes; its label stands over the same time, clear of the dot."""
+    chart = shown(name)
+    mark = chart.scene.peak
+    assert mark is not None
+    (label,) = [one for one in chart.drawing.words() if one.text == mark.text]
+    (stem,) = [
+        one
+        for one in chart.drawing.svg.iter("line")
+        if one.get("stroke") == palette.PEAK and one.get("x1") != "0"
+    ]
+    foot = chart.y(mark.label_at)
+
+    assert chart.drawing.dots() == [
+        pytest.approx((chart.x(mark.time), chart.y(mark.peak.value)), abs=FINE)
+    ]
+    assert (label.x, label.y) == pytest.approx((chart.x(mark.time), foot - 4), abs=FINE)
+    assert (float(stem.get("y1", "")), float(stem.get("y2", ""))) == pytest.approx(
+        (foot, chart.y(mark.peak.value)), abs=FINE
+    )
+    assert stem.get("x1") == stem.get("x2") == next(chart.drawing.svg.iter("circle")).get("cx")
+    share = mark.time / chart.scene.duration
+    assert label.anchor == ("start" if share < 0.25 else "end" if share > 0.75 else "middle")
+    assert label.y - 11 > chart.foot - PLOT - 6
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_bars_stand_above_the_plot_at_their_times(name: str) -> None:
+    """Each lane has a row of its own, each bar its colour; a bar is as long as it took."""
+    chart = shown(name)
+    bars = chart.scene.bars
+    drawn = [
+        (one.fill, round(run[0][1] / 9), run[0][1] % 9, run[0][0], run[1][0], run[2][1] - run[1][1])
+        for one in chart.lanes
+        for run in one.runs
+    ]
+    least = chart.drawing.width / 500
+
+    assert len(drawn) == len(bars) > 0
+    assert chart.foot - PLOT == 9 * (1 + max(one.lane for one in bars)) + 6
+    assert {(rest, height) for *_, rest, _, _, height in drawn} == {(0.0, 7.0)}
+    for bar in bars:
+        left, wide = chart.x(bar.start), chart.x(bar.stop - bar.start)
+        colour = palette.bar(bar.kind, bar.lane, worst=bar.worst)
+        seam = 1.2 if wide > 3 * least else 0.0
+        assert [
+            one
+            for one in drawn
+            if one[:2] == (colour, bar.lane)
+            and abs(one[3] - left) < FINE
+            and abs(one[4] - one[3] - (max(wide, least) - seam)) < FINE
+        ], bar
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_legend_shows_each_line_as_it_is_drawn(name: str) -> None:
+    """The parts from the bottom up, then the lines, each with its own stroke or colour."""
+    chart = shown(name)
+    told = chart.drawing.legend()
+    scene = chart.scene
+    keys = dict(told)
+
+    assert [one for one, _ in told] == [
+        *(one.short_label for one in scene.layers),
+        *(scene.name(one) for one in scene.lines),
+    ]
+    assert [keys[one.short_label] for one in scene.layers] == [
+        palette.PARTS[one.name] for one in scene.layers
+    ]
+    for line, path in zip(
+        [one for one in scene.lines if one.metric != "device_used"], strokes(chart), strict=True
+    ):
+        key = keys[scene.name(line)]
+        if isinstance(key, Path):
+            assert (key.stroke, key.dash, key.opacity) == (path.stroke, path.dash, path.opacity)
+            assert key.runs == (((0.0, 5.0), (18.0, 5.0)),)
+        else:
+            assert key == path.stroke
+    for line in scene.lines:
+        if line.metric == "device_used":
+            assert keys[scene.name(line)] == palette.DEVICE_USED
+
+
+def test_no_two_lines_look_alike() -> None:
+    """Of eight GPUs each line has a colour or a dash of its own; what is reserved is dashed and fainter."""
+    styles = [one.style for one in strokes(shown("eight gpus"))]
+    allocated, reserved = strokes(shown("two gpus"))[:2]
+
+    assert len({(stroke, dash) for stroke, _, dash, _ in styles}) == len(styles) == 9
+    assert (allocated.dash, reserved.dash != "") == ("", True)
+    assert reserved.opacity < allocated.opacity
+    assert reserved.width < allocated.width
+
+
+def test_the_capacitys_line_is_at_the_capacity() -> None:
+    """Dashed, across the whole width, with its word above it at the end that the peak leaves free."""
+    chart = shown("failed")
+    (level,) = [y for y, dash in chart.drawing.levels() if dash]
+    (word,) = [one for one in chart.drawing.words() if one.text == "capacity"]
+    at_left = chart.scene.words_at_left
+
+    assert chart.scene.capacity == chart.scene.device.total
+    assert level == pytest.approx(chart.y(chart.scene.device.total), abs=FINE)
+    assert (word.x, word.anchor) == ((0.0, "start") if at_left else (1000.0, "end"))
+    assert word.y == pytest.approx(level - 4, abs=FINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("training", "cuda:0 memory over 11.6 s, peak 6.99 GiB exact"),
+        ("at least", "cuda:0 memory over 11.6 s, peak ≥ 6.99 GiB"),
+    ],
+)
+def test_the_picture_is_told_to_who_does_not_see_it(name: str, said: str) -> None:
+    """Device, time and peak; and the budgets and shortages in it."""
+    assert shown(name).drawing.label == said
+    told = shown(run(budget(6.0), oom(4.0), oom(5.0, label="second"))).drawing.label
+    assert told.endswith(", budget 6.0 GiB, second")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(lambda session: sparkline(session, session.spans[0]), 0), (chart_html, 1)],
+)
+def test_the_cards_picture_is_the_charts_without_words(
+    make: Callable[[Session], str], words: int
+) -> None:
+    """The same lines on less room; the dot stands on them."""
+    session = scripted_run("training")
+    drawing = Drawing(make(session))
+    top = scene_of(session).top
+    highest = max(value for line in scene_of(session).lines for _, value in line.points)
+    ys = [y for path in drawing.frames()[-1] for run in path.runs for _, y in run]
+    foot = drawing.height - 20 * words
+    tall = PLOT if words else drawing.height
+
+    assert bool(drawing.words()) is bool(words)
+    assert max(ys) == pytest.approx(foot)
+    assert (foot - min(ys)) / tall == pytest.approx(highest / top, abs=0.005)
+    ((_, y),) = drawing.dots()
+    assert (foot - y) / tall == pytest.approx(6.99 * GIB / top, abs=0.005)
+
+
+def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
+    """The budget dashed and level; the trend with its casing, and its band about it."""
+    chart = shown(run(budget(6.0), trend()))
+    level = chart.y(6 * GIB)
+    dashed = [one for one in chart.paths if one.dash == "6 4" and one.stroke == palette.PEAK]
+    (line,) = [one for one in chart.paths if one.title == "+1 a step"]
+    (band,) = [one for one in chart.paths if one.fill == palette.PEAK]
+    casing = chart.paths[chart.paths.index(line) - 1]
+    ends = chart.at([(2.0, GIB), (10.0, 5 * GIB)])
+
+    assert alike(dashed[0].runs[0], [(0.0, level), (1000.0, level)])
+    assert alike(line.runs[0], ends)
+    assert casing.runs == line.runs
+    assert casing.width > line.width
+    corners = [(2.0, 1.5 * GIB), (10.0, 6 * GIB), (10.0, 4 * GIB), (2.0, 0.5 * GIB)]
+    assert alike(band.runs[0], chart.at(corners))
+    assert band.closed
+
+
+def test_a_budgets_word_stands_on_its_line() -> None:
+    """Once it was crossed on a box of its own, which it fills; the crossing is marked at its time."""
+    free = shown(run(budget(8.0)))
+    (word,) = [one for one in free.drawing.words() if one.text.startswith("budget")]
+    crossed = shown(run(budget(6.0), findings=(crossing(4.25),)))
+    (boxed,) = [one for one in crossed.drawing.words() if one.text.startswith("budget")]
+    ((left, top, width, height),) = crossed.drawing.boxes()
+    level = crossed.y(6 * GIB)
+
+    assert word.y == pytest.approx(free.y(8 * GIB) - 4, abs=FINE)
+    assert boxed.anchor == "middle"
+    assert boxed.x == pytest.approx(left + width / 2, abs=1)
+    assert width == pytest.approx(len(boxed.text) * 6, abs=10)
+    assert (top, top + height) == pytest.approx((level - 15, level), abs=FINE)
+    assert top + 9 < boxed.y < top + height
+    assert 0 <= left <= left + width <= 1000
+    ((sign, _),) = crossed.drawing.signs()
+    assert sign == pytest.approx((crossed.x(4.25), level), abs=FINE)
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+@pytest.mark.parametrize("early", [True, False])
+def test_words_of_level_lines_leave_the_peaks_end_free(*, early: bool, crossed: bool) -> None:
+    """The name of a budget stands at the end of its line that is farther from the peak."""
+    heights = [9.0, 8.0, *[1.0] * 8]
+    rows = [(one * GIB, *[NAN] * 5) for one in (heights if early else heights[::-1])]
+    session = session_of(rows)
+    session.guides.append(budget(6.0 if crossed else 10.0))
+    drawing = Drawing(chart_html(session))
+    (word,) = [one for one in drawing.words() if one.text.startswith("budget")]
+    boxes = [(left, left + width) for left, _, width, _ in drawing.boxes()]
+
+    if crossed:
+        assert boxes[0][early] == pytest.approx(1000.0 * early, abs=0.5)
+    else:
+        assert not boxes
+        assert (word.x, word.anchor) == ((1000.0, "end") if early else (0.0, "start"))
+
+
+@pytest.mark.parametrize(
+    ("time", "gib", "side", "above"),
+    [
+        (1.0, 5.0, "right", False),
+        (6.0, 5.0, "", False),
+        (11.0, 5.0, "left", False),
+        (6.0, 0.5, "", True),
+    ],
+)
+def test_where_memory_ran_out_stands_a_cross_with_its_word_beside_it(
+    time: float, gib: float, side: str, *, above: bool
+) -> None:
+    """The word in a box on the side that has room, above the cross or below it, touching neither."""
+    chart = shown(run(oom(time, gib=gib)))
+    ((x, y),) = [at for at, title in chart.drawing.signs() if title.startswith("out of memory")]
+    ((left, top, width, height),) = chart.drawing.boxes()
+
+    assert (x, y) == pytest.approx((chart.x(time), chart.y(gib * GIB)), abs=FINE)
+    assert left == pytest.approx({"right": x, "left": x - width, "": x - width / 2}[side], abs=1.0)
+    assert (top + height < y - 4) is above
+    assert (top > y + 4) is not above
+    assert abs(top + height / 2 - y) < 25
+
+
+def test_sizes_of_words_are_kept_for_them() -> None:
+    """The chart has room for its axis at the left and its times below."""
+    html = chart_html(scripted_run("training"))
+    gutters = re.search(r"padding:2px 20px 0 (\d+)px", html)
+    assert gutters is not None
+    least = max(len(one.text) for one in Drawing(html).words() if one.x == -6.0) * 6 + 6
+    assert int(gutters[1]) >= least
+
+
+def test_little_memory_is_drawn_in_its_own_unit() -> None:
+    """Less than a GiB in MiB, in words and in heights."""
+    html = chart_html(session_of([(5.0 * MIB, NAN, NAN, NAN, NAN, NAN)] * 9))
+    highest = [one for one in Drawing(html).words() if one.x == -6.0][-1]
+
+    assert highest.text == "5 MiB"
+    (point,) = Drawing(html).dots()
+    assert point[1] == pytest.approx(highest.y, abs=FINE)
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_a_budgets_word_is_off_the_capacitys_line(*, crossed: bool) -> None:
+    """Just below the capacity, where the word above its line would be struck through, it stands below it."""
+    session = run(budget(138.0 if crossed else 139.5), name="failed")
+    chart = shown(session)
+    (word,) = [one for one in chart.drawing.words() if one.text.startswith("budget")]
+    line, capacity = (chart.y(level * GIB) for level in (chart.scene.budgets[0].level / GIB, 140.4))
+
+    assert not chart.scene.names_capacity
+    assert chart.scene.budgets[0].is_crossed is crossed
+    assert word.y > line > capacity
+
+
+def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
+    """At the highest of those there are."""
+    heights = [1.0, 2.0, NAN, 5.0, NAN, 3.0, 1.0]
+    session = session_of([(one * GIB, *[NAN] * 5) for one in heights])
+    ((x, _),) = Drawing(chart_html(session)).dots()
+
+    assert x == pytest.approx(1000 * 3 / 6, abs=0.1)

@@ -1,0 +1,146 @@
+"""What is judged, as it travels: bounded, seldom looked for, sent when it changes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+from hfmem_widget.session import Finding, Guide, Sample, Session
+from hfmem_widget.testing import FakeClock, scripted_run
+from hfmem_widget.text import GIB
+from hfmem_widget.view.wire import widget
+from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.protocol import Buffers, Message
+from hfmem_widget.view.wire.publisher import Publisher
+from tests.contract.runs import gpu, series_of
+
+BUDGET = Guide("cuda:0", "budget", "budget", 0.0, math.inf, GIB, GIB)
+OVER = Finding("budget", "warn", "over 1.00 GiB", {"time": 1.5, "device": "cuda:0"}, ("less",), 1)
+
+
+class Run:
+    """A session that is sampled every 0.1 s, and what its publisher sent."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.session = Session("run")
+        self.session.adopt([gpu(0)], series_of([gpu(0)]))
+        self.sent: list[Message] = []
+        self.publisher = Publisher(self.session, self._send, clock=self.clock)
+        self.cell = self.session.open_span("cell", "run", self.session.last_sample)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.advance(0.1)
+            row = (GIB, GIB, GIB, GIB)
+            self.session.append(Sample(self.clock.now, row))
+            self.publisher(self.session)
+
+    @property
+    def news(self) -> list[Message]:
+        """What was sent but for snapshots."""
+        return [one for one in self.sent if one["kind"] == "rows"]
+
+    def _send(self, message: Message, _buffers: Buffers) -> None:
+        self.sent.append(message)
+
+
+def test_a_finding_travels_without_its_advice() -> None:
+    """A page gets what a live chart shows of a finding; its advice stands on the card."""
+    run = Run()
+    run.session.findings.append(OVER)
+    (told,) = judged(run.session)["findings"]
+    said = {"kind": "budget", "severity": "warn", "title": "over 1.00 GiB."}
+    assert told == {**said, "span": 1, "device": "cuda:0", "time": 1.5}
+
+
+def test_there_are_never_more_than_a_message_has_room_for() -> None:
+    """However many are found, and however long they are: the gravest and the newest."""
+    run = Run()
+    run.session.findings += [
+        Finding("x", "info" if number % 2 else "critical", f"{number} {'é' * 9000}")
+        for number in range(500)
+    ]
+    run.session.guides += [BUDGET] * 500 + [Guide("cuda:0", "trend", "ü" * 9000, 0, 1, 1, 2)] * 500
+    run.session.guides += [Guide("cuda:0", "oom", "o" * 9000, at, at, 1, 1) for at in range(500)]
+    told = judged(run.session)
+    assert len(told["findings"]) == 8
+    assert {one["severity"] for one in told["findings"]} == {"critical"}
+    kinds = ["budget"] * 10 + ["trend"] * 10 + ["oom"] * 10
+    assert [one["kind"] for one in told["guides"]] == kinds
+    assert told["guides"][-1]["start"] == 499
+    assert len(json.dumps(told, ensure_ascii=False).encode()) < 13_000
+
+
+def test_everything_is_strict_json() -> None:
+    """A budget has no end, and what could not be told is not sent: a browser parses no NaN."""
+    run = Run()
+    run.session.findings.append(Finding("x", "warn", "x", {"time": math.nan, "device": 7}))
+    run.session.guides += [BUDGET, Guide("cuda:0", "trend", "x", 0.0, 1.0, math.nan, 1.0)]
+    told = judged(run.session)
+    json.dumps(told, allow_nan=False)
+    assert [one["stop"] for one in told["guides"]] == [None]
+
+
+def test_what_the_data_tell_of_a_cell_comes_once_it_has_ended() -> None:
+    """A finished cell's leak is judged from its data, beside what was found as it ran."""
+    session = scripted_run("leak")
+    assert [one["kind"] for one in judged(session)["findings"]] == ["budget", "leak"]
+
+
+def test_they_are_sent_when_they_change_and_not_again() -> None:
+    """New findings and guides are in one message, and not in those that follow."""
+    run = Run()
+    run.tick(20)
+    run.session.findings.append(OVER)
+    run.session.guides.append(BUDGET)
+    run.tick(100)
+    assert sum("findings" in one for one in run.news) == 1
+    before = len(run.sent)
+    run.session.guides.append(BUDGET)
+    run.tick(10)
+    assert max(len(one.get("guides", ())) for one in run.sent[before:]) == 2
+    assert not any("findings" in one for one in run.sent[before:] if one["kind"] == "rows")
+
+
+def test_a_warning_comes_with_the_next_message() -> None:
+    """Not a second later: the run may be over by then."""
+    run = Run()
+    run.tick(20)
+    before = len(run.sent)
+    run.session.findings.append(OVER)
+    run.tick(4)
+    assert "findings" in run.sent[before]
+
+
+def test_a_warning_that_is_said_anew_takes_the_place_of_the_old_one() -> None:
+    """Such as with the exact peak, once the cell has ended: found in its span, and told once."""
+    run = Run()
+    run.session.findings.append(OVER)
+    run.tick(20)
+    run.session.close_span(run.cell.id, run.session.last_sample, {})
+    run.tick(20)
+    run.session.findings[0] = replace(OVER, title="over 1.00 GiB, by 0.25")
+    run.publisher.finish()
+    assert [one["title"] for one in run.sent[-1]["findings"]] == ["over 1.00 GiB, by 0.25."]
+
+
+def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
+    """A page that opens late, or asks for all anew, gets all findings and guides."""
+    run = Run()
+    run.session.findings.append(OVER)
+    run.session.guides.append(BUDGET)
+    run.tick(400)
+    snapshots = [one for one in run.sent if one["kind"] == "snapshot"]
+    assert len(snapshots) > 3
+    assert all(one["findings"] and one["guides"] for one in snapshots)
+    history = widget._pack_history((run.session, "r", True), None)
+    assert history["findings"] == snapshots[0]["findings"]
+
+
+def test_nothing_is_sent_where_nothing_is_judged() -> None:
+    """Not an empty list either: the wire of a healthy run is what it was."""
+    run = Run()
+    run.tick(400)
+    assert not any("findings" in one or "guides" in one for one in run.sent)

@@ -1,0 +1,328 @@
+"""What goes over the wire."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind, Timeline
+from hfmem_widget.view.wire import protocol
+
+
+def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
+    """Return a session of some GPUs with what is charted of each, and one metric that is not charted."""
+    session = Session("fine-tune", started_at=1000.0)
+    keys = [f"cuda:{index}" for index in range(gpus)]
+    metrics = ("allocated", "reserved", "active", "device_used", *(protocol.PARTS if parts else ()))
+    session.adopt(
+        [Device(key, "NVIDIA H200", total=100.0) for key in keys],
+        [Series(key, metric, metric) for key in keys for metric in metrics],
+    )
+    for index in range(samples):
+        session.append(Sample(index / 10, tuple(float(index) for _ in session.series)))
+    return session
+
+
+def test_only_charted_metrics_are_sent() -> None:
+    """A metric that no chart draws costs no byte."""
+    schema = protocol.describe(make_session())
+
+    assert [one["metric"] for one in schema["series"]] == ["allocated", "reserved", "device_used"]
+
+
+def test_parts_travel_from_the_moment_they_are_known() -> None:
+    """Columns at the end, which the page names by itself; before, they cost no byte."""
+    session = make_session()
+    (_, values), known = (
+        protocol.rows(session, "run", 1, [(0.5, (1.0,) * 4)], [])[1],
+        [*session.series],
+    )
+    session.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in protocol.PARTS)])
+    wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(10)))], [])[1][1]
+    described = protocol.describe(session)["series"]
+
+    assert len(values) == 12
+    assert np.frombuffer(wider, "<f4").tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+    assert described[3] == {"device": "cuda:0", "metric": "weights"}
+    assert [one["metric"] for one in described[3:]] == list(protocol.PARTS)
+
+
+def test_rows_carry_what_is_new() -> None:
+    """Times are float64 and values float32, row by row, in the order of the schema."""
+    session = make_session()
+    message, (time, values) = protocol.rows(
+        session, "run", 3, [(0.5, (1.0, 2.0, 3.0, 4.0)), (0.6, ())], []
+    )
+
+    assert (message["kind"], message["seq"], message["rows"]) == ("rows", 3, 2)
+    assert np.frombuffer(time, "<f8").tolist() == [0.5, 0.6]
+    decoded = np.frombuffer(values, "<f4").reshape(2, 3)
+    assert decoded[0].tolist() == [1.0, 2.0, 4.0]
+    assert np.isnan(decoded[1]).all()
+
+
+def test_messages_are_strict_json() -> None:
+    """What is not available is null: browsers do not parse NaN."""
+    session = make_session()
+    session.adopt([Device("cuda:0", "x", total=math.nan)], session.series)
+    session.open_span("cell", "a", Sample(0.0, ()))
+
+    for message, _ in (
+        protocol.snapshot(session, "run", 1),
+        protocol.rows(session, "run", 2, [], session.spans),
+    ):
+        json.dumps(message, allow_nan=False)
+
+
+def test_a_span_tells_what_it_did_to_each_device_it_touched() -> None:
+    """Before, after and peak of allocated memory, for devices that have any."""
+    session = make_session(gpus=2, samples=0)
+    zero = (0.0,) * 4
+    span = session.open_span("cell", "a", session.append(Sample(0.0, (5.0, 0, 0, 0, *zero))))
+    after = session.append(Sample(1.0, (7.0, 0, 0, 0, *zero)))
+    span = session.close_span(span.id, after, {"cuda:0/allocated": Peak(9.0, "exact")})
+
+    assert protocol.describe_span(session, span)["devices"] == {
+        "cuda:0": {"before": 5.0, "after": 7.0, "peak": 9.0, "certainty": "exact"}
+    }
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
+    """However long the run and many the devices, a snapshot's numbers stay within their bound."""
+    session = make_session(gpus, samples=20_000, parts=parts)
+    message, (time, values) = protocol.snapshot(session, "run", 1)
+
+    assert len(time) + len(values) <= protocol.FULL.row_bytes
+    assert message["rows"] * 8 == len(time)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parts", "most"),
+    [(1, False, 3_000), (1, True, 3_500), (8, False, 8_000), (8, True, 11_000)],
+)
+def test_an_outline_is_small_and_says_that_it_is_coarse(
+    gpus: int, most: int, *, parts: bool
+) -> None:
+    """Schema, spans, samples and steps together, however long the run."""
+    session = make_session(gpus, samples=20_000, parts=parts)
+    add_steps(session, 2500)
+    for number in range(30):
+        span = session.open_span("epoch", f"epoch {number}", session.last_sample)
+        session.close_span(span.id, session.last_sample, {})
+    message, buffers = protocol.snapshot(session, "run", 1, detail=protocol.COARSE)
+
+    assert message["coarse"]
+    assert "coarse" not in protocol.snapshot(session, "run", 1)[0]
+    assert len(json.dumps(message)) + sum(map(len, buffers)) < most
+
+
+def test_news_that_fold_keep_extremes_and_gaps() -> None:
+    """Where little may be sent, many samples become few rows, the highest and the lowest among them."""
+    session = make_session(samples=0)
+    samples: list[tuple[float, tuple[float, ...]]] = [(at / 10, (5.0,) * 4) for at in range(90)]
+    samples[7], samples[20] = (0.7, (1.0,) * 4), (2.0, (9.0,) * 4)
+    samples.insert(15, (1.45, ()))
+    message, (time, values) = protocol.rows(
+        session, "run", 1, samples, [], detail=protocol.BRIEF_NEWS
+    )
+    decoded = np.frombuffer(values, "<f4").reshape(-1, 3)
+    seconds = np.frombuffer(time, "<f8")
+
+    assert message["rows"] == len(seconds) <= 40
+    assert (np.diff(seconds) >= 0).all()
+    assert (np.nanmin(decoded), np.nanmax(decoded)) == (1.0, 9.0)
+    assert np.isnan(decoded[seconds == 1.45]).all()
+    assert (seconds == 1.45).sum() == 1
+
+
+def test_a_live_message_does_not_grow_with_the_run() -> None:
+    """One tick of one GPU is below 1.2 kB after a day as after a second, its parts included."""
+    session = make_session(samples=50_000, parts=True)
+    span = session.open_span("cell", "fine-tune", session.last_sample)
+    message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 10)], [span])
+
+    assert len(json.dumps(message)) + sum(map(len, buffers)) < 1200
+
+
+def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_highest() -> None:
+    """The higher row of each pair has the high of allocated memory, and no part above its own high."""
+    session = make_session(samples=0, parts=True)
+    samples: list[tuple[float, tuple[float, ...]]] = [
+        (at / 10, (10.0 + at % 7, 20.0, 20.0, 30.0, 4.0, 1.0, float(at % 3), 2.0, math.nan, 0.5))
+        for at in range(400)
+    ]
+    message, (time, values) = protocol.rows(session, "run", 1, samples, [])
+    columns = [one["metric"] for one in protocol.describe(session)["series"]]
+    low, high = np.frombuffer(values, "<f4").reshape(-1, 2, len(columns)).transpose(1, 0, 2)
+
+    assert len(time) + len(values) <= protocol.NEWS.row_bytes
+    assert message["rows"] == 2 * len(low)
+    assert (high[:, columns.index("allocated")] == 16.0).all()
+    assert (low[:, columns.index("gradients")] == 0.0).all()
+    assert (high[:, columns.index("gradients")] == 2.0).all()
+    assert (high[:, columns.index("weights")] == low[:, columns.index("weights")]).all()
+    assert np.isnan(high[:, columns.index("unattributed")]).all()
+
+
+@given(
+    st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e6)), min_size=1, max_size=600),
+    st.integers(8, 200),
+)
+def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
+    """The highest and the lowest value survive, in at most the rows allowed, in order of time."""
+    timeline = Timeline(1, capacity=128)
+    for index, value in enumerate(values):
+        timeline.append(index / 10, (value,))
+    time, rows = protocol.decimate(timeline, most)
+    known = [value for value in values if not math.isnan(value)]
+
+    assert len(time) <= most
+    assert (np.diff(time) >= 0).all()
+    if known:
+        assert np.nanmax(rows) == max(known)
+        assert np.nanmin(rows) == min(known)
+
+
+def test_a_gap_is_a_row_of_nothing() -> None:
+    """Where nothing was sampled the line breaks, in a snapshot too."""
+    timeline = Timeline(1)
+    timeline.append(0.0, (1.0,))
+    timeline.append(10.0, (1.0,))
+    timeline.add_gap(0.0, 10.0)
+    time, rows = protocol.decimate(timeline, 100)
+
+    assert time.tolist() == [0.0, 5.0, 10.0]
+    assert np.isnan(rows[1, 0])
+
+
+def add_steps(session: Session, count: int, *, first: int = 1, duration: float = 1.0) -> None:
+    """Make steps one after the other in the open span, each with a peak on every device."""
+    for number in range(first, first + count):
+        start = session.last_sample.time
+        values = tuple(1.0 for _ in session.series)
+        span = session.open_span("step", f"step {number}", session.append(Sample(start, values)))
+        session.count(span.id, {"step": number, "samples": 8, "longest": 4, "tokens": 32})
+        peaks = {f"{one.key}/allocated": Peak(1000.0 + number, "exact") for one in session.devices}
+        session.close_span(span.id, session.append(Sample(start + duration, values)), peaks)
+
+
+def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> protocol.StepRows:
+    return np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
+
+
+def test_a_run_without_steps_says_nothing_of_them() -> None:
+    """Neither a key nor a byte more."""
+    session = make_session()
+    for message, buffers in (
+        protocol.snapshot(session, "run", 1),
+        protocol.rows(session, "run", 2, [], [], steps=protocol.new_steps(session, 0.0)),
+    ):
+        assert len(buffers) == 2
+        assert "steps" not in message
+        assert "path" not in message["status"]
+    assert "step_columns" not in protocol.describe(session)
+
+
+def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
+    """Steps travel as a table of floats whose columns the schema names."""
+    session = make_session(samples=1)
+    add_steps(session, 3)
+    message, buffers = protocol.snapshot(session, "run", 1)
+    table = decoded_steps(message, buffers)
+    columns = message["schema"]["step_columns"]
+    assert columns == list(session.steps.columns)
+    assert table[:, columns.index("first")].tolist() == [1, 2, 3]
+    assert table[:, columns.index("cuda:0/peak")].tolist() == [1001, 1002, 1003]
+
+
+def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
+    """Among the spans of a message there are no steps and no phases of steps."""
+    session = make_session(samples=1)
+    cell = session.open_span("cell", "fit", session.last_sample)
+    add_steps(session, 3)
+    session.open_span("forward", "forward", session.last_sample)
+    message, _ = protocol.snapshot(session, "run", 1)
+    assert [one["id"] for one in message["spans"]] == [cell.id]
+
+
+def test_an_epoch_is_not_pushed_out_by_its_steps() -> None:
+    """However many steps an epoch has, the epoch itself is in the message."""
+    session = make_session(samples=1)
+    session.open_span("epoch", "epoch 1", session.last_sample)
+    add_steps(session, 300)
+    message, _ = protocol.snapshot(session, "run", 1)
+    assert [one["label"] for one in message["spans"]] == ["epoch 1"]
+
+
+def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None:
+    """The status is the path of open spans, with the step's number and their count."""
+    session = make_session(samples=1)
+    labels: list[tuple[SpanKind, str]] = [
+        *(("cell", "fit <b>"), ("train", "train")),
+        *(("epoch", "epoch 2 of 3"), ("step", "step 17")),
+    ]
+    spans = [session.open_span(kind, label, session.last_sample) for kind, label in labels]
+    session.count(spans[1].id, {"steps": 100})
+    path = protocol.describe_status(session)["path"]
+    assert path == ["fit <b>", "train", "epoch 2 of 3", "step 17 of 100"]
+
+
+def test_a_path_names_six_spans_at_most() -> None:
+    """A path deeper than six spans is cut after the sixth."""
+    session = make_session(samples=1)
+    for number in range(9):
+        session.open_span("block", f"block {number}", session.last_sample)
+    assert protocol.describe_status(session)["path"] == [f"block {number}" for number in range(6)]
+
+
+def test_what_is_counted_in_a_span_travels_with_it() -> None:
+    """A span's counts are sent, and one that is not known as null."""
+    session = make_session(samples=1)
+    span = session.open_span("train", "train", session.last_sample)
+    session.count(span.id, {"steps": 100, "epochs": math.nan})
+    described = protocol.describe_span(session, session.span(span.id))
+    assert described["counts"] == {"steps": 100, "epochs": None}
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_steps_in_a_message_are_bounded(gpus: int) -> None:
+    """At a hundred steps a second on eight devices as for one step on one: some kilobytes."""
+    session = make_session(gpus, samples=1)
+    add_steps(session, 2500, duration=0.01)
+    rows, row_buffers = protocol.rows(
+        session, "run", 1, [], [], steps=protocol.new_steps(session, -math.inf)
+    )
+    everything, buffers = protocol.snapshot(session, "run", 2)
+    assert rows["steps"] <= 20
+    assert len(row_buffers[2]) <= 6_480
+    assert everything["steps"] <= 200
+    assert len(buffers[2]) <= 28_800
+    assert len(json.dumps(rows)) < 1000
+
+
+def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
+    """Folding steps loses neither their tokens, nor the highest peak, nor whose it was."""
+    session = make_session(samples=1)
+    add_steps(session, 500)
+    message, buffers = protocol.snapshot(session, "run", 1)
+    table, columns = decoded_steps(message, buffers), message["schema"]["step_columns"]
+    assert table[:, columns.index("tokens")].sum() == 500 * 32
+    assert table[:, columns.index("cuda:0/peak")].max() == 1500
+    assert table[-1, columns.index("cuda:0/worst")] == 500
+
+
+def test_the_newest_group_stays_apart() -> None:
+    """It may still grow, and a page replaces it by what it became."""
+    session = make_session(samples=1)
+    add_steps(session, 2100)  # folded once: groups of two, the newest of them may have one
+    newest = session.steps.table[-1].tolist()
+    assert decoded_steps(*protocol.snapshot(session, "run", 1))[-1].tolist() == pytest.approx(
+        newest, nan_ok=True
+    )

@@ -1,0 +1,73 @@
+"""Where the chart's code comes from."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.view.wire import widget
+
+HOSTS = ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION")
+
+
+@pytest.fixture(autouse=True)
+def _in_jupyter(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in HOSTS:
+        monkeypatch.delenv(name, raising=False)
+    for name in ("google.colab", "marimo"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_host_known_by_its_environment_is_sent_the_whole_chart(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """VS Code and Databricks serve no labextension folder."""
+    monkeypatch.setenv(name, "1")
+    assert not widget.serves_labextensions()
+
+
+@pytest.mark.parametrize("name", ["google.colab", "marimo"])
+def test_a_host_known_by_its_module_is_sent_the_whole_chart(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Neither do Colab and marimo."""
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert not widget.serves_labextensions()
+
+
+def test_anything_else_is_taken_for_jupyter() -> None:
+    """The loader asks for the chart over the comm if the folder is not there after all, as on Kaggle."""
+    assert widget.serves_labextensions()
+
+
+@pytest.mark.parametrize(("served", "name"), [(True, "widget.js"), (False, "chart.js")])
+def test_a_widget_carries_the_loader_or_all(
+    monkeypatch: pytest.MonkeyPatch, served: bool, name: str
+) -> None:
+    """A kilobyte where the page can fetch the rest, everything where it cannot."""
+    monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
+    monkeypatch.setattr(widget, "_asset", lambda asked: f"// {asked}")
+    made = widget.MemoryWidget(
+        scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None
+    )
+
+    assert made._esm == f"// {name}"
+    made.close()
+
+
+def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be fetched comes over the comm, whole."""
+    sent: list[tuple[object, list[bytes]]] = []
+    made = widget.MemoryWidget(
+        scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None
+    )
+    monkeypatch.setattr(widget, "_asset", lambda asked: f"// {asked}")
+    monkeypatch.setattr(made, "publish", lambda message, buffers: sent.append((message, buffers)))
+    made._receive(made, {"kind": "bundle"}, [])
+
+    assert sent == [({"kind": "bundle"}, [b"// chart.js"])]
+    made.close()
