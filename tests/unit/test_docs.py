@@ -16,7 +16,7 @@ from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.view.screen import Screen
 from tests.data import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BENCHES = sorted(ROOT.glob("bench/*.py"))
 FROM_WITHIN = re.compile(r"^.*(?:from|import) hfmem_widget\.(?!testing\b).*", re.MULTILINE)
 IMPORTED = re.compile(r"^[ >.]*from hfmem_widget import ([\w, ]+)", re.MULTILINE)
@@ -92,7 +92,9 @@ def test_the_index_lists_every_page() -> None:
     """Whoever opens docs/ finds all of it."""
     listed = {path for path, _ in LINK.findall((ROOT / "docs/README.md").read_text("utf-8"))}
 
-    assert {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"} <= listed
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
+    assert pages - {"README.md"} <= listed
 
 
 def test_the_layout_names_every_folder() -> None:
@@ -151,7 +153,7 @@ def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
     )
     forecast = predict(bert, device="cuda", optimizer="adamw_bnb_8bit", batch=1, length=16)
     states = next(part.full for part in forecast.parts if part.name == "optimizer")
-    table = (ROOT / "docs/anatomy-measured.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs/measured/anatomy.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| 8-bit Adam \|.*$", table, re.MULTILINE)
 
     assert f"| {states / 2**20:.0f} |" in row

@@ -1,1 +1,1 @@
-"""Watched cells side by side: figures with their spread, differences, and their course laid over each other."""
+"""Watched cells side by side: figures with their spread, differences, and their courses on one chart."""

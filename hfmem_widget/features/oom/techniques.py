@@ -1,4 +1,4 @@
-"""What each way of saving memory saved where it was measured: ratios from ``docs/anatomy-measured.md``.
+"""What each way of saving memory saved where it was measured: ratios from ``docs/measured/anatomy.md``.
 
 BERT of bert-large's shape, float32, AdamW, four sequences of 512 tokens, an H200; one change at a time.
 """

@@ -110,7 +110,7 @@ ROW = r"\| {} \| (\d+) \| .*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \| ([\d.]
 @pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
 def test_what_is_called_measured_stands_in_the_table(technique: Technique) -> None:
     """Every ratio is that of the table of what each technique saves."""
-    table = (ROOT / "docs/anatomy-measured.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs/measured/anatomy.md").read_text(encoding="utf-8")
     parts = ("weights", "optimizer", "gradients", "activations")
 
     def row(name: str) -> tuple[float, dict[str, float], float]:
