@@ -90,10 +90,10 @@ def test_what_is_taught_imports_public_names_alone(path: Path) -> None:
 
 def test_the_index_lists_every_page() -> None:
     """Whoever opens docs/ finds all of it."""
-    listed = {path for path, _ in LINK.findall((ROOT / "docs/README.md").read_text("utf-8"))}
-
     docs = ROOT / "docs"
+    listed = {path for path, _ in LINK.findall((docs / "README.md").read_text("utf-8"))}
     pages = {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
+
     assert pages - {"README.md"} <= listed
 
 
