@@ -97,7 +97,7 @@ report([len(rows), [max(abs(parts - process) for parts, process, _, _ in rows),
 
     assert ticks > 20
     sums, median, nine_in_ten, most = off
-    print(f"of {ticks} ticks: {median}, {nine_in_ten} (9 in 10), {most} bytes off")  # noqa: T201  (for docs/gpu.md)
+    print(f"of {ticks} ticks: {median}, {nine_in_ten} (9 in 10), {most} bytes off")  # noqa: T201  (for docs/measured/gpu.md)
     assert sums <= 1.0
     # A segment that the allocator takes between two readings of one tick is in one of them only.
     assert nine_in_ten <= 16 << 20
