@@ -1,0 +1,157 @@
+"""Makes the pictures in docs/images from a real JupyterLab.
+
+    pip install pillow                                      # only for the moving picture
+    python scripts/pictures.py                              # live.webp and panel.png, on this machine
+    python scripts/pictures.py done RUN.ipynb 5             # done.png: cell 5 of an executed notebook
+    python scripts/pictures.py out-of-memory RUN.ipynb 6    # out-of-memory.png: the first output of cell 6
+
+RUN.ipynb is a notebook that was executed on a GPU. It is shown without a kernel, as a reader would open it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Locator, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.conftest import FLAGS  # noqa: E402
+from tests.browser.jupyter import JupyterLab, find_chromium  # noqa: E402
+from tests.browser.lab import Lab  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+NOTEBOOK = ROOT / "notebooks" / "02-trainer.ipynb"
+EXTENSION, MODEL, TRAINING = 1, 3, 5
+
+# A larger model and fewer steps, so that activations and single steps are visible.
+CHANGES = {
+    '"hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 768': (
+        '"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024'
+    ),
+    "(128, 8, 80)": "(256, 8, 32)",
+    "logging_steps=8": "logging_steps=8,\n        disable_tqdm=True",
+}
+WAIT = 0.3
+"""Seconds between two frames, in addition to the time of a screenshot."""
+
+MOVING = {"width": 960, "every": 2, "milliseconds": 350, "last": 4000, "quality": 60}
+
+TO_THE_TOP = """index => {
+    const page = document.querySelector('.jp-WindowedPanel-outer');
+    const cell = document.querySelector(`.jp-Notebook .jp-Cell[data-windowed-list-index='${index}']`);
+    page.scrollTop += cell.getBoundingClientRect().top - page.getBoundingClientRect().top - 8;
+}"""
+
+
+@contextmanager
+def opened(width: int, height: int, shots: Path) -> Iterator[Lab]:
+    """Open a page of JupyterLab."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        JupyterLab(Path(home)) as server,
+        sync_playwright() as playwright,
+    ):
+        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        size = {"width": width, "height": height}
+        yield Lab(chromium.new_context(viewport=size).new_page(), server, shots)  # type: ignore[arg-type]
+        chromium.close()
+
+
+def film(shots: Path) -> list[Path]:
+    """Train in a watched cell, and return pictures of the page; the last one shows the finished cell."""
+    text = json.dumps(json.loads(NOTEBOOK.read_text(encoding="utf-8")), ensure_ascii=False)
+    for old, new in CHANGES.items():
+        text = text.replace(json.dumps(old)[1:-1], json.dumps(new)[1:-1])
+    with opened(1280, 900, shots) as lab:
+        (lab.server.folder / "trainer.ipynb").write_text(text, encoding="utf-8")
+        lab.open_path("trainer.ipynb")
+        lab.command("application:toggle-left-area")
+        lab.run_cell(EXTENSION, timeout=120)
+        lab.run_cell(MODEL, timeout=240)
+        lab.run_cell(TRAINING, wait=False)
+        lab.page.locator("#hfmem-panel").get_by_text("OK", exact=True).click()
+        frames: list[Path] = []
+        while lab.page.evaluate("() => window.running === true || kernel().status !== 'idle'"):
+            lab.page.evaluate(TO_THE_TOP, TRAINING)
+            frames.append(lab.screenshot(f"frame-{len(frames):03d}"))
+            time.sleep(WAIT)
+        lab.wait_for_text(TRAINING, "left behind")
+        time.sleep(2)
+        lab.page.evaluate(TO_THE_TOP, TRAINING)
+        return [*frames, lab.screenshot(f"frame-{len(frames):03d}")]
+
+
+def move(frames: list[Path], path: Path) -> None:
+    """Write a moving picture."""
+    from PIL import Image
+
+    width, every = MOVING["width"], MOVING["every"]
+    chosen = [*frames[every:-1:every], frames[-1]]
+    pictures = []
+    for one in chosen:
+        with Image.open(one) as picture:
+            height = round(picture.height * width / picture.width)
+            pictures.append(
+                picture.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+            )
+    pictures[0].save(
+        path,
+        save_all=True,
+        append_images=pictures[1:],
+        duration=[MOVING["milliseconds"]] * (len(pictures) - 1) + [MOVING["last"]],
+        loop=0,
+        quality=MOVING["quality"],
+        method=6,
+        minimize_size=True,
+    )
+
+
+def still(name: str, notebook: Path, cell: int, shots: Path) -> Path:
+    """Return a picture of a cell as a notebook has it; for an error, of its first output only."""
+    with opened(1400, 2400, shots) as lab:
+        shutil.copy(notebook, lab.server.folder / notebook.name)
+        lab.open_path(notebook.name, kernel=False)
+        shown: Locator = lab.cell(cell)
+        shown.scroll_into_view_if_needed()
+        lab.wait_for_text(cell, "peak" if name == "done" else "Out of memory")
+        time.sleep(2)
+        if name == "out-of-memory":
+            shown = shown.locator(".jp-OutputArea-output").first
+        return lab.screenshot(name, shown)
+
+
+def main() -> None:
+    """Make the requested pictures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "name", nargs="?", choices=("live", "done", "out-of-memory"), default="live"
+    )
+    parser.add_argument("notebook", nargs="?", type=Path)
+    parser.add_argument("cell", nargs="?", type=int)
+    wanted = parser.parse_args()
+    # On a busy machine two threads of torch wait for each other at every operator.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        shots = Path(folder)
+        if wanted.name == "live":
+            frames = film(shots)
+            move(frames, IMAGES / "live.webp")
+            shutil.copy(frames[2 * len(frames) // 3], IMAGES / "panel.png")
+        else:
+            shutil.copy(still(wanted.name, wanted.notebook, wanted.cell, shots), IMAGES)
+    print(*(f"{path} {path.stat().st_size:,}" for path in sorted(IMAGES.iterdir())), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
