@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         Timeline,
     )
     from hfmem_widget.session.stacks import Stacks
-    from hfmem_widget.sources.heap.growth import Growth
-    from hfmem_widget.sources.heap.model import Holders
+    from hfmem_widget.sources.heap.model import Growth, Holders
 
 __version__ = "0.1.0.dev0"
 
@@ -54,7 +53,7 @@ _HOMES = {
     "Finding": "session",
     "Fit": "features.fit.model",
     "Forecast": "features.fit.model",
-    "Growth": "sources.heap.growth",
+    "Growth": "sources.heap.model",
     "HFMemError": "errors",
     "Holders": "sources.heap.model",
     "MemoryCallback": "drivers.trainer",

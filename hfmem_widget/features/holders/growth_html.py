@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from hfmem_widget.sources.heap.growth import Grown, Growth
+from hfmem_widget.sources.heap.model import Grown, Growth
 from hfmem_widget.text import MIB, format_count, format_duration, plain
 from hfmem_widget.view.root import headed
 from hfmem_widget.view.table_parts import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from hfmem_widget.features.memory_map.model import NO_POOL, Block, MemoryMap, Segment
+from hfmem_widget.features.memory_map.segments import NO_POOL, Block, Segment
 from hfmem_widget.session import Part
 from hfmem_widget.text import MIB
 
@@ -162,9 +162,9 @@ class Fragmentation:
         return sum(place.sums[name] for place in self.places)
 
 
-def fragmentation(found: MemoryMap, device: str) -> Fragmentation:
+def fragmentation(segments: Iterable[Segment], device: str) -> Fragmentation:
     """Return what a device's segments are made of, every byte once."""
-    ours = sorted((one for one in found.segments if one.device == device), key=_place_of)
+    ours = sorted((one for one in segments if one.device == device), key=_place_of)
     places = [_place(tuple(group)) for _, group in groupby(ours, key=_place_of)]
     places.sort(key=lambda one: (not one.is_common, one.is_private, -one.reserved))
     return Fragmentation(device, tuple(places))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import chain
 
-from hfmem_widget.features.memory_map.fragmentation import Fragmentation, Place, fragmentation
-from hfmem_widget.features.memory_map.model import MemoryMap, Segment
+from hfmem_widget.features.memory_map.fragmentation import Fragmentation, Place
+from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import ROWS
+from hfmem_widget.features.memory_map.segments import Segment
 from hfmem_widget.features.memory_map.sentences import place_name, sentences
 from hfmem_widget.features.memory_map.svg import STEP, picture_html
 from hfmem_widget.session import Part
@@ -110,7 +111,7 @@ def _groups_of(title: str, found: MemoryMap) -> list[_Group]:
     """Return the devices there is something to say of; all of them where that is none."""
     there = {*found.notes, *(segment.device for segment in found.segments)}
     devices = [one for one in found.devices if one in there] or list(found.devices)
-    return [_Group(title, found.notes.get(one, ""), fragmentation(found, one)) for one in devices]
+    return [_Group(title, found.notes.get(one, ""), found.fragmentation(one)) for one in devices]
 
 
 def _cost(moments: Moments) -> str:

@@ -1,81 +1,14 @@
-"""The nouns of a memory map: segments, which an allocator has taken, and the blocks they are cut into."""
+"""A memory map: what allocators had taken at one moment."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
-from hfmem_widget.display import Shown, resolve
-
-if TYPE_CHECKING:
-    from hfmem_widget.features.memory_map.fragmentation import Fragmentation
-
-BlockState = Literal["allocated", "pending", "free"]
-"""In use; freed while another stream may still read it; free."""
-
-SegmentKind = Literal["small", "large", "heap", "top", "mapped"]
-"""The CUDA allocator's pool for requests up to 1 MiB, and for others; the parts of a C heap."""
-
-NO_POOL = (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A piece of a segment.
-
-    Attributes
-    ----------
-    address : int
-    size : int
-        Bytes.
-    requested : int
-        Bytes of it that were asked for; 0 unless it is allocated.
-    state : {"allocated", "pending", "free"}
-    """
-
-    address: int
-    size: int
-    requested: int
-    state: BlockState
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """What an allocator took in one piece.
-
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    address : int
-        0 where it is not known, as of a C heap.
-    size : int
-        Bytes.
-    kind : {"small", "large", "heap", "top", "mapped"}
-    blocks : tuple of Block
-        In the order of their addresses; they fill it.
-    stream : int
-        The CUDA stream that its free blocks are for; 0 is the default stream.
-    pool : tuple of int
-        Whose private pool it is in, such as a CUDA graph's; ``(0, 0)`` for nobody's.
-    expandable : bool
-        True if it can grow, and give back single pages.
-    """
-
-    device: str
-    address: int
-    size: int
-    kind: SegmentKind
-    blocks: tuple[Block, ...]
-    stream: int = 0
-    pool: tuple[int, int] = NO_POOL
-    expandable: bool = False
-
-    @property
-    def in_use(self) -> bool:
-        """True unless all of it is free."""
-        return any(block.state != "free" for block in self.blocks)
+from hfmem_widget.display import Shown
+from hfmem_widget.features.memory_map.fragmentation import Fragmentation, fragmentation
+from hfmem_widget.features.memory_map.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +48,6 @@ class MemoryMap(Shown):
 
     def fragmentation(self, device: str = "") -> Fragmentation:
         """Return what a device's segments are made of; by default of the device with the most."""
-        found: Fragmentation = resolve(
-            "hfmem_widget.features.memory_map.fragmentation:fragmentation"
-        )(self, device or max(self.devices, key=self.reserved, default=""))
-        return found
+        return fragmentation(
+            self.segments, device or max(self.devices, key=self.reserved, default="")
+        )

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from hfmem_widget.features.memory_map.model import (
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.segments import (
     NO_POOL,
     Block,
     BlockState,
-    MemoryMap,
     Segment,
     SegmentKind,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 
 from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, Place
-from hfmem_widget.features.memory_map.model import Segment
+from hfmem_widget.features.memory_map.segments import Segment
 
 WIDTH = 720
 """Units across; a unit is about a pixel where there is room."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from hfmem_widget.display import Shown, resolve
-
-if TYPE_CHECKING:
-    from hfmem_widget.sources.heap.growth import Growth
 
 Kind = Literal["weights", "buffers", "gradients", "optimizer states", "tensors"]
 
@@ -123,3 +120,52 @@ class Holders(Shown):
 
     def _with(self, rows: tuple[Holder, ...], remainders: tuple[Remainder, ...]) -> Holders:
         return Holders(rows, remainders, self.seconds, self.objects, self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """One name, or a run of alike ones, that holds more on one device than it did.
+
+    Attributes
+    ----------
+    path : str
+        As in `Holder`, at the later moment.
+    kind : Kind
+    device : str
+    bytes : int
+        How many more.
+    tensors : int
+        How many more storages; may be negative where few big ones took the place of many.
+    now : int
+        Bytes it holds at the later moment.
+    """
+
+    path: str
+    kind: Kind
+    device: str
+    bytes: int
+    tensors: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(Shown):
+    """Which names hold more than at an earlier moment, those that grew most first.
+
+    Attributes
+    ----------
+    rows : tuple of Grown
+    freed : int
+        Bytes that other names hold less than then.
+    seconds : float
+        How long the later search took.
+    bound : str
+        Why it, or the earlier one, ended early, as a sentence; empty if neither did.
+    """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.features.holders.growth_html:growth_bundle"
+
+    rows: tuple[Grown, ...]
+    freed: int = 0
+    seconds: float = 0.0
+    bound: str = ""

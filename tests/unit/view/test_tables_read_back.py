@@ -11,13 +11,11 @@ import pytest
 from hfmem_widget.features.compare.html import list_bundle, table_bundle
 from hfmem_widget.features.compare.text import _part
 from hfmem_widget.features.holders.growth_html import _facts, _shown
-from hfmem_widget.features.memory_map.fragmentation import fragmentation
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.features.stacks.icicle import icicle_html
 from hfmem_widget.session.stacks import LivePeak, Site
-from hfmem_widget.sources.heap.growth import Grown
-from hfmem_widget.sources.heap.model import Kind
+from hfmem_widget.sources.heap.model import Grown, Kind
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.anatomy_bar import _scale, bars_html
@@ -130,7 +128,7 @@ def test_private_pools_are_counted_with_what_is_free_in_them(
         segment(("used", 300), *([("free", free)] if free else []), at=at, pool=(0, at))
         for at in range(1, pools + 1)
     ]
-    found = fragmentation(MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01), "cuda:0")
+    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01).fragmentation("cuda:0")
 
     assert [one for one in sentences(found) if one.endswith(said)] != []
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, fragmentation, pieces
-from hfmem_widget.features.memory_map.model import (
+from hfmem_widget.features.memory_map.fragmentation import LABELS, pieces
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.segments import (
     NO_POOL,
     Block,
     BlockState,
-    MemoryMap,
     Segment,
     SegmentKind,
 )
@@ -64,7 +64,7 @@ def segments(draw: st.DrawFn) -> Segment:
 def test_sums_of_a_real_snapshot_are_the_allocators_own(name: str) -> None:
     """Reserved, allocated, active and requested bytes: not one off."""
     counted, _ = recorded(name)
-    found = fragmentation(recorded_map(name), "cuda:0")
+    found = recorded_map(name).fragmentation("cuda:0")
     assert found.reserved == counted["reserved_bytes"]
     assert found.bytes("used") + found.bytes("rounding") == counted["allocated_bytes"]
     assert found.active == counted["active_bytes"]
@@ -88,7 +88,7 @@ def test_what_lies_in_partly_used_segments_is_what_the_allocator_counts(name: st
 def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothing() -> None:
     """Holes on partly used pages; whole pages can be given back."""
     counted, _ = recorded("expandable")
-    found = fragmentation(recorded_map("expandable"), "cuda:0")
+    found = recorded_map("expandable").fragmentation("cuda:0")
     assert counted["inactive_split_bytes"] == 0
     assert found.expandable
     assert found.bytes("hole") > 100 * M
@@ -99,7 +99,7 @@ def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothin
 @given(st.lists(segments(), max_size=8))
 def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
     """Whatever lies there, the parts add up, and none is negative."""
-    found = fragmentation(map_of(*drawn), "cuda:0")
+    found = map_of(*drawn).fragmentation("cuda:0")
     assert found.reserved == sum(one.size for one in drawn) == sum(one.bytes for one in found.parts)
     assert all(size >= 0 for place in found.places for size in place.sums.values())
     for one in drawn:
@@ -111,7 +111,7 @@ def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
 @given(st.lists(segments(), max_size=8))
 def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
     """There is a free block at least as large, on the default stream, in nobody's pool."""
-    fits = fragmentation(map_of(*drawn), "cuda:0").fits
+    fits = map_of(*drawn).fragmentation("cuda:0").fits
     there = [
         block.size
         for one in drawn
@@ -124,16 +124,13 @@ def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
 
 def test_who_can_use_what_is_free() -> None:
     """Between tensors, in whole segments, on another stream, in a private pool: told apart."""
-    found = fragmentation(
-        map_of(
-            segment_of((30 * M, "allocated"), (10 * M, "free")),
-            segment_of((20 * M, "free")),
-            segment_of((21 * M, "free"), stream=9),
-            segment_of((5 * M, "allocated"), (22 * M, "free"), pool=(0, 1)),
-            segment_of((23 * M, "pending")),
-        ),
-        "cuda:0",
-    )
+    found = map_of(
+        segment_of((30 * M, "allocated"), (10 * M, "free")),
+        segment_of((20 * M, "free")),
+        segment_of((21 * M, "free"), stream=9),
+        segment_of((5 * M, "allocated"), (22 * M, "free"), pool=(0, 1)),
+        segment_of((23 * M, "pending")),
+    ).fragmentation("cuda:0")
     assert {one.name: one.bytes / M for one in found.parts} == {
         "used": 35, "pending": 23, "hole": 10, "whole": 20, "stream": 21, "pool": 22,
     }  # fmt: skip
@@ -144,8 +141,8 @@ def test_who_can_use_what_is_free() -> None:
 def test_small_requests_have_segments_of_their_own() -> None:
     """Where only those have room, no more than 1 MiB fits."""
     small = segment_of((M // 2, "allocated"), (3 * M // 2, "free"), small=True)
-    assert fragmentation(map_of(small), "cuda:0").fits == M
-    assert fragmentation(map_of(small, segment_of((3 * M, "free"))), "cuda:0").fits == 3 * M
+    assert map_of(small).fragmentation("cuda:0").fits == M
+    assert map_of(small, segment_of((3 * M, "free"))).fragmentation("cuda:0").fits == 3 * M
 
 
 def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
@@ -170,7 +167,7 @@ def test_what_rounding_adds_is_told() -> None:
 
 def test_sentences_have_their_figures() -> None:
     """What cannot be given back, and the largest request that it could serve."""
-    told = sentences(fragmentation(recorded_map("fragmented"), "cuda:0"))
+    told = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
     assert told[0].endswith("without asking the driver for more: 29.0 MiB.")
     assert told[1].startswith("1.42 GiB (73 % of what is reserved) lies between tensors")
     assert "no request above 29.0 MiB" in told[1]
@@ -179,13 +176,13 @@ def test_sentences_have_their_figures() -> None:
 
 def test_a_device_that_has_nothing_is_not_spoken_of() -> None:
     """A device without segments has no parts and no sentence."""
-    found = fragmentation(MemoryMap(("cuda:0",)), "cuda:0")
+    found = MemoryMap(("cuda:0",)).fragmentation("cuda:0")
     assert (found.reserved, found.parts, sentences(found)) == (0, (), ())
 
 
 def test_full_segments_need_one_sentence() -> None:
     """A healthy device is not commented on."""
-    told = sentences(fragmentation(map_of(segment_of((64 * M, "allocated"))), "cuda:0"))
+    told = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
     assert told == (
         "Nothing is free for ordinary code, so the next request asks the driver for more.",
     )
@@ -199,7 +196,7 @@ def test_a_map_without_a_device_is_of_the_fullest() -> None:
 
 def test_places_come_by_size() -> None:
     """The common one, other streams, private pools."""
-    places = fragmentation(recorded_map("mixed"), "cuda:0").places
+    places = recorded_map("mixed").fragmentation("cuda:0").places
     assert [(one.is_common, one.is_private) for one in places] == [
         (True, False), (False, False), (False, False), (False, True), (False, True),
     ]  # fmt: skip

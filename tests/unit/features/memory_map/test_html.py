@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, fragmentation
+from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece
 from hfmem_widget.features.memory_map.html import (
     STRIP,
     live_bundle,
     memory_map_bundle,
     moments_bundle,
 )
-from hfmem_widget.features.memory_map.model import Block, MemoryMap, Segment
+from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import WIDTH, layout, merged
+from hfmem_widget.features.memory_map.segments import Block, Segment
 from hfmem_widget.features.memory_map.svg import HEIGHT, STEP, picture_html
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map
@@ -82,7 +83,7 @@ def large_runs(found: list[Piece]) -> list[Piece]:
 @pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
 def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
     """In few pieces, or as many as bars need: the sums of what is drawn are those of the device."""
-    how = fragmentation(found, "cuda:0")
+    how = found.fragmentation("cuda:0")
     laid = layout(how.places, most)
     drawn = Counter(dict.fromkeys(LABELS, 0))
     for _, bars in laid.places:
@@ -99,7 +100,7 @@ def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
     """The bars of a row have room between them and end within the picture."""
-    laid = layout(fragmentation(recorded_map(name), "cuda:0").places, 2000)
+    laid = layout(recorded_map(name).fragmentation("cuda:0").places, 2000)
     assert any(bars for _, bars in laid.places)
     for _, bars in laid.places:
         rows: dict[int, list[tuple[float, float]]] = {}
@@ -114,7 +115,7 @@ def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_of_colour_are_bytes(name: str) -> None:
     """What is drawn in a colour is as long as its part has bytes, to a thousandth."""
-    how = fragmentation(recorded_map(name), "cuda:0")
+    how = recorded_map(name).fragmentation("cuda:0")
     html = memory_map_bundle(recorded_map(name))["text/html"]
     lengths = dict.fromkeys(palette.BLOCKS.values(), 0.0)
     for colour, path in PATH.findall(html):
@@ -217,7 +218,7 @@ def test_every_part_has_a_colour_of_its_own() -> None:
 @pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
 def test_each_piece_is_drawn_where_its_segment_has_it(found: MemoryMap) -> None:
     """In its row, from the left end of its bar on; the picture is as high as its rows."""
-    how = fragmentation(found, "cuda:0")
+    how = found.fragmentation("cuda:0")
     laid = layout(how.places, 700)
     unit = laid.full / WIDTH
     pictures = re.findall(r'<svg role="img".*?</svg>', picture_html(how, 700), re.DOTALL)

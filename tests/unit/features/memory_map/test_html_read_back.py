@@ -16,8 +16,9 @@ from hfmem_widget.features.memory_map.html import (
     memory_map_bundle,
     moments_bundle,
 )
-from hfmem_widget.features.memory_map.model import Block, BlockState, MemoryMap, Segment
+from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import merged
+from hfmem_widget.features.memory_map.segments import Block, BlockState, Segment
 from hfmem_widget.features.memory_map.svg import STEP
 from hfmem_widget.text import GIB, MIB
 from tests.unit.features.memory_map.test_html import scattered

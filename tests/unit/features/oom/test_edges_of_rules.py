@@ -12,7 +12,6 @@ from hfmem_widget.features.compare.align import by_step, by_time
 from hfmem_widget.features.leaks.findings import guide_of
 from hfmem_widget.features.leaks.moments import Moments, moments_of
 from hfmem_widget.features.leaks.trends import Trend, _after_drop, _tells_better
-from hfmem_widget.features.memory_map.fragmentation import fragmentation
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.features.oom.errors import MOST_ERRORS, about_memory
@@ -337,7 +336,7 @@ def test_what_is_free_for_other_streams_says_for_how_many(
     """One is named."""
     made = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in streams]
     found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01)
-    told = list(sentences(fragmentation(found, "cuda:0")))
+    told = list(sentences(found.fragmentation("cuda:0")))
 
     assert [one for one in told if one.startswith(said)] != [], told
 

@@ -8,7 +8,8 @@ import torch
 
 from hfmem_widget.features.holders.growth_html import growth_bundle
 from hfmem_widget.sources.heap import scan
-from hfmem_widget.sources.heap.growth import Growth, grown
+from hfmem_widget.sources.heap.growth import grown
+from hfmem_widget.sources.heap.model import Growth
 
 SIZE = 1 << 20
 
