@@ -242,7 +242,7 @@ def scenario():
 """
 )
 
-ATTACH = "from hfmem_widget import attaching\nattaching.attach()"
+ATTACH = "from hfmem_widget.drivers import install\ninstall.attach()"
 
 CASES = {
     "full of weights": Provoked(

@@ -63,7 +63,7 @@ print(Trainer.train.__wrapped__.__module__, GenerationMixin.generate.__wrapped__
 def test_attaching_imports_nothing() -> None:
     """Loading the extension stays quick where transformers is never used."""
     code = (
-        "import sys\nfrom hfmem_widget import attaching\nattaching.attach()\n"
+        "import sys\nfrom hfmem_widget.drivers import install\ninstall.attach()\n"
         "print('transformers' in sys.modules, 'torch' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
