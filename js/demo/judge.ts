@@ -2,7 +2,7 @@
 
 import { formatBytes } from "../src/core/format.ts";
 import type { Finding, Guide } from "../src/core/judged.ts";
-import { type Plan, peakOf } from "./script.ts";
+import { type Plan, peakOf } from "./plan.ts";
 
 export interface Judged {
   findings: Finding[];

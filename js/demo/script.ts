@@ -2,6 +2,7 @@
 
 import type { Schema, Series, Span } from "../src/core/protocol.ts";
 import { type Judged, judge } from "./judge.ts";
+import { longestOf, noise, type Plan, peakOf } from "./plan.ts";
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -17,25 +18,6 @@ export interface Script {
   sample(time: number): number[] | null;
   /** What is judged of it up to some second; nothing where this is left out. */
   judged?(time: number): Judged;
-}
-
-export interface Plan {
-  label: string;
-  devices: number;
-  steps: number;
-  stepSeconds: number;
-  scale?: number;
-  total?: number;
-  epochs?: number;
-  gap?: readonly [number, number];
-  interval?: number;
-  /** False where nobody knows what the tensors are. */
-  parts?: boolean;
-  /** The process' own memory in the place of a GPU. */
-  host?: boolean;
-  /** What every step leaves behind, and how much the run may take, in GiB where nothing is scaled. */
-  leak?: number;
-  budget?: number;
 }
 
 /** What one device holds, in GiB where nothing is scaled; NaN where it is not known. */
@@ -157,16 +139,6 @@ interface Times extends Plan {
 
 const BATCH = 8;
 
-/** The longest sequence of a step; one batch is longer than all others. */
-function longestOf({ steps }: Plan, step: number): number {
-  return step === Math.floor(0.3 * steps) ? 144 : 32 + Math.floor(96 * noise(step));
-}
-
-/** In GiB, where nothing is scaled: the more tokens, the more activations. */
-export function peakOf(plan: Plan, step: number): number {
-  return 4.1 + 0.02 * longestOf(plan, step) + (step % 7 === 0 ? 0 : 0.1 * noise(step + 0.5));
-}
-
 function spansOf(times: Times): { spans: Span[]; steps: number[][] } {
   const { load, perEpoch, epochs, epochSeconds, trainStop, evaluation, save, stepSeconds } = times;
   const { scale = 1, leak = 0 } = times;
@@ -286,10 +258,4 @@ function deviceKeys({ devices, host = false }: Plan): string[] {
 
 function isHost(key: string): boolean {
   return !key.includes(":");
-}
-
-/** Repeatable: the same run looks the same every time. */
-function noise(seed: number): number {
-  const x = Math.sin(seed * 127.1 + 11.7) * 43758.5453;
-  return x - Math.floor(x);
 }

@@ -1,9 +1,10 @@
 import { describe, expect, test } from "vitest";
+import { composeScene } from "../src/core/compose.ts";
 import { toFigure } from "../src/core/figure.ts";
 import { readTime } from "../src/core/hover.ts";
 import { decodeFindings, decodeGuides, type Finding, type Guide } from "../src/core/judged.ts";
 import { findingsIn, warningsOf } from "../src/core/notice.ts";
-import { composeScene, type Scene } from "../src/core/scene.ts";
+import type { Scene } from "../src/core/scene.ts";
 import { defaultSettings } from "../src/core/settings.ts";
 import { Store } from "../src/core/store.ts";
 import { fromFrame, toFrame } from "../src/hosts/panel/remembered.ts";

@@ -1,10 +1,11 @@
 import { describe, expect, test } from "vitest";
+import { composeScene, type Hold } from "../src/core/compose.ts";
 import { POINT_BUDGET } from "../src/core/decimate.ts";
 import { toFigure } from "../src/core/figure.ts";
 import { barAt, readTime } from "../src/core/hover.ts";
-import { findPeak } from "../src/core/peak.ts";
+import { findPeak, peakText } from "../src/core/peak.ts";
 import { placeLabel } from "../src/core/place.ts";
-import { composeScene, type Hold, LANE_PIXELS, namesIn, peakText } from "../src/core/scene.ts";
+import { LANE_PIXELS, namesIn } from "../src/core/scene.ts";
 import { defaultSettings } from "../src/core/settings.ts";
 import { Store } from "../src/core/store.ts";
 import { level, message, PARTS_SCHEMA, partRow, STATUS, span, stepRow, tableOf } from "./frames.ts";
@@ -70,10 +71,9 @@ describe("findPeak", () => {
   });
 
   test("how sure it is stands in its label", () => {
-    const peak = { time: 0, bytes: 6.99 * 2 ** 30 };
-    expect(peakText({ ...peak, certainty: "exact" })).toBe("peak 6.99 GiB exact");
-    expect(peakText({ ...peak, certainty: "at least" })).toBe("peak ≥ 6.99 GiB");
-    expect(peakText({ ...peak, certainty: "sampled" })).toBe("peak 6.99 GiB sampled");
+    expect(peakText(6.99 * 2 ** 30, "exact")).toBe("6.99 GiB exact");
+    expect(peakText(6.99 * 2 ** 30, "at least")).toBe("≥ 6.99 GiB");
+    expect(peakText(6.99 * 2 ** 30, "sampled")).toBe("6.99 GiB sampled");
   });
 });
 

@@ -2,12 +2,13 @@
 
 import { type Cloud, composeCloud, hasCloud, pointAt, readPoint } from "./cloud.ts";
 import { toCloudFigure } from "./cloudfigure.ts";
+import { composeScene, type Hold } from "./compose.ts";
 import { make, textWidth } from "./dom.ts";
 import { toFigure } from "./figure.ts";
 import { barAt, readBar, readTime } from "./hover.ts";
 import { Pacer } from "./pacer.ts";
 import { draw, type Figure, type GraphDiv, purge } from "./plotly.ts";
-import { composeScene, type Hold, LABEL_PIXELS, MARGIN, type Scene } from "./scene.ts";
+import { LABEL_PIXELS, MARGIN, type Scene } from "./scene.ts";
 import type { Range, Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 import { readTheme, type Theme } from "./theme.ts";

@@ -1,8 +1,8 @@
 /** Peaks of steps by the tokens of their batches, before they are drawn: a point for each row of the step table. */
 
 import { fittedRange, type Ticks, ticksWithin } from "./axis.ts";
-import { formatBytes, formatCount, type Unit, unitFor } from "./format.ts";
-import { peakText } from "./scene.ts";
+import { formatBytes, formatCount, percentOf, type Unit, unitFor } from "./format.ts";
+import { peakText } from "./peak.ts";
 import type { Range, Settings } from "./settings.ts";
 import { worstOf } from "./steplane.ts";
 import type { StepGroup, StepMemory } from "./steps.ts";
@@ -58,8 +58,7 @@ export function composeCloud(store: Store, settings: Settings, width: number, he
   const [fewest, most] = extremes(all.map(({ tokens }) => tokens));
   const [lowest, highest] = extremes(all.flatMap(({ memory }) => [memory.peak, memory.after || memory.peak]));
   const total = schema?.devices.find(({ key }) => key === settings.device)?.total ?? null;
-  const unit =
-    settings.percent && total !== null ? { divisor: total / 100, name: "%" } : unitFor(highest * 1.06);
+  const unit = settings.percent && total !== null ? percentOf(total) : unitFor(highest * 1.06);
   const xRange = fittedRange(fewest, most);
   const yRange = fittedRange(lowest / unit.divisor, (1.08 * highest) / unit.divisor);
   const ticks = ticksWithin(xRange, Math.max(2, width / TICK_PIXELS.x));
@@ -101,10 +100,9 @@ export function pointAt(cloud: Cloud, x: number, y: number): Point | null {
 
 export function readPoint({ tokens, group, memory }: Point): TipText {
   const { first, last } = group;
-  const peak = formatBytes(memory.peak);
   const rows: [string, string][] = [
     ["tokens", formatCount(tokens)],
-    ["peak", memory.certainty === "at least" ? `≥ ${peak}` : `${peak} ${memory.certainty}`],
+    ["peak", peakText(memory.peak, memory.certainty)],
   ];
   if (!Number.isNaN(memory.after)) rows.push(["after", formatBytes(memory.after)]);
   return { title: first === last ? `step ${first}` : `step ${memory.worst} of ${first}–${last}`, rows };
@@ -114,7 +112,7 @@ function worstPoint(all: Point[]): Cloud["worst"] {
   const worst = worstOf(all.map(({ group, memory }) => ({ ...group, memory })));
   if (worst?.memory == null) return null;
   const { memory } = worst;
-  const peak = peakText({ time: worst.start, bytes: memory.peak, certainty: memory.certainty });
+  const peak = `peak ${peakText(memory.peak, memory.certainty)}`;
   const step = `step ${worst.first}`;
   const text = `${step} · ${formatCount(memory.worstTokens)} tokens · ${peak}`;
   return { tokens: memory.worstTokens, group: worst, memory, text, shortText: `${step} · ${peak}` };

@@ -8,10 +8,9 @@ import { forPlotly } from "./format.ts";
 import { guideShapes, guideTraces } from "./guidetraces.ts";
 import type { Box } from "./place.ts";
 import type { Figure } from "./plotly.ts";
-import { LABEL_PIXELS, LANE_PIXELS, type Scene, WORD_PIXELS } from "./scene.ts";
+import { LABEL_PIXELS, LANE_PIXELS, type Scene, WORD_PIXELS, type Word } from "./scene.ts";
 import { axis, sheet, tickText, withUnit } from "./sheet.ts";
 import type { Theme } from "./theme.ts";
-import type { Word } from "./words.ts";
 
 const TICK_PIXELS = 84;
 

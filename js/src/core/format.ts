@@ -8,6 +8,10 @@ export interface Unit {
   name: string;
 }
 
+export function percentOf(total: number): Unit {
+  return { divisor: total / 100, name: "%" };
+}
+
 export function unitFor(bytes: number): Unit {
   const isLarge = !Number.isFinite(bytes) || Math.abs(bytes) >= 999.5 * MIB;
   return isLarge ? { divisor: GIB, name: "GiB" } : { divisor: MIB, name: "MiB" };
@@ -20,9 +24,9 @@ export function digits(value: number): string {
   return value.toFixed(magnitude >= 9.995 ? 1 : 2);
 }
 
-export function formatBytes(bytes: number): string {
+/** `unit` is given where all are shown in one, such as percent. */
+export function formatBytes(bytes: number, unit = unitFor(bytes)): string {
   if (!Number.isFinite(bytes)) return "n/a";
-  const unit = unitFor(bytes);
   return `${digits(bytes / unit.divisor)} ${unit.name}`;
 }
 

@@ -2,7 +2,7 @@
 
 import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
-import { digits, formatBytes, unitFor } from "./format.ts";
+import { digits, formatBytes, percentOf, unitFor } from "./format.ts";
 import { Notice, warningsOf } from "./notice.ts";
 import { labelOf, type Readings } from "./readings.ts";
 import type { Store } from "./store.ts";
@@ -50,9 +50,10 @@ export class Headline {
   update(store: Store, readings: Readings, percent: boolean): void {
     const { allocated, reserved, deviceUsed, total, peak, device } = readings;
     const isPercent = percent && total > 0;
-    const show = (bytes: number) => (isPercent ? `${digits((100 * bytes) / total)} %` : formatBytes(bytes));
+    const percentage = isPercent ? percentOf(total) : undefined;
+    const show = (bytes: number) => formatBytes(bytes, percentage);
     const optional = (bytes: number) => (Number.isNaN(bytes) ? "" : show(bytes));
-    const unit = isPercent ? { divisor: total / 100, name: "%" } : unitFor(allocated);
+    const unit = percentage ?? unitFor(allocated);
     setText(this.now, Number.isNaN(allocated) ? "–" : digits(allocated / unit.divisor));
     setText(this.nowUnit, unit.name);
     setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, "allocated"));

@@ -4,6 +4,7 @@ import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
 import { guideAt, marksOf } from "./guides.ts";
 import { PART, toldOf } from "./parts.ts";
+import { peakText } from "./peak.ts";
 import { labelOf, partsAt } from "./readings.ts";
 import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
 import type { Range } from "./settings.ts";
@@ -35,7 +36,8 @@ export function readBar(bar: Bar): TipText {
     ["duration", formatDuration(bar.stop - bar.start) + (bar.open ? " so far" : "")],
   ];
   if (bar.change !== null) rows.push(["Δ allocated", formatChange(bar.change)]);
-  if (bar.peak !== null) rows.push([bar.count > 1 ? "worst peak" : "peak", certainPeak(bar)]);
+  if (bar.peak !== null)
+    rows.push([bar.count > 1 ? "worst peak" : "peak", peakText(bar.peak, bar.certainty)]);
   if (bar.outcome !== "" && bar.outcome !== "done") rows.push(["outcome", bar.outcome]);
   return { title: bar.worst ? `${bar.label} · the worst` : bar.label, rows };
 }
@@ -54,7 +56,7 @@ function readSteps(bar: Bar, steps: NonNullable<Bar["steps"]>): TipText {
     rows.push(["worst", `step ${memory.worst}${batch}`]);
   }
   if (memory !== null) {
-    rows.push([isOne ? "peak" : "its peak", certainPeak(bar)]);
+    rows.push([isOne ? "peak" : "its peak", peakText(memory.peak, memory.certainty)]);
     for (const phase of isOne ? (["forward", "backward", "optimizer"] as const) : []) {
       if (memory[phase] > 0) rows.push([`in ${phase}`, formatBytes(memory[phase])]);
     }
@@ -123,9 +125,4 @@ function rowsAround(store: Store, [start, stop]: Range, time: number): Range {
 
 function spread(low: number, high: number, top: number): string {
   return high - low > SPREAD * top ? `${formatBytes(low)} – ${formatBytes(high)}` : formatBytes(high);
-}
-
-function certainPeak(bar: Bar): string {
-  const figure = formatBytes(bar.peak ?? Number.NaN);
-  return bar.certainty === "at least" ? `≥ ${figure}` : `${figure} ${bar.certainty}`;
 }

@@ -1,5 +1,6 @@
 /** The highest point of a run, as surely as it is known. */
 
+import { formatBytes, type Unit } from "./format.ts";
 import type { Certainty } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
@@ -27,6 +28,13 @@ export function findPeak(store: Store, device: string): Peak | null {
   const row = column ? column.highest(from, to) : -1;
   const time = row < 0 ? (known.start + known.stop) / 2 : timeline.time[row]!;
   return { time, bytes: known.bytes, certainty: known.certainty };
+}
+
+/** How high a peak is and how that is known, such as `6.99 GiB exact` or `≥ 6.99 GiB`. */
+export function peakText(bytes: number, certainty: Certainty, unit?: Unit): string {
+  const figure = formatBytes(bytes, unit);
+  if (!Number.isFinite(bytes)) return figure;
+  return certainty === "at least" ? `≥ ${figure}` : `${figure} ${certainty}`;
 }
 
 interface Stretch {

@@ -21,7 +21,7 @@ export class Summary {
       formatBytes(allocated),
       parts ? partsText(parts) : "n/a",
       peak ? `${formatBytes(peak.bytes)}, ${peak.certainty}` : "n/a",
-      ...[reserved, deviceUsed, total].map(formatBytes),
+      ...[reserved, deviceUsed, total].map((bytes) => formatBytes(bytes)),
     ]);
     this.element.replaceChildren(
       make("caption", "", {}, [caption]),

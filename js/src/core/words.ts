@@ -2,14 +2,15 @@
 
 import { marksOf } from "./guides.ts";
 import type { Box } from "./place.ts";
-import { LABEL_PIXELS, pixelToTime, type Scene, timeToPixel, WORD_PIXELS } from "./scene.ts";
-
-export interface Word {
-  text: string;
-  box: Box;
-  /** The line has been crossed, or memory ran out. */
-  isAlarming: boolean;
-}
+import {
+  bytesToPixel,
+  LABEL_PIXELS,
+  pixelToTime,
+  type Scene,
+  timeToPixel,
+  WORD_PIXELS,
+  type Word,
+} from "./scene.ts";
 
 type Level = Omit<Word, "box"> & { bytes: number };
 type Drawn = Omit<Scene, "words">;
@@ -19,8 +20,7 @@ const MARK = 6;
 
 /** What ran out first, then budgets: the capacity is a figure among the headings as well, so its word may go. */
 export function placeWords(scene: Drawn, textWidth: (text: string) => number): Word[] {
-  const plotHeight = scene.height - scene.lanesHeight;
-  const toPixel = (bytes: number) => plotHeight * (1 - bytes / scene.top);
+  const toPixel = (bytes: number) => bytesToPixel(scene, bytes);
   const budgets = scene.guides.filter(({ kind }) => kind === "budget");
   const levels: Level[] = budgets.map(({ label, ends, isCrossed }) => ({
     text: label,
@@ -59,7 +59,7 @@ function newestMark(
   const height = WORD_PIXELS + 3;
   const x = timeToPixel(scene, ends[1][0]);
   const plotHeight = scene.height - scene.lanesHeight;
-  const y = plotHeight * (1 - ends[1][1] / scene.top);
+  const y = bytesToPixel(scene, ends[1][1]);
   const left = Math.max(0, Math.min(x - width / 2, scene.width - width));
   const tops = [y + MARK + 1, y + MARK + 1 + height, y - MARK - 1 - height];
   const within = tops.filter((top) => top >= 0 && top + height <= plotHeight);
