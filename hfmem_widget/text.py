@@ -84,16 +84,17 @@ def number(value: float, divisor: float, *, signed: bool = False) -> str:
 
 
 def format_bytes(value: float, *, signed: bool = False) -> str:
-    """Return `value` bytes as text, such as ``6.99 GiB`` or ``+12.5 MiB``."""
+    """Return `value` bytes as text, such as ``6.99 GiB``, ``+12.5 MiB`` or ``±0``."""
     if not math.isfinite(value):
         return MISSING
     divisor, name = unit_for(value)
-    return f"{number(value, divisor, signed=signed)} {name}"
+    text = number(value, divisor, signed=signed)
+    return text if text == "±0" else f"{text} {name}"
 
 
 def format_count(count: float) -> str:
     """Return a count of anything but bytes, such as ``1,024``."""
-    return f"{count:,.0f}" if math.isfinite(count) else MISSING
+    return f"{round(count):,}" if math.isfinite(count) else MISSING
 
 
 def format_counted(count: float, one: str) -> str:
@@ -104,6 +105,8 @@ def format_counted(count: float, one: str) -> str:
 def format_share(share: float) -> str:
     """Return a share as a percentage, such as ``62 %``, ``4.2 %`` or ``<0.1 %``."""
     percent = 100 * share
+    if not math.isfinite(percent):
+        return MISSING
     if 0 < percent < 0.05:
         return "<0.1 %"
     return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"

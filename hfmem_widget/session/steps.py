@@ -47,6 +47,11 @@ IN_A_FRAME: Mapping[str, str] = MappingProxyType(
 _PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
 _PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
 _PHASE = PER_DEVICE.index(PHASES[0])
+_ALL = np.zeros(1, dtype=np.intp)
+"""Where the one run begins that all rows are."""
+
+_LATER = [_LAST, _STOP]
+_SUMS = [_SAMPLES, _TOKENS, _CONTENT]
 
 Table = NDArray[np.float64]
 
@@ -141,7 +146,7 @@ class Steps:
         return self._rows
 
     def __iter__(self) -> Iterator[StepGroup]:
-        return iter([self._group(row) for row in self.table.tolist()])
+        return iter([group_of(row, self.devices) for row in self.table.tolist()])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -162,11 +167,11 @@ class Steps:
     def append(self, group: StepGroup) -> None:
         """Add a finished step."""
         self._widen(group.devices)
-        row = self._row(group)
+        row = row_of(group, self.devices)
         self.count += 1
         last = self._table[self._rows - 1 : self._rows]
         if self._rows and self._in_last < self._size and last[0, _PARENT] == group.parent:
-            last[:] = self._merge(last, row[None])
+            last[:] = _merged(np.stack([last[0], row]), _ALL)
             self._in_last += 1
             return
         if self._rows >= min(self._most, max(8, CELLS // self._table.shape[1])):
@@ -228,30 +233,7 @@ class Steps:
         at = np.arange(len(table))
         begins = np.concatenate([[True], table[1:, _PARENT] != table[:-1, _PARENT]])
         place = at - np.maximum.accumulate(np.where(begins, at, 0))
-        kept = at[place % 2 == 0]
-        partner = np.minimum(kept + 1, len(table) - 1)
-        paired = (partner > kept) & (place[partner] % 2 == 1)
-        result: Table = table[kept]
-        result[paired] = self._merge(table[kept[paired]], table[partner[paired]])
-        return result
-
-    def _merge(self, earlier: Table, later: Table) -> Table:
-        merged = earlier.copy()
-        for column in (_LAST, _STOP):
-            merged[:, column] = later[:, column]
-        for column in (_SAMPLES, _TOKENS, _CONTENT):
-            merged[:, column] += later[:, column]
-        merged[:, _LONGEST] = np.fmax(earlier[:, _LONGEST], later[:, _LONGEST])
-        for begin in range(len(FIGURES), earlier.shape[1], len(PER_DEVICE)):
-            one = earlier[:, begin : begin + len(PER_DEVICE)]
-            two = later[:, begin : begin + len(PER_DEVICE)]
-            new = merged[:, begin : begin + len(PER_DEVICE)]
-            is_worse = (two[:, _PEAK] > one[:, _PEAK]) | np.isnan(one[:, _PEAK])
-            new[is_worse] = two[is_worse]
-            new[:, _LOWEST] = np.fmin(one[:, _LOWEST], two[:, _LOWEST])
-            new[:, _AFTER] = two[:, _AFTER]
-            new[:, _PHASE:] = np.fmax(one[:, _PHASE:], two[:, _PHASE:])
-        return merged
+        return _merged(table, at[place % 2 == 0])
 
     def _widen(self, devices: Mapping[str, DeviceSteps]) -> None:
         new = tuple(device for device in devices if device not in self.devices)
@@ -261,35 +243,56 @@ class Steps:
             self._table = np.concatenate([self._table, unknown], axis=1)
             self.devices += new
 
-    def _row(self, group: StepGroup) -> Table:
-        row: list[float] = [getattr(group, name) for name in FIGURES]
-        for device in self.devices:
-            known = group.devices.get(device)
-            row += [NOT_AVAILABLE] * len(PER_DEVICE) if known is None else _figures(known)
-        return np.array(row, dtype=np.float64)
 
-    def _group(self, row: Sequence[float]) -> StepGroup:
-        parent, first, last, start, stop, samples, longest, tokens, content_tokens = row[
-            : len(FIGURES)
-        ]
-        devices = {}
-        for at, device in enumerate(self.devices):
-            begin = len(FIGURES) + at * len(PER_DEVICE)
-            figures = row[begin : begin + len(PER_DEVICE)]
-            if not math.isnan(figures[_PEAK]):
-                devices[device] = _device_steps(figures)
-        return StepGroup(
-            parent=int(parent),
-            first=int(first),
-            last=int(last),
-            start=start,
-            stop=stop,
-            samples=samples,
-            longest=longest,
-            tokens=tokens,
-            content_tokens=content_tokens,
-            devices=devices,
-        )
+def joined(groups: Sequence[StepGroup]) -> StepGroup:
+    """Return neighbouring groups as one, by the rules that a table folds by."""
+    if len(groups) == 1:
+        return groups[0]
+    devices = tuple(dict.fromkeys(device for group in groups for device in group.devices))
+    table = np.array([row_of(group, devices) for group in groups])
+    return group_of(_merged(table, _ALL)[0].tolist(), devices)
+
+
+def row_of(group: StepGroup, devices: Sequence[str]) -> Table:
+    """Return a group as a row of a table of some devices."""
+    row: list[float] = [getattr(group, name) for name in FIGURES]
+    for device in devices:
+        known = group.devices.get(device)
+        row += [NOT_AVAILABLE] * len(PER_DEVICE) if known is None else _figures(known)
+    return np.array(row, dtype=np.float64)
+
+
+def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
+    """Return the group that a row of a table of some devices is."""
+    parent, first, last, start, stop, samples, longest, tokens, content = row[: len(FIGURES)]
+    known = {}
+    for at, device in enumerate(devices):
+        begin = len(FIGURES) + at * len(PER_DEVICE)
+        of_device = row[begin : begin + len(PER_DEVICE)]
+        if not math.isnan(of_device[_PEAK]):
+            known[device] = _device_steps(of_device)
+    numbers = int(parent), int(first), int(last)
+    return StepGroup(*numbers, start, stop, samples, longest, tokens, content, known)
+
+
+def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
+    """Merge the rows from each of `begins` up to the next one's; the live chart's rules are in `steps.ts`."""
+    ends = np.append(begins[1:], len(table)) - 1
+    merged: Table = table[begins]
+    merged[:, _LATER] = table[ends][:, _LATER]
+    merged[:, _SUMS] = np.add.reduceat(table[:, _SUMS], begins)
+    merged[:, _LONGEST] = np.fmax.reduceat(table[:, _LONGEST], begins)
+    figures = table[:, len(FIGURES) :].reshape(len(table), -1, len(PER_DEVICE))
+    peaks = figures[..., _PEAK]
+    highest = np.repeat(np.fmax.reduceat(peaks, begins), ends - begins + 1, axis=0)
+    at = np.where(peaks == highest, np.arange(len(table))[:, None], len(table))
+    worst = np.minimum(np.minimum.reduceat(at, begins), ends[:, None])
+    new = np.take_along_axis(figures, worst[..., None], axis=0)
+    new[..., _LOWEST] = np.fmin.reduceat(figures[..., _LOWEST], begins)
+    new[..., _AFTER] = figures[ends, :, _AFTER]
+    new[..., _PHASE:] = np.fmax.reduceat(figures[..., _PHASE:], begins)
+    merged[:, len(FIGURES) :] = new.reshape(len(begins), -1)
+    return merged
 
 
 def with_old_names(frame: pd.DataFrame) -> pd.DataFrame:

@@ -27,7 +27,6 @@ from hfmem_widget.view.line import (
     duration_text,
     headroom_text,
     how_it_went,
-    left_behind_text,
     line,
     parts,
     peak_text,
@@ -194,7 +193,7 @@ def _columns(facts: Facts) -> list[tuple[str, str, str]]:
     bound = "≥ " if facts.peak.certainty == "at least" else ""
     return [
         (f"{facts.allocated_label}, start → end", format_change(facts.before, facts.after), ""),
-        ("left behind", left_behind_text(facts), ""),
+        ("left behind", format_bytes(facts.left_behind, signed=True), ""),
         (
             f"peak{certainty}",
             bound + format_bytes(facts.peak.value),
@@ -288,7 +287,7 @@ def _table_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _row(facts: Facts) -> list[str]:
     return [
         format_change(facts.before, facts.after),
-        left_behind_text(facts),
+        format_bytes(facts.left_behind, signed=True),
         peak_text(facts.peak),
         format_bytes(facts.reserved),
         headroom_text(facts),

@@ -64,12 +64,6 @@ def change(facts: Facts) -> str:
     return f"{format_change(facts.before, facts.after)} ({kept})"
 
 
-def left_behind_text(facts: Facts) -> str:
-    """Return the difference with its sign; ``±0`` needs no unit."""
-    text = format_bytes(facts.left_behind, signed=True)
-    return "±0" if text.startswith("±0") else text
-
-
 def peak_text(peak: Peak) -> str:
     """Return a peak and how it is known, such as ``6.99 GiB exact`` or ``≥ 6.99 GiB``."""
     if math.isnan(peak.value):

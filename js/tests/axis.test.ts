@@ -19,17 +19,10 @@ describe("axes", () => {
     }
   });
 
-  test("ticks of a quarter are written with both digits", () => {
-    expect(valueTicks(1, 4).texts).toEqual(["0.00", "0.25", "0.50", "0.75", "1.00"]);
-  });
-
   test.each([
-    [[0, 0.01], 5, ["0 s", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"]],
-    [[0, 2], 4, ["0 s", "0.5 s", "1.0 s", "1.5 s", "2.0 s"]],
-    [[0, 13], 7, ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]],
     [[65, 96], 4, ["1:10", "1:20", "1:30"]],
-    [[0, 3600], 6, ["0 s", "10 min", "20 min", "30 min", "40 min", "50 min", "1 h"]],
     [[3600, 6000], 5, ["1 h", "1 h 10", "1 h 20", "1 h 30", "1 h 40"]],
+    [[100.01, 100.05], 4, ["1:40.01", "1:40.02", "1:40.03", "1:40.04", "1:40.05"]],
   ] as const)("time from %j reads %#", (range, count, texts) => {
     expect(timeTicks(range, count).texts).toEqual(texts);
   });

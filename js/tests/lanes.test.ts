@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { Bar } from "../src/core/bar.ts";
 import { readBar } from "../src/core/hover.ts";
-import { layLanes, rangeLabel } from "../src/core/lanes.ts";
+import { layLanes } from "../src/core/lanes.ts";
 import type { Span } from "../src/core/protocol.ts";
 import { span, stepRow, tableOf } from "./frames.ts";
 
@@ -34,23 +34,6 @@ describe("layLanes", () => {
   test("spans lie below their parents, and a train around epochs takes no lane", () => {
     const lanes = Object.fromEntries(lay(training(2)).map((bar) => [bar.kind, bar.lane]));
     expect(lanes).toEqual({ cell: 0, epoch: 1, step: 2 });
-  });
-
-  test("a train without epochs keeps its lane", () => {
-    expect(lay(only(span(1, null, "cell", 0, 9), span(2, 1, "train", 1, 8))).map((bar) => bar.lane)).toEqual([
-      0, 1,
-    ]);
-  });
-
-  test("spans that overlap do not share a lane", () => {
-    const bars = lay(
-      only(span(1, null, "block", 0, 9), span(2, null, "block", 5, 12), span(3, null, "block", 9, 10)),
-    );
-    expect(bars.map((bar) => [bar.label, bar.lane])).toEqual([
-      ["block 1", 0],
-      ["block 3", 0],
-      ["block 2", 1],
-    ]);
   });
 
   test("an open span grows to now", () => {
@@ -136,14 +119,5 @@ describe("layLanes", () => {
 
   test("only what is in view is drawn", () => {
     expect(lay(training(10), [0, 1]).map((bar) => bar.kind)).toEqual(["cell"]);
-  });
-
-  test("a span whose parent is not known stands on its own", () => {
-    expect(lay(only(span(9, 8, "evaluate", 0, 1)))).toMatchObject([{ lane: 0 }]);
-  });
-
-  test("labels that are not numbered alike are written out", () => {
-    expect(rangeLabel("step 1", "step 250")).toBe("steps 1–250");
-    expect(rangeLabel("load", "save")).toBe("load – save");
   });
 });

@@ -1,5 +1,4 @@
 import { describe, expect, test } from "vitest";
-import stacking from "../../tests/contract/stacking.json";
 import { type PartName, partsOf, STACK, toldOf } from "../src/core/parts.ts";
 import { stackOf } from "../src/core/stack.ts";
 import { random } from "./frames.ts";
@@ -57,15 +56,6 @@ describe("toldOf", () => {
 });
 
 describe("stackOf", () => {
-  // The Python tests play them too.
-  test.each(stacking)("$name", ({ device, allocated, read, stack }) => {
-    const found = Object.fromEntries(
-      Object.entries(read).map(([name, bytes]) => [name, Float32Array.of(bytes)]),
-    );
-    const bands = stackOf(device, Float32Array.of(allocated), found);
-    expect(bands.map(({ part, top }) => [part, top[0]])).toEqual(stack);
-  });
-
   const allocated = Float32Array.of(30, 60, Number.NaN, 20);
   const read = {
     weights: Float32Array.of(10, 10, Number.NaN, 10),

@@ -3,7 +3,7 @@ import { composeScene, type Hold } from "../src/core/compose.ts";
 import { POINT_BUDGET } from "../src/core/decimate.ts";
 import { toFigure } from "../src/core/figure.ts";
 import { barAt, readTime } from "../src/core/hover.ts";
-import { findPeak, peakText } from "../src/core/peak.ts";
+import { findPeak } from "../src/core/peak.ts";
 import { placeLabel } from "../src/core/place.ts";
 import { LANE_PIXELS, namesIn } from "../src/core/scene.ts";
 import { defaultSettings } from "../src/core/settings.ts";
@@ -68,12 +68,6 @@ describe("findPeak", () => {
     expect(rounded).toMatchObject({ bytes, certainty: "exact" });
     const above = findPeak(storeWith([row(5, 2 * bytes, 1, 1)], { spans }), "cuda:0");
     expect(above).toMatchObject({ certainty: "sampled" });
-  });
-
-  test("how sure it is stands in its label", () => {
-    expect(peakText(6.99 * 2 ** 30, "exact")).toBe("6.99 GiB exact");
-    expect(peakText(6.99 * 2 ** 30, "at least")).toBe("≥ 6.99 GiB");
-    expect(peakText(6.99 * 2 ** 30, "sampled")).toBe("6.99 GiB sampled");
   });
 });
 

@@ -123,7 +123,7 @@ def _listed(runs: Sequence[Record]) -> tuple[str, ...]:
         str(len(runs)),
         "" if device is None else device.key,
         peak_text(peak),
-        "±0" if left.startswith("±0") else left,
+        left,
         format_duration(newest.duration),
         "" if newest.outcome == "done" else newest.outcome,
     )

@@ -201,8 +201,7 @@ def _spread(figure: Figure, shown: Shown) -> str:
 
 
 def _signed_bytes(value: float) -> str:
-    told = format_bytes(value, signed=True)
-    return "±0" if told.startswith("±0") else told
+    return format_bytes(value, signed=True)
 
 
 def _sign(value: float) -> str:

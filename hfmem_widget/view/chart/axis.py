@@ -39,7 +39,7 @@ class Ticks:
 
 def value_ticks(top: float, unit: str, count: int = 5) -> Ticks:
     """Return about `count` ticks from 0 to `top`; the unit is said once, at the highest."""
-    step = _round_up(top / count, (1, 2, 2.5, 5, 10))
+    step = round_up(top / count, (1, 2, 2.5, 5, 10))
     decimals = max(0, math.ceil(-math.log10(step) - 1e-9) + (1 if _is_quarter(step) else 0))
     values = tuple(index * step for index in range(math.floor(top / step + 1e-9) + 1))
     texts = [f"{value:.{decimals}f}" for value in values]
@@ -51,18 +51,24 @@ def time_ticks(stop: float, count: int = 6) -> Ticks:
     """Return at most `count` ticks, and the one at 0, at round times up to `stop` seconds."""
     step = _time_step(stop / count)
     values = tuple(index * step for index in range(math.floor(stop / step + 1e-9) + 1))
-    return Ticks(values, tuple(time_text(value, step) for value in values))
+    return Ticks(values, tuple(time_text(value, step, stop) for value in values))
 
 
-def time_text(seconds: float, step: float) -> str:
-    """Return a time as its tick says it: ``400 ms``, ``2.5 s``, ``1:30``, ``10 min``, ``1 h 30``."""
+def time_text(seconds: float, step: float, end: float) -> str:
+    """Return a time as its tick says it, on an axis up to `end` with a tick every `step` seconds.
+
+    Such as ``400 ms``, ``2.5 s``, ``1:30``, ``10 min``, ``1 h 30``.
+    """
     decimals = max(0, math.ceil(-math.log10(step) - 1e-9))
-    if step < 1 and 0 < seconds < 1:
+    if seconds == 0:
+        return "0 s"
+    if end < 1:
         return f"{seconds * 1000:.{max(0, decimals - 3)}f} ms"
-    if seconds < 60:
-        return "0 s" if seconds == 0 else f"{seconds:.{decimals}f} s"
     if step < 60:
-        return f"{int(seconds // 60)}:{round(seconds % 60):02d}"
+        if seconds < 60:
+            return f"{seconds:.{decimals}f} s"
+        width = decimals + 3 if decimals else 2
+        return f"{int(seconds // 60)}:{seconds % 60:0{width}.{decimals}f}"
     hours, minutes = divmod(round(seconds / 60), 60)
     if not hours:
         return f"{minutes} min"
@@ -71,12 +77,13 @@ def time_text(seconds: float, step: float) -> str:
 
 def _time_step(least: float) -> float:
     if least < 1:
-        return _round_up(max(least, 1e-6), (1, 2, 5, 10))
+        return round_up(max(least, 1e-6), (1, 2, 5, 10))
     fits = (step for step in _TIME_STEPS if step >= least)
     return next(fits, math.ceil(least / _DAY) * _DAY)
 
 
-def _round_up(least: float, mantissas: tuple[float, ...]) -> float:
+def round_up(least: float, mantissas: tuple[float, ...]) -> float:
+    """Return the smallest of some mantissas, times a power of ten, that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     fits = (mantissa * power for mantissa in mantissas if mantissa * power >= least * (1 - 1e-9))
     return next(fits, 10 * power)

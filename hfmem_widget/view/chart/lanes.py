@@ -11,12 +11,15 @@ from itertools import groupby
 from hfmem_widget.analysis.facts import allocated_peak
 from hfmem_widget.session import FINE_KINDS, Session, Span
 from hfmem_widget.text import format_duration
+from hfmem_widget.view.chart.axis import round_up
 from hfmem_widget.view.chart.bar import TO, Bar
-from hfmem_widget.view.chart.step_lane import LaneOf, lay_steps
 from hfmem_widget.view.line import peak_text
 
 MOST_BARS = 200
 MOST_LANES = 4
+
+_ROUND = (1, 2, 5, 10)
+_NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
     bars = [
         _bar(session, device, group, _Place(index, start, stop), ends)
         for index, lane in enumerate(lanes)
-        for group in _fold(lane, most)
+        for group in fold(lane, most)
     ]
     # An evaluation among steps lies on top of them, and the worst on top of all.
     return [bar for bar in (*steps, *bars, *worst) if bar.lane < MOST_LANES]
@@ -56,7 +59,7 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
 
 def range_label(first: str, last: str) -> str:
     """Return "steps 1 to 250", with a dash, for "step 1" and "step 250"; other pairs are written out."""
-    one, two = re.fullmatch(r"(.*?)(\d+)", first), re.fullmatch(r"(.*?)(\d+)", last)
+    one, two = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
     if one is None or two is None or one[1] != two[1]:
         return f"{first} {TO} {last}"
     name = one[1].strip()
@@ -92,10 +95,13 @@ def _assign(spans: Sequence[Span], ends: dict[int, float]) -> tuple[list[list[Sp
     return used, below
 
 
-def _fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
-    """Group neighbours that are alike until at most about `most` groups are left."""
-    size = math.ceil(len(lane) / most)
-    for _, alike in groupby(lane, key=lambda span: (span.kind, span.parent)):
+def fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
+    """Group neighbours that are alike, by a round number, until at most about `most` groups are left.
+
+    What has not ended stays apart.
+    """
+    size = round(round_up(max(len(lane) / most, 1), _ROUND))
+    for _, alike in groupby(lane, key=lambda span: (span.kind, span.parent, span.stop is None)):
         run = list(alike)
         yield from (run[at : at + size] for at in range(0, len(run), size))
 

@@ -126,6 +126,6 @@ def heights_of(
             wanted = np.where(np.isnan(unattributed), room, unattributed)
         else:
             wanted = room if name == "activations" else found.get(name, np.zeros(len(room)))
-        heights[name] = np.minimum(wanted, room)
+        heights[name] = np.clip(wanted, 0.0, room)
         room = room - heights[name]
     return heights

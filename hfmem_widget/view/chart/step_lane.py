@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from hfmem_widget.session import DeviceSteps, Peak, Session, StepGroup
+from hfmem_widget.session.steps import joined
 from hfmem_widget.text import format_bytes, format_count, format_duration
 from hfmem_widget.view.chart.bar import TO, Bar
 from hfmem_widget.view.line import peak_text
@@ -36,7 +37,7 @@ def lay_steps(
     """
     start, stop = view
     steps = [one for one in session.steps if one.start <= stop and one.stop > start]
-    groups = [_bar(group, device, view, lane_of) for group in _grouped(steps, device, most)]
+    groups = [_bar(group, device, view, lane_of) for group in _grouped(steps, most)]
     worst = worst_step(steps, device)
     if worst is None:
         return groups, []
@@ -79,32 +80,17 @@ def _alone(group: StepGroup, memory: DeviceSteps) -> StepGroup:
     )
 
 
-def _grouped(steps: list[StepGroup], device: str, most: int) -> list[StepGroup]:
+def _grouped(steps: list[StepGroup], most: int) -> list[StepGroup]:
     """Join neighbours until at most about `most` groups are left."""
     size = 1
     while sum(map(_count, steps)) > size * most:
         size *= 2
     runs = groupby(steps, key=lambda one: (one.parent, (one.first - 1) // size))
-    groups = [_joined(list(run), device) for _, run in runs]
-    if len(groups) <= 2 * most:
-        return groups
-    # Steps of very many parents, as of a block around each.
-    many = math.ceil(len(groups) / most)
-    return [_joined(groups[at : at + many], device) for at in range(0, len(groups), many)]
-
-
-def _joined(run: list[StepGroup], device: str) -> StepGroup:
-    if len(run) == 1:
-        return run[0]
-    known = [one.devices[device] for one in run if device in one.devices]
-    devices = {device: max(known, key=lambda one: one.peak)} if known else {}
-    return replace(
-        run[0],
-        last=run[-1].last,
-        stop=run[-1].stop,
-        tokens=sum(one.tokens for one in run),
-        devices=devices,
-    )
+    groups = [joined(list(run)) for _, run in runs]
+    while len(groups) > 2 * most:
+        # Steps of very many parents, as of a block around each.
+        groups = [joined(groups[at : at + 2]) for at in range(0, len(groups), 2)]
+    return groups
 
 
 def _bar(group: StepGroup, device: str, view: tuple[float, float], lane_of: LaneOf) -> Bar:

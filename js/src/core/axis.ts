@@ -15,16 +15,19 @@ const SECONDS = [
 
 /** The smallest round number that is at least `least`. */
 export function niceTop(least: number): number {
-  if (!(least > 0)) return 1;
+  return least > 0 ? roundUp(least, MANTISSAS) : 1;
+}
+
+/** The smallest of some mantissas, times a power of ten, that is at least `least`. */
+export function roundUp(least: number, mantissas: number[]): number {
   const power = 10 ** Math.floor(Math.log10(least));
-  const mantissa = MANTISSAS.find((candidate) => candidate * power >= least * (1 - 1e-9));
-  return (mantissa ?? 10) * power;
+  const fits = (mantissa: number) => mantissa * power >= least * (1 - 1e-9);
+  return (mantissas.find(fits) ?? 10) * power;
 }
 
 /** About `count` ticks from 0 to `top`, at multiples of 1, 2, 2.5 or 5. */
 export function valueTicks(top: number, count: number): Ticks {
-  const power = 10 ** Math.floor(Math.log10(top / count));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((candidate) => top / candidate <= count + 0.01)!;
+  const step = roundUp(top / count, [1, 2, 2.5, 5]);
   const decimals = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9) + (isQuarter(step) ? 1 : 0));
   const values = [];
   for (let index = 0; index * step <= top * (1 + 1e-9); index++) values.push(index * step);
@@ -59,15 +62,11 @@ export function timeTicks([start, stop]: readonly [number, number], count: numbe
 /** The end of a growing axis: it moves on in steps of about a twelfth of what it shows. */
 export function growingEnd(elapsed: number): number {
   const step = timeStep(elapsed / 12);
-  return Math.max(step, Math.ceil(elapsed / step - 1e-6) * step);
+  return Math.max(step, 0.001, Math.ceil(elapsed / step - 1e-6) * step);
 }
 
 function timeStep(least: number): number {
-  if (least <= 0) return 0.001;
-  if (least < 1) {
-    const power = 10 ** Math.floor(Math.log10(least));
-    return [1, 2, 5, 10].map((m) => m * power).find((candidate) => candidate >= least * (1 - 1e-9))!;
-  }
+  if (least < 1) return roundUp(Math.max(least, 1e-6), [1, 2, 5]);
   return SECONDS.find((candidate) => candidate >= least) ?? Math.ceil(least / 86400) * 86400;
 }
 

@@ -1,7 +1,7 @@
 /** A bar in a lane: one span, or neighbours that are alike. */
 
 import type { Certainty } from "./protocol.ts";
-import type { StepGroup, StepMemory } from "./steps.ts";
+import type { DeviceGroup } from "./steps.ts";
 
 export const MAX_LANES = 4;
 /** Narrower bars than this are no longer bars; they fold into groups. */
@@ -21,7 +21,7 @@ export interface Bar {
   certainty: Certainty;
   worst: boolean;
   /** Of a bar of steps: what they were. */
-  steps?: StepGroup & { memory: StepMemory | null };
+  steps?: DeviceGroup;
 }
 
 export interface LaneView {

@@ -20,8 +20,17 @@ export function unitFor(bytes: number): Unit {
 /** Three significant digits, four above a hundred: 0.51, 6.99, 14.0, 140.4, 1005. */
 export function digits(value: number): string {
   const magnitude = Math.abs(value);
-  if (magnitude >= 999.5) return value.toFixed(0);
-  return value.toFixed(magnitude >= 9.995 ? 1 : 2);
+  const text = fixed(magnitude, magnitude >= 999.5 ? 0 : magnitude >= 9.995 ? 1 : 2);
+  return value < 0 && Number(text) !== 0 ? `\u2212${text}` : text;
+}
+
+/** As Python and torch write it: of what lies just between two figures, the even one. */
+function fixed(value: number, decimals: number): string {
+  const text = value.toFixed(decimals);
+  const isBetween = /^50*$/.test(value.toFixed(decimals + 30).slice(-30));
+  return isBetween && /[13579]$/.test(text)
+    ? (Number(text) - Math.sign(value) * 10 ** -decimals).toFixed(decimals)
+    : text;
 }
 
 /** `unit` is given where all are shown in one, such as percent. */
@@ -33,41 +42,50 @@ export function formatBytes(bytes: number, unit = unitFor(bytes)): string {
 /** Of anything but bytes: 1,024. */
 export function formatCount(count: number): string {
   if (!Number.isFinite(count)) return "n/a";
-  return String(Math.round(count)).replace(/\B(?=(\d{3})+$)/g, ",");
+  return String(Number(fixed(count, 0))).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 export function formatChange(bytes: number): string {
   if (!Number.isFinite(bytes)) return "n/a";
-  const text = formatBytes(Math.abs(bytes));
+  const text = formatBytes(bytes);
   if (Number.parseFloat(text) === 0) return "±0";
-  return `${bytes < 0 ? "\u2212" : "+"}${text}`;
+  return bytes < 0 ? text : `+${text}`;
+}
+
+/** Of a whole: `62 %`, `4.2 %`, `<0.1 %`. */
+export function formatShare(share: number): string {
+  const percent = 100 * share;
+  if (!Number.isFinite(percent)) return "n/a";
+  if (percent > 0 && percent < 0.05) return "<0.1 %";
+  return `${fixed(percent, percent >= 9.95 || percent === 0 ? 0 : 1)} %`;
 }
 
 /** `4 ms`, `11.6 s`, `3 min 07 s`, `2 h 05 min`. */
 export function formatDuration(seconds: number): string {
+  if (!Number.isFinite(seconds)) return "n/a";
   const duration = Math.max(0, seconds);
   if (duration < 0.9995) {
     const milliseconds = duration * 1000;
-    return `${milliseconds.toFixed(milliseconds >= 9.5 ? 0 : 1)} ms`;
+    return `${fixed(milliseconds, milliseconds >= 9.5 ? 0 : 1)} ms`;
   }
-  if (duration < 59.95) return `${duration.toFixed(1)} s`;
-  const whole = Math.round(duration);
+  if (duration < 59.95) return `${fixed(duration, 1)} s`;
+  const whole = Number(fixed(duration, 0));
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
-  const minutes = Math.round(duration / 60);
+  const minutes = Number(fixed(duration / 60, 0));
   return `${Math.floor(minutes / 60)} h ${pad(minutes % 60)} min`;
 }
 
 /** A moment on an axis that ends at `end` with a tick every `step` seconds: `0 s`, `250 ms`, `3 min`, `1 h 10`. */
 export function formatTick(seconds: number, step: number, end: number): string {
-  if (end < 1) return seconds === 0 ? "0 s" : `${round(seconds * 1000, step * 1000)} ms`;
+  if (seconds === 0) return "0 s";
+  if (end < 1) return `${round(seconds * 1000, step * 1000)} ms`;
   if (step < 60) {
-    if (seconds === 0) return "0 s";
     if (seconds < 60) return `${round(seconds, step)} s`;
     const minutes = Math.floor(seconds / 60);
-    return `${minutes}:${round(seconds - 60 * minutes, step).padStart(2, "0")}`;
+    const rest = round(seconds - 60 * minutes, step);
+    return `${minutes}:${Number(rest) < 10 ? "0" : ""}${rest}`;
   }
   const minutes = Math.round(seconds / 60);
-  if (minutes === 0) return "0 s";
   if (minutes < 60) return `${minutes} min`;
   const rest = minutes % 60;
   return rest === 0 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 60)} h ${pad(rest)}`;

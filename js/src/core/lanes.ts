@@ -1,5 +1,6 @@
 /** What happened as bars in lanes by nesting: which are drawn, and which fold into groups. */
 
+import { roundUp } from "./axis.ts";
 import { type Bar, type LaneView, LEAST_PIXELS, MAX_LANES } from "./bar.ts";
 import type { Span } from "./protocol.ts";
 import { laySteps } from "./steplane.ts";
@@ -14,7 +15,7 @@ export function layLanes(spans: Iterable<Span>, table: StepTable, view: LaneView
   const { lanes, below } = assignLanes([...spans]);
   const budget = Math.floor(MAX_BARS / (lanes.length + 1));
   const steps = laySteps(table, below, view, budget);
-  const bars = lanes.flatMap((lane, index) => fold(lane, index, view, budget));
+  const bars = lanes.flatMap((lane, index) => barsOf(lane, index, view, budget));
   return [...steps.groups, ...bars, ...steps.worst];
 }
 
@@ -55,21 +56,25 @@ function withoutBareTrain(spans: Span[]): Span[] {
   return spans.filter((span) => span.kind !== "train" || span.parent === null || !epochParents.has(span.id));
 }
 
-function fold(lane: Span[], index: number, view: LaneView, budget: number): Bar[] {
+function barsOf(lane: Span[], index: number, view: LaneView, budget: number): Bar[] {
   const [from, to] = view.range;
   const isVisible = (span: Span) => span.start <= to && (span.stop ?? view.now) >= from;
   const visible = lane.filter(isVisible);
   const perPixel = (to - from) / Math.max(1, view.pixels);
   const typical =
     visible.reduce((sum, span) => sum + (span.stop ?? view.now) - span.start, 0) / visible.length;
-  const wanted = Math.max(visible.length / budget, (LEAST_PIXELS * perPixel) / Math.max(typical, 1e-9));
-  const size = visible.length < LEAST_TO_FOLD ? 1 : niceGroup(wanted);
-  const groups = grouped(lane, size).filter((group) => group.some(isVisible));
+  const narrow = visible.length < LEAST_TO_FOLD ? 1 : (LEAST_PIXELS * perPixel) / Math.max(typical, 1e-9);
+  const wanted = Math.max(visible.length / budget, narrow);
+  const groups = fold(lane, wanted).filter((group) => group.some(isVisible));
   return groups.map((group) => toBar(group, index, view));
 }
 
-/** Groups count from their parent's first child, so that they keep their members while the window slides. */
-function grouped(lane: Span[], size: number): Span[][] {
+/**
+ * Neighbours that are alike, by a round number that is at least `wanted`; what has not ended stays apart. Groups count
+ * from their parent's first child, so that they keep their members while the window slides.
+ */
+export function fold(lane: Span[], wanted: number): Span[][] {
+  const size = roundUp(Math.max(1, wanted), [1, 2, 5]);
   const groups: Span[][] = [];
   for (const span of lane) {
     const group = groups.at(-1) ?? [];
@@ -112,13 +117,4 @@ export function rangeLabel(first: string, last: string): string {
   if (!one || !two || one[1] !== two[1]) return `${first} – ${last}`;
   const name = one[1]!.trim();
   return `${name === "" ? "" : `${name}s `}${one[2]}–${two[2]}`;
-}
-
-function niceGroup(wanted: number): number {
-  if (wanted <= 1) return 1;
-  const power = 10 ** Math.floor(Math.log10(wanted));
-  return (
-    [1, 2, 2.5, 5, 10].map((m) => m * power).find((size) => Number.isInteger(size) && size >= wanted) ??
-    10 * power
-  );
 }

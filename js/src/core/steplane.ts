@@ -1,12 +1,10 @@
 /** The lane of steps: bars of one or of many, by what fits a pixel, and the worst of them. */
 
 import { type Bar, type LaneView, LEAST_PIXELS, MAX_LANES } from "./bar.ts";
-import type { StepGroup, StepMemory, StepTable } from "./steps.ts";
+import { type DeviceGroup, joined, type StepGroup, type StepTable } from "./steps.ts";
 
 /** Among this many steps or more, the worst is worth marking. */
 const LEAST_RIVALS = 3;
-
-type Group = StepGroup & { memory: StepMemory | null };
 
 /** The groups that are in view, and the worst step of all if it is; at most about `budget` bars. */
 export function laySteps(
@@ -15,8 +13,7 @@ export function laySteps(
   view: LaneView,
   budget: number,
 ): { groups: Bar[]; worst: Bar[] } {
-  const rows = Array.from({ length: table.length }, (_, row) => row);
-  const all = rows.map((row): Group => ({ ...table.group(row), memory: table.memory(row, view.device) }));
+  const all = Array.from({ length: table.length }, (_, row) => table.groupOn(row, view.device));
   const [from, to] = view.range;
   const visible = all.filter(({ start, stop }) => start <= to && stop >= from);
   const laneOf = lanesOf(all, below);
@@ -33,8 +30,8 @@ export function laySteps(
 }
 
 /** The step that rose highest, if there are enough of them and it stands out; null if not. */
-export function worstOf(all: Group[]): Group | null {
-  const rivals = all.filter(({ memory }) => memory !== null && memory.peak > 0);
+export function worstOf(all: DeviceGroup[]): DeviceGroup | null {
+  const rivals = all.filter(({ memory }) => memory !== null);
   const count = rivals.reduce((sum, group) => sum + countOf(group), 0);
   if (count < LEAST_RIVALS) return null;
   const worst = rivals.reduce((best, next) => (next.memory!.peak > best.memory!.peak ? next : best));
@@ -47,7 +44,7 @@ export function countOf({ first, last }: StepGroup): number {
 }
 
 /** A span that is not known any more held its steps where others of that kind do. */
-function lanesOf(all: Group[], below: (parent: number) => number): (parent: number) => number {
+function lanesOf(all: DeviceGroup[], below: (parent: number) => number): (parent: number) => number {
   const parents = [...new Set(all.map(({ parent }) => parent))];
   const known = parents.map(below).filter((lane) => lane > 0);
   const usual = known.at(-1) ?? 0;
@@ -56,7 +53,7 @@ function lanesOf(all: Group[], below: (parent: number) => number): (parent: numb
 }
 
 /** A power of two, as the kernel folds them, so that groups keep their members while the chart grows. */
-function sizeOf(visible: Group[], { range, pixels }: LaneView, budget: number): number {
+function sizeOf(visible: DeviceGroup[], { range, pixels }: LaneView, budget: number): number {
   const count = visible.reduce((sum, group) => sum + countOf(group), 0);
   const seconds = visible.reduce((sum, { start, stop }) => sum + stop - start, 0);
   const perPixel = (range[1] - range[0]) / Math.max(1, pixels);
@@ -64,44 +61,33 @@ function sizeOf(visible: Group[], { range, pixels }: LaneView, budget: number): 
   return 2 ** Math.max(0, Math.ceil(Math.log2(Math.max(wanted, 1)) - 1e-9));
 }
 
-function grouped(groups: Group[], size: number): Group[] {
-  if (size === 1) return groups;
-  const joined: Group[] = [];
-  let place = Number.NaN;
-  for (const group of groups) {
-    const next = Math.floor((group.first - 1) / size);
-    const newest = joined.at(-1);
-    if (next === place && group.parent === newest?.parent) take(newest, group);
-    else joined.push({ ...group });
-    place = next;
-  }
-  return joined;
+function grouped(groups: DeviceGroup[], size: number): DeviceGroup[] {
+  const places = groups.map(({ parent, first }) => `${parent}/${Math.floor((first - 1) / size)}`);
+  return joinedWhere(groups, (at) => places[at] === places[at - 1]);
 }
 
 /** Where steps are of very many parents, as of a block around each, neighbours are joined all the same. */
-function halved(groups: Group[], most: number): Group[] {
-  if (groups.length <= most) return groups;
-  const pairs = groups.filter((_, at) => at % 2 === 0);
-  const joined = pairs.map((one, at) =>
-    2 * at + 1 < groups.length ? take({ ...one }, groups[2 * at + 1]!) : one,
-  );
-  return halved(joined, most);
+function halved(groups: DeviceGroup[], most: number): DeviceGroup[] {
+  return groups.length <= most
+    ? groups
+    : halved(
+        joinedWhere(groups, (at) => at % 2 === 1),
+        most,
+      );
 }
 
-/** Takes `two` into `one`. */
-function take(one: Group, two: Group): Group {
-  one.last = two.last;
-  one.stop = two.stop;
-  one.samples += two.samples;
-  one.tokens += two.tokens;
-  one.contentTokens += two.contentTokens;
-  one.longest = Math.max(one.longest, two.longest);
-  if ((two.memory?.peak ?? -1) > (one.memory?.peak ?? -1)) one.memory = two.memory;
-  return one;
+/** Groups of which some are taken into the one before. */
+function joinedWhere(groups: DeviceGroup[], isTaken: (at: number) => boolean): DeviceGroup[] {
+  const kept: DeviceGroup[] = [];
+  groups.forEach((group, at) => {
+    if (at > 0 && isTaken(at)) kept.push(joined(kept.pop()!, group));
+    else kept.push(group);
+  });
+  return kept;
 }
 
 /** The worst step out of its group, where in it it would be if all took as long. */
-function alone(group: Group): Group {
+function alone(group: DeviceGroup): DeviceGroup {
   const { first, start, stop, memory } = group;
   const count = countOf(group);
   if (count === 1 || memory === null) return group;
@@ -112,7 +98,7 @@ function alone(group: Group): Group {
   return { ...group, ...place, ...unknown };
 }
 
-function toBar(steps: Group, lane: number): Bar {
+function toBar(steps: DeviceGroup, lane: number): Bar {
   const { first, last, start, stop, memory } = steps;
   return {
     lane,

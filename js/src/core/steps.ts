@@ -41,31 +41,94 @@ export interface StepMemory {
   optimizer: number;
 }
 
-type Rule = "earlier" | "later" | "sum" | "highest" | "lowest" | "of the worse";
+/** A group, and what it did to one device; null where nothing is known of that. */
+export type DeviceGroup = StepGroup & { memory: StepMemory | null };
 
-const RULES: Record<string, Rule> = {
-  last: "later",
-  stop: "later",
-  samples: "sum",
-  tokens: "sum",
-  content_tokens: "sum",
-  longest: "highest",
+/** What two neighbours come to, where `isWorse` says whether the later one's peak is the higher. */
+type Rule = (earlier: number, later: number, isWorse: boolean) => number;
+type Rules<Figures> = Record<keyof Figures, Rule>;
+
+const earlier: Rule = (a) => a;
+const later: Rule = (_, b) => b;
+const sum: Rule = (a, b) => a + b;
+/** Of two figures one of which may not be known. */
+const highest: Rule = (a, b) => (a >= b || Number.isNaN(b) ? a : b);
+const lowest: Rule = (a, b) => (a <= b || Number.isNaN(b) ? a : b);
+const ofTheWorse: Rule = (a, b, isWorse) => (isWorse ? b : a);
+
+/** As in `session/steps.py`. */
+const RULES: Rules<StepGroup> = {
+  parent: earlier,
+  first: earlier,
+  last: later,
+  start: earlier,
+  stop: later,
+  samples: sum,
+  longest: highest,
+  tokens: sum,
+  contentTokens: sum,
 };
-const DEVICE_RULES: Record<string, Rule> = {
-  peak: "of the worse",
-  certainty: "of the worse",
-  worst: "of the worse",
-  worst_tokens: "of the worse",
-  lowest: "lowest",
-  after: "later",
-  forward: "highest",
-  backward: "highest",
-  optimizer: "highest",
+const DEVICE_RULES: Rules<StepMemory> = {
+  peak: ofTheWorse,
+  certainty: ofTheWorse,
+  lowest,
+  worst: ofTheWorse,
+  worstTokens: ofTheWorse,
+  after: later,
+  forward: highest,
+  backward: highest,
+  optimizer: highest,
 };
+
+const FIGURES = namesOf(RULES);
+const DEVICE_FIGURES = namesOf(DEVICE_RULES);
+const RULE_OF = new Map([...FIGURES, ...DEVICE_FIGURES].map(({ name, rule }) => [name, rule]));
+
+/** What a figure is called here and on the wire. */
+interface Figure<Figures> {
+  key: keyof Figures;
+  name: string;
+  rule: Rule;
+}
+
+function namesOf<Figures>(rules: Rules<Figures>): Figure<Figures>[] {
+  return Object.entries<Rule>(rules).map(([key, rule]) => ({
+    key: key as keyof Figures,
+    name: key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+    rule,
+  }));
+}
+
+/** Thousands are read for each drawing: in a loop it takes a third of the time. */
+function filled<Figures>(figures: Figure<Figures>[], value: (figure: Figure<Figures>) => number): Figures {
+  const all = {} as Record<keyof Figures, number>;
+  for (const figure of figures) all[figure.key] = value(figure);
+  return all as Figures;
+}
+
+/** Figure by figure; what is not known of a device is NaN. */
+function merged<Figures>(
+  figures: Figure<Figures>[],
+  one: Partial<Figures>,
+  two: Partial<Figures>,
+  isWorse: boolean,
+): Figures {
+  const of = (part: Partial<Figures>, key: keyof Figures) => (part[key] ?? Number.NaN) as number;
+  return filled(figures, ({ key, rule }) => rule(of(one, key), of(two, key), isWorse));
+}
+
+/** Neighbours as one group. */
+export function joined(one: DeviceGroup, two: DeviceGroup): DeviceGroup {
+  const isWorse = isHigher(two.memory?.peak, one.memory?.peak);
+  const memory =
+    (one.memory ?? two.memory) &&
+    merged<StepMemory>(DEVICE_FIGURES, one.memory ?? {}, two.memory ?? {}, isWorse);
+  return { ...merged<StepGroup>(FIGURES, one, two, isWorse), memory };
+}
 
 interface Column {
   rule: Rule;
-  /** Where the peak of its device stands, for the rule "of the worse". */
+  /** Where the peak of its device stands. */
   peak: number;
 }
 
@@ -102,7 +165,7 @@ export class StepTable {
     this.columns = this.names.map((name) => {
       const slash = name.lastIndexOf("/");
       const figure = name.slice(slash + 1);
-      const rule = (slash < 0 ? RULES : DEVICE_RULES)[figure] ?? "earlier";
+      const rule = RULE_OF.get(figure) ?? earlier;
       return { rule, peak: this.places.get(`${name.slice(0, slash)}/peak`) ?? -1 };
     });
     this.cells = new Float64Array(0);
@@ -139,45 +202,31 @@ export class StepTable {
   }
 
   group(row: number): StepGroup {
-    return {
-      parent: this.at(row, "parent"),
-      first: this.at(row, "first"),
-      last: this.at(row, "last"),
-      start: this.at(row, "start"),
-      stop: this.at(row, "stop"),
-      samples: this.at(row, "samples"),
-      longest: this.at(row, "longest"),
-      tokens: this.at(row, "tokens"),
-      contentTokens: this.at(row, "content_tokens"),
-    };
+    return filled(FIGURES, ({ name }) => this.at(row, name));
   }
 
   /** Null where nothing is known of the device. */
   memory(row: number, device: string): StepMemory | null {
     const places = this.placesOf(device);
     // A column that is not there lies outside of the table.
-    const read = (figure: string) => this.cells[row * this.names.length + places.get(figure)!] ?? Number.NaN;
-    const peak = read("peak");
-    if (Number.isNaN(peak)) return null;
-    return {
-      peak,
-      certainty: CERTAINTIES[read("certainty")] ?? "sampled",
-      lowest: read("lowest"),
-      worst: read("worst"),
-      worstTokens: read("worst_tokens"),
-      after: read("after"),
-      forward: read("forward"),
-      backward: read("backward"),
-      optimizer: read("optimizer"),
-    };
+    const figure = (name: string) => this.cells[row * this.names.length + places.get(name)!] ?? Number.NaN;
+    if (Number.isNaN(figure("peak"))) return null;
+    const memory = filled(DEVICE_FIGURES, ({ name }) => figure(name));
+    memory.certainty = CERTAINTIES[figure("certainty")] ?? "sampled";
+    return memory;
+  }
+
+  groupOn(row: number, device: string): DeviceGroup {
+    return Object.assign(this.group(row), { memory: this.memory(row, device) });
   }
 
   /** Kept, since thousands of rows are read for each drawing. */
   private placesOf(device: string): Map<string, number> {
     const known = this.placesByDevice.get(device);
     if (known !== undefined) return known;
-    const figures = Object.keys(DEVICE_RULES);
-    const places = new Map(figures.map((figure) => [figure, this.places.get(`${device}/${figure}`) ?? NaN]));
+    const places = new Map(
+      DEVICE_FIGURES.map(({ name }) => [name, this.places.get(`${device}/${name}`) ?? Number.NaN]),
+    );
     this.placesByDevice.set(device, places);
     return places;
   }
@@ -262,35 +311,17 @@ export class StepTable {
     return kept + 1;
   }
 
-  /** Takes `later` into `row`, by the rules of `Steps._merge`. */
+  /** Takes `later` into `row`. */
   private merge(row: number, later: number): void {
     const { cells, columns } = this;
-    const width = columns.length;
-    const one = row * width;
-    const two = later * width;
-    const before = cells.slice(one, one + width);
-    for (let column = 0; column < width; column++) {
-      const { rule, peak } = columns[column]!;
-      const a = before[column]!;
-      const b = cells[two + column]!;
-      cells[one + column] = {
-        earlier: a,
-        later: b,
-        sum: a + b,
-        highest: extreme(Math.max, a, b),
-        lowest: extreme(Math.min, a, b),
-        "of the worse": isWorse(cells[two + peak]!, before[peak]!) ? b : a,
-      }[rule];
-    }
+    const [one, two] = [row, later].map((at) => at * columns.length) as [number, number];
+    const before = cells.slice(one, one + columns.length);
+    columns.forEach(({ rule, peak }, at) => {
+      cells[one + at] = rule(before[at]!, cells[two + at]!, isHigher(cells[two + peak], before[peak]));
+    });
   }
 }
 
-/** Of two figures one of which may not be known. */
-function extreme(pick: (a: number, b: number) => number, a: number, b: number): number {
-  if (Number.isNaN(a)) return b;
-  return Number.isNaN(b) ? a : pick(a, b);
-}
-
-function isWorse(peak: number, than: number): boolean {
+function isHigher(peak = Number.NaN, than = Number.NaN): boolean {
   return peak > than || Number.isNaN(than);
 }

@@ -147,7 +147,7 @@ def test_what_was_forecast_stands_beside_what_was_measured_with_the_difference()
         "\u2212614.4 MiB (\u221220.0 %)",
     ]
     assert row("optimizer", WHOLE, predicted=predicted)[-1] == "+204.8 MiB (+5.0 %)"
-    assert row("weights", WHOLE, predicted=predicted)[-1] == "\u00b10 MiB (\u00b10.0 %)"
+    assert row("weights", WHOLE, predicted=predicted)[-1] == "\u00b10 (\u00b10.0 %)"
     assert len(row("allocator cache", WHOLE, predicted=predicted)) == 3
 
 

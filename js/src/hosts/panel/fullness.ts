@@ -1,6 +1,6 @@
 /** How full the device is that matters most, in a few characters and in a sentence. */
 
-import { digits, formatBytes, unitFor } from "../../core/format.ts";
+import { digits, formatBytes, formatShare, unitFor } from "../../core/format.ts";
 import type { Device } from "../../core/protocol.ts";
 import { latestReading, shareUsed } from "../../core/readings.ts";
 import type { Store } from "../../core/store.ts";
@@ -26,7 +26,7 @@ export function fullnessOf(store: Store): Fullness | null {
   const share = shareUsed(store, device);
   const [, level, words] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
   const allocated = latestReading(store, device, "allocated");
-  const percent = Number.isNaN(share) ? "" : `${Math.floor(100 * share)} % of the device in use`;
+  const percent = Number.isNaN(share) ? "" : `${formatShare(share)} of the device in use`;
   const parts = [`${formatBytes(allocated)} allocated on ${device.key} (${device.name})`, percent];
   const title = [...parts, words].filter(Boolean).join(", ");
   const isFirst = device === store.schema?.devices[0];

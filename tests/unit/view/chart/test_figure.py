@@ -8,13 +8,13 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
+from hfmem_widget.session import Device, Peak, Sample, Series, Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -27,10 +27,9 @@ from hfmem_widget.view.chart.figure import (
     figure,
     figure_dict,
 )
-from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes, range_label
+from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
-from tests.data import CONTRACT
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -287,38 +286,11 @@ def test_steps_that_are_all_alike_have_no_worst() -> None:
     assert not any(bar.worst for bar in bars)
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "label"),
-    [("step 1", "step 250", "steps 1\u2013250"), ("load", "save", "load \u2013 save")],
-)
-def test_a_group_is_named_by_its_ends(first: str, last: str, label: str) -> None:
-    """A group is a range of numbers where the labels count, and two labels where they do not."""
-    assert range_label(first, last) == label
-
-
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])
 def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -> None:
     """No grey reaches 4.5 on both: √(contrast of the pages) = 4.35 is the most there is."""
     most = palette.contrast("#ffffff", "#111111") ** 0.5
     assert palette.contrast(palette.INK, page) > most - 0.05
-
-
-INKS = json.loads((CONTRACT / "inks.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("case", INKS, ids=lambda case: str(case["background"]))
-def test_labels_on_bars_read_well(case: dict[str, str]) -> None:
-    """One table says for the live chart too what is written on a colour, with a contrast of at least 4.5."""
-    assert palette.ink_on(case["background"]) == case["ink"]
-    assert palette.contrast(case["background"], case["ink"]) >= 4.5
-
-
-@pytest.mark.parametrize("lane", range(4))
-@pytest.mark.parametrize("kind", get_args(SpanKind))
-@pytest.mark.parametrize("worst", [False, True])
-def test_no_bar_has_another_colour(kind: SpanKind, lane: int, worst: bool) -> None:
-    """Whatever a bar is of, its colour is one of those whose labels were looked at."""
-    assert palette.bar(kind, lane, worst=worst) in {case["background"] for case in INKS}
 
 
 def test_the_height_is_the_charts_own() -> None:

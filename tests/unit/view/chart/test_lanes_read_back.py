@@ -8,8 +8,8 @@ import pytest
 
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
 from hfmem_widget.text import MIB
-from hfmem_widget.view.chart.bar import TO, Bar
-from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes, range_label
+from hfmem_widget.view.chart.bar import Bar
+from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.traces import _fitting
 
 NAN = math.nan
@@ -33,22 +33,6 @@ def test_a_label_is_written_where_enough_of_it_fits(
 ) -> None:
     """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
     assert _fitting(Bar(0, kind, "tokenizers", 0.0, 1.0, False, ()), share) == told
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "told"),
-    [
-        ("step 1", "step 250", f"steps 1{TO}250"),
-        ("step 9", "step 10", f"steps 9{TO}10"),
-        ("1", "2", f"1{TO}2"),
-        ("load", "save", f"load {TO} save"),
-        ("step 1", "batch 2", f"step 1 {TO} batch 2"),
-        ("step 1", "step", f"step 1 {TO} step"),
-    ],
-)
-def test_a_bar_of_many_is_called_by_its_ends(first: str, last: str, told: str) -> None:
-    """Once by their name where they have one in common, else by both labels."""
-    assert range_label(first, last) == told
 
 
 def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Session:

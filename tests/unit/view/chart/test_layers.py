@@ -23,7 +23,7 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure_dict
 from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
 from hfmem_widget.view.chart.svg import chart_html
-from tests.data import CONTRACT, ROOT
+from tests.data import ROOT
 from tests.data.parted import NAN, training
 from tests.unit.view.chart.test_figure import trace, unpacked
 
@@ -48,22 +48,6 @@ def stack(session: Session, columns: int = 100) -> dict[str, Layer]:
     return {
         one.name: one for one in layers(session, session.devices[0], part, view, columns=columns)
     }
-
-
-CASES = json.loads((CONTRACT / "stacking.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
-def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
-    """One table says for both, the browser's tests play it too: which part is on which, and how high."""
-    session = Session("run")
-    device = Device(case["device"], "", total=1000.0)
-    values = {"allocated": case["allocated"], **case["read"]}
-    session.adopt([device], [Series(device.key, metric) for metric in values])
-    for time in (0.0, 1.0):
-        session.append(Sample(time, tuple(map(float, values.values()))))
-    found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
-    assert [[one.name, one.runs[0][0][1]] for one in found] == case["stack"]
 
 
 def instant(**values: float) -> dict[str, float]:

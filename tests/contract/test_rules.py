@@ -1,0 +1,225 @@
+"""Rules that the still pictures and the live chart share, as one table that both sides play.
+
+The front end's part is `js/tests/rules.test.ts`. Null is what is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast, get_args
+
+import numpy as np
+import pytest
+
+from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.session import (
+    Certainty,
+    Device,
+    DeviceSteps,
+    Peak,
+    Sample,
+    Series,
+    Session,
+    Span,
+    SpanKind,
+    StepGroup,
+)
+from hfmem_widget.session.steps import group_of, joined, row_of
+from hfmem_widget.text import for_plotly, format_bytes, format_count, format_duration, format_share
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.axis import time_text, time_ticks, value_ticks
+from hfmem_widget.view.chart.lanes import fold, lay_lanes, range_label
+from hfmem_widget.view.chart.layers import SHORT, STACK, layers
+from hfmem_widget.view.chart.step_lane import lay_steps, worst_step
+from hfmem_widget.view.line import peak_text
+
+RULES = json.loads((Path(__file__).parent / "rules.json").read_text(encoding="utf-8"))
+GPU = "cuda:0"
+DEVICES = (GPU, "cuda:1")
+
+
+def known(value: float | str | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def step(number: int, *, parent: int = 1, start: float = 0.0, peak: float = 1.0) -> StepGroup:
+    memory = DeviceSteps(peak, "exact", peak, number, 8.0, 0.0, {})
+    devices = {} if math.isnan(peak) else {GPU: memory}
+    return StepGroup(parent, number, number, start, start + 1, 2.0, 4.0, 8.0, 8.0, devices)
+
+
+@pytest.mark.parametrize(("value", "text"), RULES["bytes"])
+def test_bytes_read_as_in_the_live_chart(value: float, text: str) -> None:
+    """MiB below 1000 MiB, GiB above, three digits; half a digit goes to the even one, as torch has it."""
+    assert format_bytes(known(value)) == text
+
+
+@pytest.mark.parametrize(("value", "text"), RULES["changes"])
+def test_changes_read_as_in_the_live_chart(value: float, text: str) -> None:
+    """With their sign, and what is too little to show is ±0."""
+    assert format_bytes(known(value), signed=True) == text
+
+
+@pytest.mark.parametrize(("count", "text"), RULES["counts"])
+def test_counts_read_as_in_the_live_chart(count: float, text: str) -> None:
+    """Whole, with commas."""
+    assert format_count(known(count)) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), RULES["durations"])
+def test_durations_read_as_in_the_live_chart(seconds: float, text: str) -> None:
+    """In the unit that suits."""
+    assert format_duration(known(seconds)) == text
+
+
+@pytest.mark.parametrize(("value", "certainty", "text"), RULES["peaks"])
+def test_peaks_read_as_in_the_live_chart(value: float, certainty: Certainty, text: str) -> None:
+    """With how surely they are known."""
+    assert peak_text(Peak(known(value), certainty)) == text
+
+
+@pytest.mark.parametrize(("share", "text"), RULES["shares"])
+def test_shares_read_as_in_the_live_chart(share: float, text: str) -> None:
+    """In percent, with a decimal below ten."""
+    assert format_share(known(share)) == text
+
+
+@pytest.mark.parametrize(("text", "escaped"), RULES["plotly"])
+def test_nothing_is_left_that_plotly_would_interpret(text: str, escaped: str) -> None:
+    """Neither tags nor MathJax."""
+    assert for_plotly(text) == escaped
+
+
+@pytest.mark.parametrize(("first", "last", "text"), RULES["range_labels"])
+def test_a_bar_of_many_is_called_as_in_the_live_chart(first: str, last: str, text: str) -> None:
+    """Once by their name where they have one in common, else by both labels."""
+    assert range_label(first, last) == text
+
+
+@pytest.mark.parametrize(("seconds", "step", "end", "text"), RULES["tick_texts"])
+def test_a_tick_of_time_reads_as_in_the_live_chart(
+    seconds: float, step: float, end: float, text: str
+) -> None:
+    """As finely as the ticks lie, and below a minute all of an axis in one unit."""
+    assert time_text(seconds, step, end) == text
+
+
+@pytest.mark.parametrize(("stop", "count", "texts"), RULES["time_ticks"])
+def test_ticks_of_time_stand_as_in_the_live_chart(stop: float, count: int, texts: str) -> None:
+    """At round times from 0, as many as asked for and no more, none past the end."""
+    ticks = time_ticks(stop, count)
+
+    assert ",".join(ticks.texts) == texts
+    assert 0 == ticks.values[0] <= ticks.values[-1] <= stop * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("top", "count", "texts"), RULES["value_ticks"])
+def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts: str) -> None:
+    """At round values from 0, with as many digits as they need; the unit is said once, at the highest."""
+    ticks = value_ticks(top, "GiB", count)
+
+    assert ",".join(ticks.texts) == f"{texts} GiB"
+    assert [float(text.split()[0]) for text in ticks.texts] == pytest.approx(ticks.values)
+
+
+@pytest.mark.parametrize(("kind", "lane", "is_worst", "colour", "ink"), RULES["bars"])
+def test_bars_have_the_live_charts_colours_and_inks(
+    kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str
+) -> None:
+    """What is written on a bar has a contrast of at least 4.5."""
+    assert palette.bar(kind, lane, worst=is_worst) == colour
+    assert palette.ink_on(colour) == ink
+    assert palette.contrast(colour, ink) >= 4.5
+
+
+@pytest.mark.parametrize("kind", get_args(SpanKind))
+def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
+    """Whatever it is of and wherever it lies."""
+    listed = {colour for *_, colour, _ in RULES["bars"]}
+
+    assert {
+        palette.bar(kind, lane, worst=worst) for lane in range(9) for worst in (False, True)
+    } <= listed
+
+
+def test_parts_have_the_live_charts_names_and_colours() -> None:
+    """From the bottom to the top, as they are called in a sentence and in a legend."""
+    told = [[one, LABELS[one], SHORT.get(one, LABELS[one]), palette.PARTS[one]] for one in STACK]
+
+    assert told == RULES["part_names"]
+
+
+@pytest.mark.parametrize("case", RULES["stacks"], ids=lambda case: str(case["name"]))
+def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """Which part is on which, and how high."""
+    session = Session("run")
+    device = Device(case["device"], "", total=1000.0)
+    values = {"allocated": case["allocated"], **case["read"]}
+    session.adopt([device], [Series(device.key, metric) for metric in values])
+    for time in (0.0, 1.0):
+        session.append(Sample(time, tuple(map(known, values.values()))))
+    found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
+
+    assert [[one.name, one.runs[0][0][1]] for one in found] == case["stack"]
+
+
+@pytest.mark.parametrize("case", RULES["merges"], ids=lambda case: str(case["name"]))
+def test_steps_merge_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """Figure by figure, for every device; to groups of groups as well as at once."""
+    groups = [group_of([*map(known, row)], DEVICES) for row in case["rows"]]
+    merged = np.array([*map(known, case["merged"])])
+
+    for one in (joined(groups), joined([joined(groups[:-1]), groups[-1]])):
+        np.testing.assert_array_equal(row_of(one, DEVICES), merged)
+
+
+@pytest.mark.parametrize("case", RULES["step_folds"], ids=lambda case: str(case["name"]))
+def test_steps_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """Which of them stand in one bar where there are more than bars."""
+    parents = [parent for parent, count in case["steps"] for _ in range(count)]
+    first = case.get("first", 1)
+    steps = [step(first + at, parent=parent, start=float(at)) for at, parent in enumerate(parents)]
+    session = cast("Session", SimpleNamespace(steps=steps))
+    bars, _ = lay_steps(session, GPU, (0.0, 1e9), lambda parent: 0, case["most"])
+
+    assert ",".join(one.label.partition(" ")[2] for one in bars) == case["bars"]
+
+
+@pytest.mark.parametrize(("peaks", "number"), RULES["worst_steps"])
+def test_the_worst_step_is_that_of_the_live_chart(
+    peaks: list[float | None], number: int | None
+) -> None:
+    """Where one stands out among three and more of which something is known."""
+    worst = worst_step([step(at + 1, peak=known(one)) for at, one in enumerate(peaks)], GPU)
+
+    assert (None if worst is None else worst.first) == number
+
+
+@pytest.mark.parametrize("case", RULES["span_folds"], ids=lambda case: str(case["name"]))
+def test_spans_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """Neighbours of one kind and parent, in groups of a round number."""
+    sample = Sample(0.0, ())
+    lane = [
+        Span(at, kind.partition(" ")[0], "", float(at), sample, None if "open" in kind else at + 1)
+        for at, kind in enumerate(case["spans"])
+    ]
+
+    assert [len(group) for group in fold(lane, case["most"])] == case["groups"]
+
+
+@pytest.mark.parametrize("case", RULES["lanes"], ids=lambda case: str(case["name"]))
+def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
+    """By nesting, and beside each other where they overlap."""
+    session = Session("run")
+    session.adopt([Device(GPU, "GPU")], [Series(GPU, "allocated")])
+    sample = session.append(Sample(0.0, (1.0,)))
+    for number, parent, kind, start, stop in case["spans"]:
+        session._spans[number] = Span(
+            number, kind, f"span {number}", start, sample, stop, sample, parent=parent
+        )
+    bars = lay_lanes(session, GPU, 0.0, 100.0)
+
+    assert {one.label.removeprefix("span "): one.lane for one in bars} == case["lanes"]
