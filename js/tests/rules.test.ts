@@ -13,18 +13,32 @@ import {
   formatTick,
   forPlotly,
 } from "../src/core/format.ts";
+import { guidesIn } from "../src/core/guides.ts";
+import { type Guide, SEVERITIES } from "../src/core/judged.ts";
 import { fold, layLanes, rangeLabel } from "../src/core/lanes.ts";
+import { MARKS } from "../src/core/notice.ts";
 import { PART, STACK } from "../src/core/parts.ts";
 import { peakText } from "../src/core/peak.ts";
 import type { Certainty, Span } from "../src/core/protocol.ts";
+import { defaultSettings } from "../src/core/settings.ts";
 import { stackOf } from "../src/core/stack.ts";
 import { laySteps, worstOf } from "../src/core/steplane.ts";
 import { joined, StepTable } from "../src/core/steps.ts";
+import { Store } from "../src/core/store.ts";
 import { span, stepRow, tableOf } from "./frames.ts";
 
 type Known = number | string | null;
 
-type Objects = "part_names" | "stacks" | "step_columns" | "merges" | "step_folds" | "span_folds" | "lanes";
+type Objects =
+  | "part_names"
+  | "stacks"
+  | "step_columns"
+  | "merges"
+  | "step_folds"
+  | "span_folds"
+  | "lanes"
+  | "guides"
+  | "severities";
 
 interface Rules extends Pick<typeof table, Objects> {
   bytes: [Known, string][];
@@ -172,6 +186,22 @@ describe("steps fold as in Python", () => {
   test.each(rules.worst_steps)("the worst of %j is %s", (peaks, number) => {
     const rows = peaks.map((peak, at) => stepRow({ number: at + 1, peak: known(peak) }));
     expect(worstOf(groupsOf(tableOf(rows), "cuda:0"))?.first ?? null).toBe(number);
+  });
+});
+
+describe("guides are drawn as in Python", () => {
+  test.each(rules.guides)("$name", ({ guide, view: [start, stop], allocated, drawn }) => {
+    const settings = { ...defaultSettings(), device: "cuda:0" };
+    const told = { ...guide, device: "cuda:0", label: "g" } as Guide;
+    const store = Object.assign(new Store(Date.now), { guides: [told] });
+    const range = [start!, stop!] as const;
+    const found = guidesIn(store, settings, { range, now: SECONDS, allocated });
+    const parts = found.map(({ ends, band, isCrossed }) => ({ ends, band, crossed: isCrossed }));
+    expect(parts).toEqual(drawn === null ? [] : [drawn]);
+  });
+
+  test("and findings are marked so", () => {
+    expect(SEVERITIES.map((severity) => [severity, ...MARKS[severity]])).toEqual(rules.severities);
   });
 });
 

@@ -19,6 +19,7 @@ from hfmem_widget.session import (
     Certainty,
     Device,
     DeviceSteps,
+    Guide,
     Peak,
     Sample,
     Series,
@@ -31,10 +32,12 @@ from hfmem_widget.session.steps import group_of, joined, row_of
 from hfmem_widget.text import for_plotly, format_bytes, format_count, format_duration, format_share
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import time_text, time_ticks, value_ticks
+from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.lanes import fold, lay_lanes, range_label
 from hfmem_widget.view.chart.layers import SHORT, STACK, layers
-from hfmem_widget.view.chart.step_lane import lay_steps, worst_step
+from hfmem_widget.view.findings import MARKS
 from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.wire.judgements import GRAVITY
 
 RULES = json.loads((Path(__file__).parent / "rules.json").read_text(encoding="utf-8"))
 GPU = "cuda:0"
@@ -223,3 +226,33 @@ def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
     bars = lay_lanes(session, GPU, 0.0, 100.0)
 
     assert {one.label.removeprefix("span "): one.lane for one in bars} == case["lanes"]
+
+
+def test_findings_are_marked_as_in_the_live_chart() -> None:
+    """A form and a word for each severity, the gravest first."""
+    assert [[severity, MARKS[severity][0], MARKS[severity][2]] for severity in GRAVITY] == RULES[
+        "severities"
+    ]
+
+
+@pytest.mark.parametrize("case", RULES["guides"], ids=lambda case: str(case["name"]))
+def test_guides_are_drawn_as_in_the_live_chart(case: dict[str, Any]) -> None:
+    """Cut to what is looked at, and left out where they say nothing."""
+    told = case["guide"]
+    stop = math.inf if told["stop"] is None else told["stop"]
+    band = (told["band"][0], told["band"][1])
+    session = Session("run")
+    session.guides.append(
+        Guide(GPU, told["kind"], "g", told["start"], stop, told["first"], told["last"], band)
+    )
+    begin, end = case["view"]
+    drawn = [
+        {
+            "ends": [[begin + time, level] for time, level in one.line],
+            "band": list(one.band),
+            "crossed": one.is_crossed,
+        }
+        for one in guides_in(session, GPU, (begin, end), case["allocated"])
+    ]
+
+    assert drawn == ([] if case["drawn"] is None else [case["drawn"]])

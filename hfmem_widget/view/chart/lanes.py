@@ -13,6 +13,7 @@ from hfmem_widget.session import FINE_KINDS, Session, Span
 from hfmem_widget.text import format_duration
 from hfmem_widget.view.chart.axis import round_up
 from hfmem_widget.view.chart.bar import TO, Bar
+from hfmem_widget.view.chart.step_lane import LaneOf, lay_steps
 from hfmem_widget.view.line import peak_text
 
 MOST_BARS = 200

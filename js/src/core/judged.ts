@@ -1,5 +1,6 @@
 /** What is judged of a run, as it comes: bounded, and of each entry only what is well formed. */
 
+/** The gravest first. */
 export const SEVERITIES = ["critical", "warn", "info"] as const;
 export type Severity = (typeof SEVERITIES)[number];
 

@@ -1,17 +1,16 @@
 /** The gravest of what was found, in one line. */
 
 import { make, setAttribute, setText } from "./dom.ts";
-import type { Finding, Severity } from "./judged.ts";
+import { type Finding, SEVERITIES, type Severity } from "./judged.ts";
 import type { Span } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
 /** A form, and the word for who sees neither it nor its colour. */
-const MARKS: Record<Severity, [mark: string, word: string]> = {
+export const MARKS: Record<Severity, [mark: string, word: string]> = {
   critical: ["◆", "critical"],
   warn: ["▲", "warning"],
   info: ["●", "note"],
 };
-const GRAVITY: Severity[] = ["critical", "warn", "info"];
 const OUTERMOST = new Set(["cell", "block"]);
 
 /** What was found in a span that is watched by itself, the gravest first; also what is of no span, in the newest. */
@@ -20,7 +19,7 @@ export function findingsIn(store: Store, span: Span): Finding[] {
   const own = store.findings.filter(
     (finding) => finding.span === span.id || (isNewest && ofNone(store, finding)),
   );
-  return own.sort((a, b) => GRAVITY.indexOf(a.severity) - GRAVITY.indexOf(b.severity));
+  return own.sort((a, b) => SEVERITIES.indexOf(a.severity) - SEVERITIES.indexOf(b.severity));
 }
 
 /** A span that is not known any more, or is within another, says as little of where it belongs as none. */
