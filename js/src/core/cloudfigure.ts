@@ -1,12 +1,12 @@
 /** A cloud as Plotly's traces and layout. */
 
-import { type Cloud, toPixels } from "./cloud.ts";
+import { type Cloud, type Point, toPixels } from "./cloud.ts";
 import { ALLOCATED, OTHER, PEAK } from "./colors.ts";
 import { forPlotly } from "./format.ts";
 import { placeLabel } from "./place.ts";
 import type { Figure } from "./plotly.ts";
 import { LABEL_PIXELS } from "./scene.ts";
-import { axis, sheet, tickText, withUnit } from "./sheet.ts";
+import { axis, boxed, sheet, tickText, withUnit } from "./sheet.ts";
 import type { Theme } from "./theme.ts";
 
 export function toCloudFigure(
@@ -17,30 +17,22 @@ export function toCloudFigure(
 ): Figure {
   const { points, worst, unit } = cloud;
   const after = points.filter(({ memory }) => !Number.isNaN(memory.after));
+  const dots = (uid: string, of: Point[], height: (point: Point) => number, marker: object): object => ({
+    type: "scatter",
+    mode: "markers",
+    uid,
+    x: of.map(({ tokens }) => tokens),
+    y: of.map((point) => height(point) / unit.divisor),
+    hoverinfo: "skip",
+    cliponaxis: uid !== "worst",
+    marker: { ...marker, line: { width: 0 } },
+  });
+  const peak = ({ memory }: Point) => memory.peak;
   return {
     data: [
-      {
-        ...dots(
-          "after",
-          after.map(({ tokens }) => tokens),
-        ),
-        y: after.map(({ memory }) => memory.after / unit.divisor),
-        marker: { color: OTHER, size: 4, opacity: 0.9, line: { width: 0 } },
-      },
-      {
-        ...dots(
-          "peaks",
-          points.map(({ tokens }) => tokens),
-        ),
-        y: points.map(({ memory }) => memory.peak / unit.divisor),
-        marker: { color: ALLOCATED, size: 6, opacity: 0.8, line: { width: 0 } },
-      },
-      {
-        ...dots("worst", worst ? [worst.tokens] : []),
-        y: worst ? [worst.memory.peak / unit.divisor] : [],
-        cliponaxis: false,
-        marker: { color: PEAK, size: 8, opacity: 1, line: { width: 0 } },
-      },
+      dots("after", after, ({ memory }) => memory.after, { color: OTHER, size: 4, opacity: 0.9 }),
+      dots("peaks", points, peak, { color: ALLOCATED, size: 6, opacity: 0.8 }),
+      dots("worst", worst ? [worst] : [], peak, { color: PEAK, size: 8, opacity: 1 }),
     ],
     layout: {
       ...sheet(cloud, theme, revision),
@@ -65,10 +57,6 @@ export function toCloudFigure(
       annotations: [...tokensWord(theme), ...worstLabel(cloud, theme, textWidth)],
     },
   };
-}
-
-function dots(uid: string, x: number[]): object {
-  return { type: "scatter", mode: "markers", uid, x, hoverinfo: "skip" };
 }
 
 /** What the horizontal axis is, at its end, where nothing is drawn beneath. */
@@ -99,21 +87,7 @@ function worstLabel(cloud: Cloud, theme: Theme, textWidth: (text: string) => num
   const lines = cloud.y.ticks.values.map((value) => toPixels(cloud, 0, value * cloud.unit.divisor)[1]);
   const onTop = { left: Math.max(0, Math.min(x - size.width / 2, width - size.width)), top: 0 };
   // It is the highest of all points: nothing else is in the way.
-  const { left, top } = placeLabel({ x, y }, size, { width, lines, skyline: () => y }) ?? onTop;
-  return [
-    {
-      text: forPlotly(text),
-      xref: "x domain",
-      x: 0,
-      xshift: left + size.width / 2,
-      xanchor: "center",
-      yref: "y domain",
-      y: 1,
-      yshift: -(top + size.height / 2),
-      yanchor: "middle",
-      showarrow: false,
-      borderpad: 0,
-      font: { color: theme.text, size: LABEL_PIXELS, weight: 600 },
-    },
-  ];
+  const box = placeLabel({ x, y }, size, { width, lines, skyline: () => y }) ?? { ...onTop, ...size };
+  const font = { color: theme.text, size: LABEL_PIXELS, weight: 600 };
+  return [{ ...boxed(box, { range: cloud.x.range, width }), text: forPlotly(text), font }];
 }

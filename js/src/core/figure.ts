@@ -6,10 +6,9 @@ import type { Bar } from "./bar.ts";
 import { inkOn, ON_PEAK, PEAK, spanColor } from "./colors.ts";
 import { forPlotly } from "./format.ts";
 import { guideShapes, guideTraces } from "./guidetraces.ts";
-import type { Box } from "./place.ts";
 import type { Figure } from "./plotly.ts";
 import { LABEL_PIXELS, LANE_PIXELS, type Scene, WORD_PIXELS, type Word } from "./scene.ts";
-import { axis, sheet, tickText, withUnit } from "./sheet.ts";
+import { axis, boxed, sheet, tickText, withUnit } from "./sheet.ts";
 import type { Theme } from "./theme.ts";
 
 const TICK_PIXELS = 84;
@@ -168,19 +167,4 @@ function peakLabel(scene: Scene, theme: Theme): object[] {
   const { text, box } = scene.peak;
   const font = { color: theme.text, size: LABEL_PIXELS, weight: 600 };
   return [{ ...boxed(box, scene), text: forPlotly(text), font }];
-}
-
-/** An annotation in the middle of a box of pixels. */
-function boxed({ left, top, width: boxWidth, height }: Box, { range, width }: Scene): object {
-  const pixelsToTime = (range[1] - range[0]) / width;
-  return {
-    x: range[0] + (left + boxWidth / 2) * pixelsToTime,
-    xanchor: "center",
-    yref: "y domain",
-    y: 1,
-    yshift: -(top + height / 2),
-    yanchor: "middle",
-    showarrow: false,
-    borderpad: 0,
-  };
 }

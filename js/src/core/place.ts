@@ -7,7 +7,7 @@ export interface Box {
   height: number;
 }
 
-type Size = Pick<Box, "width" | "height">;
+export type Size = Pick<Box, "width" | "height">;
 
 interface Plot {
   width: number;

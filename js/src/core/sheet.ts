@@ -1,7 +1,8 @@
 /** What every Plotly figure of ours has: its size, its colours, quiet axes. */
 
 import type { Ticks } from "./axis.ts";
-import { LABEL_PIXELS, MARGIN } from "./scene.ts";
+import type { Box } from "./place.ts";
+import { LABEL_PIXELS, MARGIN, type Scene } from "./scene.ts";
 import type { Theme } from "./theme.ts";
 
 export function sheet(size: { width: number; height: number }, theme: Theme, revision: number): object {
@@ -43,5 +44,23 @@ export function withUnit(ticks: Ticks, unit: string): Ticks {
   return {
     ...ticks,
     texts: ticks.texts.map((text, i) => (i === ticks.texts.length - 1 ? `${text} ${unit}` : text)),
+  };
+}
+
+/** An annotation in the middle of a box of pixels. */
+export function boxed(
+  { left, top, width: boxWidth, height }: Box,
+  { range, width }: Pick<Scene, "range" | "width">,
+): object {
+  const pixelsToTime = (range[1] - range[0]) / width;
+  return {
+    x: range[0] + (left + boxWidth / 2) * pixelsToTime,
+    xanchor: "center",
+    yref: "y domain",
+    y: 1,
+    yshift: -(top + height / 2),
+    yanchor: "middle",
+    showarrow: false,
+    borderpad: 0,
   };
 }

@@ -1,7 +1,7 @@
 /** The words on level lines and at marks: what they are called, where nothing else stands. */
 
 import { marksOf } from "./guides.ts";
-import type { Box } from "./place.ts";
+import type { Box, Size } from "./place.ts";
 import {
   bytesToPixel,
   LABEL_PIXELS,
@@ -12,7 +12,6 @@ import {
   type Word,
 } from "./scene.ts";
 
-type Level = Omit<Word, "box"> & { bytes: number };
 type Drawn = Omit<Scene, "words">;
 
 const PADDING = 6;
@@ -22,7 +21,7 @@ const MARK = 6;
 export function placeWords(scene: Drawn, textWidth: (text: string) => number): Word[] {
   const toPixel = (bytes: number) => bytesToPixel(scene, bytes);
   const budgets = scene.guides.filter(({ kind }) => kind === "budget");
-  const levels: Level[] = budgets.map(({ label, ends, isCrossed }) => ({
+  const levels = budgets.map(({ label, ends, isCrossed }) => ({
     text: label,
     isAlarming: isCrossed,
     bytes: ends[1][1],
@@ -30,48 +29,37 @@ export function placeWords(scene: Drawn, textWidth: (text: string) => number): W
   if (scene.capacity !== null) levels.push({ text: "capacity", isAlarming: false, bytes: scene.capacity });
   const lines = levels.map(({ bytes }) => toPixel(bytes));
   const boxes = marked(scene, toPixel);
-  const ranOut = newestMark(scene, lines, boxes, textWidth);
-  boxes.push(...ranOut.map(({ box }) => box));
-  const named = levels.flatMap(({ text, isAlarming, bytes }) => {
-    const width = (textWidth(text) * WORD_PIXELS) / LABEL_PIXELS + PADDING;
+  const words: Word[] = [];
+  const put = (word: Omit<Word, "box">, places: (size: Size) => Box[], isBetter = (_: Box) => true) => {
+    const width = (textWidth(word.text) * WORD_PIXELS) / LABEL_PIXELS + PADDING;
     const isFree = (place: Box) =>
       place.top >= 0 && !boxes.some(overlaps(place)) && !lines.some(runsThrough(place));
-    const places = placesFor(toPixel(bytes), width, scene.width).filter(isFree);
-    const box = places.find((place) => !(allocatedUnder(place, scene) > bytes)) ?? places[0];
-    if (box === undefined) return [];
+    const free = places({ width, height: WORD_PIXELS + 3 }).filter(isFree);
+    const box = free.find(isBetter) ?? free[0];
+    if (box === undefined) return;
     boxes.push(box);
-    return [{ text, isAlarming, box }];
-  });
-  return [...ranOut, ...named];
+    words.push({ ...word, box });
+  };
+  const mark = marksOf(scene.guides).at(-1);
+  if (mark) put({ text: mark.label, isAlarming: true }, (size) => placesAt(mark.ends[1], size, scene));
+  for (const { bytes, ...word } of levels) {
+    const isClear = (place: Box) => !(allocatedUnder(place, scene) > bytes);
+    put(word, (size) => placesFor(toPixel(bytes), size, scene.width), isClear);
+  }
+  return words;
 }
 
 /** Below the mark, since the peak's label stands above what is drawn; else further below, or above. */
-function newestMark(
-  scene: Drawn,
-  lines: number[],
-  boxes: Box[],
-  textWidth: (text: string) => number,
-): Word[] {
-  const mark = marksOf(scene.guides).at(-1);
-  if (mark === undefined) return [];
-  const { label: text, ends } = mark;
-  const width = (textWidth(text) * WORD_PIXELS) / LABEL_PIXELS + PADDING;
-  const height = WORD_PIXELS + 3;
-  const x = timeToPixel(scene, ends[1][0]);
-  const plotHeight = scene.height - scene.lanesHeight;
-  const y = bytesToPixel(scene, ends[1][1]);
-  const left = Math.max(0, Math.min(x - width / 2, scene.width - width));
+function placesAt([time, bytes]: readonly [number, number], { width, height }: Size, scene: Drawn): Box[] {
+  const left = Math.max(0, Math.min(timeToPixel(scene, time) - width / 2, scene.width - width));
+  const y = bytesToPixel(scene, bytes);
   const tops = [y + MARK + 1, y + MARK + 1 + height, y - MARK - 1 - height];
-  const within = tops.filter((top) => top >= 0 && top + height <= plotHeight);
-  const places = within.map((top): Box => ({ left, top, width, height }));
-  const isFree = (place: Box) => !boxes.some(overlaps(place)) && !lines.some(runsThrough(place));
-  const box = places.find(isFree);
-  return box === undefined ? [] : [{ text, isAlarming: true, box }];
+  const within = tops.filter((top) => top + height <= scene.height - scene.lanesHeight);
+  return within.map((top) => ({ left, top, width, height }));
 }
 
 /** On the line or beneath it, at its end or at its beginning; the best first. */
-function placesFor(line: number, width: number, plotWidth: number): Box[] {
-  const height = WORD_PIXELS + 3;
+function placesFor(line: number, { width, height }: Size, plotWidth: number): Box[] {
   return [line - height - 1, line + 1].flatMap((top) =>
     [plotWidth - width, 0].map((left) => ({ left, top, width, height })),
   );
