@@ -1,6 +1,6 @@
 /** The browser's own controls: window, unit, pause. None of them needs Python. */
 
-import { button, make, setAttribute, setText } from "./dom.ts";
+import { button, make, setAttribute } from "./dom.ts";
 import type { Settings } from "./settings.ts";
 
 const WINDOWS: { seconds: number | null; text: string; title: string }[] = [
@@ -33,12 +33,12 @@ export class Controls {
     private readonly onChange: () => void,
   ) {
     this.windows = WINDOWS.map(({ text, title }, index) =>
-      choice("choice", text, title, () => this.pickWindow(index)),
+      button("choice", title, () => this.pickWindow(index), text),
     );
     const unzoom = "show again what was shown before zooming in; a double-click on the chart does the same";
-    this.unzoom = choice("choice unzoom", "reset zoom", unzoom, () => this.resetZoom());
+    this.unzoom = button("choice unzoom", unzoom, () => this.resetZoom(), "reset zoom");
     const unit = (text: string, title: string, percent: boolean) =>
-      choice("choice unit", text, title, () => this.change({ percent }));
+      button("choice unit", title, () => this.change({ percent }), text);
     this.bytes = unit("GiB", "show GiB and MiB", false);
     this.percent = unit("%", "show percent of capacity", true);
     this.units = make("span", "units", {}, [this.bytes, this.percent]);
@@ -96,12 +96,6 @@ export class Controls {
     Object.assign(this.settings, change);
     this.onChange();
   }
-}
-
-function choice(names: string, text: string, title: string, onClick: () => void): HTMLButtonElement {
-  const node = button(names, title, onClick);
-  setText(node, text);
-  return node;
 }
 
 function name(node: Element, text: string): void {

@@ -15,8 +15,8 @@ export function make<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
-export function button(name: string, title: string, onClick: () => void): HTMLButtonElement {
-  const node = make("button", name, { type: "button", title, "aria-label": title });
+export function button(name: string, title: string, onClick: () => void, text = ""): HTMLButtonElement {
+  const node = make("button", name, { type: "button", title, "aria-label": title }, [text]);
   node.addEventListener("click", onClick);
   return node;
 }

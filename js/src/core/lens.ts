@@ -1,6 +1,6 @@
 /** What memory is drawn against: time, or the tokens of a step. */
 
-import { button, make, setAttribute, setText } from "./dom.ts";
+import { button, make, setAttribute } from "./dom.ts";
 import type { Settings } from "./settings.ts";
 
 const LENSES = [
@@ -17,13 +17,13 @@ export class Lens {
     onChange: () => void,
   ) {
     this.buttons = LENSES.map(({ lens, text, title }) => {
-      const node = button("choice", title, () => {
+      const pick = () => {
         settings.lens = lens;
         onChange();
         // Narrow pages show the other one alone: the focus stays where something can be pressed.
         if (node.offsetParent === null) this.other(node).focus({ preventScroll: true });
-      });
-      setText(node, text);
+      };
+      const node = button("choice", title, pick, text);
       return node;
     });
     this.element = make("div", "lens", { role: "group", "aria-label": "drawn against" }, this.buttons);

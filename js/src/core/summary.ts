@@ -25,20 +25,8 @@ export class Summary {
     ]);
     this.element.replaceChildren(
       make("caption", "", {}, [caption]),
-      make(
-        "tr",
-        "",
-        {},
-        HEADINGS.map((text) => make("th", "", { scope: "col" }, [text])),
-      ),
-      ...rows.map((cells) =>
-        make(
-          "tr",
-          "",
-          {},
-          cells.map((text) => make("td", "", {}, [text])),
-        ),
-      ),
+      row(HEADINGS.map((text) => make("th", "", { scope: "col" }, [text]))),
+      ...rows.map((cells) => row(cells.map((text) => make("td", "", {}, [text])))),
     );
     const first = rows.map((cells) => `${cells[0]}: allocated ${cells[1]}, peak ${cells[3]}`).join("; ");
     setAttribute(chart, "aria-label", `${caption}. ${first}.`);
@@ -48,4 +36,8 @@ export class Summary {
 function partsText(parts: Parts): string {
   const told = toldOf(parts);
   return told.map((name) => `${PART[name].text} ${formatBytes(parts[name])}`).join(", ") || "nothing";
+}
+
+function row(cells: HTMLElement[]): HTMLElement {
+  return make("tr", "", {}, cells);
 }

@@ -15,19 +15,18 @@ export class Note {
   /** `turnOff` has it stay closed from now on; null where this page keeps no settings. */
   show(turnOff: (() => void) | null): void {
     if (!this.isNew()) return;
-    const off = button("panel-off", "Turn off that it opens by itself", () => {
+    const turn = () => {
       turnOff?.();
       off.remove();
       setText(text, `The panel now opens by a click. ${WHERE} turns this on again. `);
-    });
-    setText(off, "Turn off");
+    };
+    const off = button("panel-off", "Turn off that it opens by itself", turn, "Turn off");
     const text = make("span", "", {}, [
       "This panel opens with the first watch of a notebook. ",
       make("code", "", {}, ["--no-panel"]),
       `, or ${WHERE}, keeps it closed. `,
     ]);
-    const dismiss = button("panel-dismiss", "OK, say this no more", () => this.element.remove());
-    setText(dismiss, "OK");
+    const dismiss = button("panel-dismiss", "OK, say this no more", () => this.element.remove(), "OK");
     this.element.replaceChildren(text, ...(turnOff ? [off, " "] : []), dismiss);
     this.element.hidden = false;
   }
