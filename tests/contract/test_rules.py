@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
+from hfmem_widget.analysis.findings import GRAVITY
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import (
     Certainty,
@@ -35,9 +36,9 @@ from hfmem_widget.view.chart.axis import time_text, time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.lanes import fold, lay_lanes, range_label
 from hfmem_widget.view.chart.layers import SHORT, STACK, layers
+from hfmem_widget.view.chart.step_lane import lay_steps, worst_step
 from hfmem_widget.view.findings import MARKS
 from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.wire.judgements import GRAVITY
 
 RULES = json.loads((Path(__file__).parent / "rules.json").read_text(encoding="utf-8"))
 GPU = "cuda:0"

@@ -1,4 +1,4 @@
-/** Bytes, seconds and labels as people read them; the rules of `units.py` and `labels.py`. */
+/** Bytes, seconds and labels as people read them; the rules of `text.py`. */
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
