@@ -1,0 +1,250 @@
+"""What `drawn` draws: sessions of a dozen samples that have everything that a picture may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hfmem_widget.analysis.compare import compare
+from hfmem_widget.analysis.comparison import Comparison
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.forecast.model import Fit, Room, Verdict
+from hfmem_widget.holding import Holders, Remainder
+from hfmem_widget.holding.growth import Grown, Growth
+from hfmem_widget.keeping import record_of, whole
+from hfmem_widget.session import Device, Session, Span
+from hfmem_widget.session.segments import MemoryMap
+from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.testing.stage import H200_TOTAL, Stage
+from hfmem_widget.units import GIB, MIB
+from hfmem_widget.view.anatomy import anatomy_bundle
+from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.comparison import list_bundle, whole_bundle
+from hfmem_widget.view.comparison_plotly import plotly
+from hfmem_widget.view.comparison_scene import build_scene
+from hfmem_widget.view.figure import anatomy_dict, figure_dict
+from hfmem_widget.view.fit import fit_bundle
+from hfmem_widget.view.freeing import release_bundle
+from hfmem_widget.view.growth import growth_bundle
+from hfmem_widget.view.holders import holders_bundle
+from hfmem_widget.view.memory_map import live_bundle, memory_map_bundle
+from hfmem_widget.view.sparkline import chart_html, sparkline
+from hfmem_widget.view.stacks import stacks_bundle
+from tests.unit.test_freeing import DONE, RELEASED
+from tests.unit.view.test_anatomy import WHOLE, made
+from tests.unit.view.test_fit import FORECAST
+from tests.unit.view.test_guides import budget, crossing, oom, trend
+from tests.unit.view.test_holders import LOSSES, MODEL
+from tests.unit.view.test_memory_map_read_back import segment
+from tests.unit.view.test_out_of_memory import bundle, case
+from tests.unit.view.test_stacks import peak
+
+Bundle = Mapping[str, str]
+GPU = "cuda:0"
+PARTS = {"weights": GIB, "gradients": 0.5 * GIB, "optimizer": 2 * GIB, "buffers": 40 * MIB}
+
+
+def training(scale: float = 1.0, *, parts: bool = True, gap: bool = True) -> Session:
+    """Return three steps within a cell, and a gap between the last two."""
+    stage = Stage("fine-tune", gpus=1, interval=0.5)
+    known = {name: size * scale for name, size in PARTS.items()} if parts else {}
+    with stage.span("cell", "trainer.train()"):
+        stage.hold({GPU: 4 * scale * GIB}, 1.0, known)
+        with stage.span("train", "train"):
+            for number, top in enumerate((6.0, 7.5, 6.5), start=1):
+                with stage.span("step", f"step {number}") as span:
+                    counts = {"step": number, "tokens": 512 * number, "samples": 4, "longest": 128}
+                    stage.session.count(span.id, counts)
+                    with stage.span("forward", "forward"):
+                        stage.hold({GPU: top * scale * GIB}, 1.0)
+                    with stage.span("backward", "backward"):
+                        stage.hold({GPU: 4.5 * scale * GIB}, 0.5)
+                if gap and number == 2:
+                    stage.sleep_unsampled(1.5)
+        stage.hold({GPU: 4.2 * scale * GIB}, 0.5)
+    return stage.finish()
+
+
+def guided() -> Session:
+    """Return a training with a budget that was crossed, a trend, and two instants at which memory ran out."""
+    session = training(gap=False)
+    session.guides += (budget(6.0), trend(1.0, 5.0), oom(2.0), oom(5.5, gib=6.8))
+    session.findings += (crossing(1.75),)
+    return session
+
+
+def nearly_full(*, level: float = 0.0) -> Session:
+    """Return a cell that fails near the end of its device, with a budget where one is asked for."""
+    stage = Stage("evaluate", gpus=1, interval=0.5)
+    top = 0.97 * H200_TOTAL
+    with stage.span("cell", "evaluate()", "failed"):
+        stage.hold({GPU: 0.5 * top}, 1.0)
+        with stage.span("block", "a block whose name is longer than its bar"):
+            stage.hold({GPU: top}, 1.0)
+        with stage.span("block", "b"):
+            stage.hold({GPU: 0.4 * top}, 2.0)
+    session = stage.finish()
+    session.guides += (budget(level),) if level else ()
+    return session
+
+
+def two_gpus(gpus: int = 2) -> Session:
+    """Return a cell that fills several devices one after the other, the second in two runs."""
+    stage = Stage("shard", gpus=gpus, interval=0.5)
+    with stage.span("cell", "shard()"):
+        for at in range(gpus):
+            stage.hold({f"cuda:{at}": (3 + at) * GIB}, 1.0)
+        stage.sleep_unsampled(1.0)
+        stage.hold({"cuda:1": GIB}, 1.0)
+    return stage.finish()
+
+
+def on_the_host() -> Session:
+    """Return a cell that used no device but the host."""
+    stage = Stage("tokenize", gpus=0, interval=0.01)
+    with stage.span("cell", "tokenize()"):
+        stage.hold({"cpu": 800 * MIB}, 0.08)
+        stage.hold({"cpu": 300 * MIB}, 0.04)
+    return stage.finish()
+
+
+def elsewhere() -> Session:
+    """Return a cell in which somebody else filled the device."""
+    stage = Stage("wait", gpus=1, interval=0.5)
+    with stage.span("cell", "wait()"):
+        stage.hold_elsewhere({GPU: 30 * GIB}, 2.0)
+        stage.hold_elsewhere({GPU: 20 * GIB}, 1.0)
+    return stage.finish()
+
+
+def compared(*, by: str = "", parts: bool = True) -> Comparison:
+    """Return a cell that was run twice, and two others."""
+    runs = {
+        "base": [_kept("base", 1.0, 1, parts=parts), _kept("base", 1.1, 2, parts=parts)],
+        "smaller": [_kept("smaller", 0.5, 3, parts=parts)],
+        "larger": [_kept("larger", 1.5, 4, parts=parts)],
+    }
+    return compare(runs, by=by)
+
+
+def _kept(label: str, scale: float, number: int, *, parts: bool) -> Record:
+    session = training(scale, parts=parts, gap=parts)
+    return record_of(session, whole(session), label=label, number=number)
+
+
+SESSIONS: dict[str, Callable[[], Session]] = {
+    "a training with a gap": training,
+    "a training with guides": guided,
+    "a line that breaks": lambda: training(parts=False),
+    "a line alone": lambda: training(parts=False, gap=False),
+    "nearly full": nearly_full,
+    "nearly full, a budget near the end": lambda: nearly_full(level=139.5),
+    "nearly full, a budget that is crossed": lambda: nearly_full(level=135.0),
+    "two GPUs": two_gpus,
+    "eight GPUs": lambda: two_gpus(8),
+    "the host": on_the_host,
+    "somebody else's": elsewhere,
+}
+
+MOMENTS = (WHOLE, made("now", weights=2, optimizer=4, rounding=0.01, cache=3, others=1, free=60))
+FULL = (made(weights=40, activations=50, cache=2, context=1, others=2, free=5),)
+OTHERS = (made(weights=1, others=90, free=9), made("now", Device("cpu", "EPYC"), weights=1))
+
+MAP = MemoryMap(
+    (GPU, "cuda:1"),
+    (
+        segment(("used", 30), ("free", 4), ("half", 6), ("pending", 2), ("used", 22)),
+        segment(("free", 20), at=1),
+        segment(("used", 12), ("free", 8), at=2, stream=7),
+        segment(("used", 3), ("free", 5), at=3, pool=(0, 1)),
+        *(segment(("used", 1), ("free", 1), at=at) for at in range(4, 40)),
+    ),
+    0.25,
+    {"cuda:1": "it cannot be read"},
+)
+
+ROOM = Room(GPU, "H200", 80 * GIB, 10 * GIB, context=GIB)
+FIT = Fit(
+    "config",
+    replace(FORECAST, trainable=1_000, notes=("A note.",)),
+    (Verdict(ROOM, int(GIB), True, 5), Verdict(replace(ROOM, context=0), 0, False, 0)),
+    0.1,
+)
+RAN_OUT = (
+    "pieces of segments",
+    "a limit on this process",
+    "another process has most",
+    "more than the device has",
+    "a limit of the shell",
+    "losses kept",
+)
+"""Words of the incidents' names."""
+
+GROWTH = Growth(
+    (
+        Grown("losses[0..99]", "tensors", GPU, int(40 * MIB), 100, int(50 * MIB)),
+        Grown("model", "weights", GPU, int(9 * MIB), -1, int(90 * MIB)),
+        Grown("small", "tensors", GPU, 1000, 1, 2000),
+        Grown("x", "tensors", "cpu", int(2 * MIB), 1, int(2 * MIB)),
+    ),
+    freed=int(3 * MIB),
+    seconds=0.5,
+)
+HOLDERS = Holders((LOSSES, MODEL), (Remainder(GPU, 70.0 * MIB, False),), 0.25, 1234)
+LIVE = Stacks((peak(4), peak(9, "cuda:1")), Recording("allocator", seconds=0.5, began=1.0), b"x")
+
+
+def _span(make: Callable[[], Session], draw: Callable[..., Any]) -> Callable[[], Any]:
+    def drawn() -> Any:
+        session = make()
+        return draw(session, session.spans[0])
+
+    return drawn
+
+
+def _chart(session: Session, span: Span) -> list[Bundle]:
+    return [{"text/html": chart_html(session, span)}]
+
+
+def _line(session: Session, span: Span) -> list[Bundle]:
+    return [{"text/html": sparkline(session, span)}]
+
+
+def _cards(session: Session, span: Span) -> list[Bundle]:
+    return [card_bundle(session, span, with_chart=True), compact_bundle(session, span)]
+
+
+def _ran_out(words: str) -> Callable[[], list[Bundle]]:
+    return lambda: [bundle(case(words), earlier=2)]
+
+
+PAGES: dict[str, Callable[[], list[Bundle]]] = {
+    **{f"chart of {name}": _span(one, _chart) for name, one in SESSIONS.items()},
+    **{f"line of {name}": _span(one, _line) for name, one in [*SESSIONS.items()][1:3]},
+    **{f"card of {name}": _span(one, _cards) for name, one in SESSIONS.items()},
+    **{f"out of memory: {name}": _ran_out(name) for name in RAN_OUT},
+    "anatomy": lambda: [anatomy_bundle(MOMENTS, {GPU: {"weights": 3 * GIB}})],
+    "anatomy of a full device": lambda: [anatomy_bundle(FULL)],
+    "anatomy beside others": lambda: [anatomy_bundle(OTHERS)],
+    "memory map": lambda: [memory_map_bundle(MAP)],
+    "memory map, live": lambda: [live_bundle(MAP)],
+    "comparison by step": lambda: [whole_bundle(compared())],
+    "comparison by time": lambda: [whole_bundle(compared(by="time", parts=False))],
+    "list of cells": lambda: [list_bundle([_kept("a", 1.0, 1, parts=True)])],
+    "fit": lambda: [fit_bundle(FIT)],
+    "growth": lambda: [growth_bundle(GROWTH)],
+    "holders": lambda: [holders_bundle(HOLDERS, detail=True)],
+    "live at the peak": lambda: [stacks_bundle(LIVE)],
+    "freed": lambda: [release_bundle(RELEASED), release_bundle(DONE)],
+}
+"""What each page shows, by name."""
+
+FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
+    **{name: _span(one, figure_dict) for name, one in SESSIONS.items()},
+    "too short": lambda: figure_dict(Session("short")),
+    "anatomy": lambda: anatomy_dict(MOMENTS),
+    "comparison by step": lambda: plotly(build_scene(compared())),
+    "comparison by time": lambda: plotly(build_scene(compared(by="time", parts=False))),
+}
+"""Name and figure of each."""
