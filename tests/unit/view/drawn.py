@@ -30,7 +30,9 @@ SHAPE = (
 STYLE = re.compile(
     r"(?:^|;)((?:font-weight|border-top|border|opacity|min-height|text-align|color):[^;]*)"
 )
-FIGURE = re.compile(r"[+\u2212\u00b1<]?\d[\d,.:]*(?:[ \u00a0]?(?:[GMk]i?B|ms|s|min|h|%|B|M|k)\b)?")
+FIGURE = re.compile(
+    r"[+\u2212\u00b1<]?\d[\d,.:]*(?:[ \u00a0]?(?:[PTGMk]i?B|ms|s|min|h|%|B|M|k)\b)?"
+)
 ENDS = 120
 """Characters."""
 
