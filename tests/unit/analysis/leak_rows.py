@@ -1,0 +1,91 @@
+"""Rows of readings at the edge of being growth: ``python -m tests.unit.analysis.leak_rows`` writes `leak_rows.txt`.
+
+Of each row the trend that is found is kept, with its figures, or that there is none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from hfmem_widget.analysis.leaking.moments import Moments
+from hfmem_widget.analysis.leaking.trends import trend_in
+from hfmem_widget.units import MIB
+
+FILE = Path(__file__).with_name("leak_rows.txt")
+
+Shape = Callable[[int, int], float]
+"""MiB above where it began, at one of so many moments."""
+
+SHAPES: dict[str, Shape] = {
+    "even": lambda at, _: 1.0 * at,
+    "slow": lambda at, count: 2.5 * at / count,
+    "since the middle": lambda at, count: max(0.0, at - count / 2),
+    "since the last quarter": lambda at, count: max(0.0, at - 0.75 * count),
+    "until the middle": lambda at, count: min(float(at), count / 2),
+    "until the last quarter": lambda at, count: min(float(at), 0.75 * count),
+    "slower and slower": lambda at, count: (at * count) ** 0.5,
+    "much slower in the end": lambda at, count: at if at < 0.7 * count else 0.49 * count + 0.3 * at,
+    "faster and faster": lambda at, count: at**2 / count,
+    "after a drop": lambda at, count: 2.0 * count - 6 * at if at < count / 4 else 0.5 * at,
+    "after a large drop": lambda at, count: 40.0 if at < count / 3 else at - count / 3,
+    "by one rise": lambda at, count: 30.0 * (at >= count / 2),
+    "by two rises": lambda at, count: (
+        20.0 * (at >= count / 3) + 20.0 * (at >= 2 * count / 3) + 0.4 * at
+    ),
+    "by four rises": lambda at, count: 10.0 * (5 * at // count),
+    "in teeth": lambda at, _: 9.0 * (at % 6) + 0.5 * at,
+    "in teeth that grow": lambda at, _: (at % 4) * (1 + at / 8),
+    "back again": lambda at, count: float(at if at < 0.8 * count else 1.6 * count - at),
+    "falling": lambda at, _: -1.0 * at,
+    "not at all": lambda _at, _count: 0.0,
+}
+COUNTS = (6, 11, 12, 17, 30, 64, 130, 500)
+NOISE = (0.0, 0.4, 6.0)
+"""MiB, of one standard deviation."""
+
+
+def row(shape: Shape, count: int, noise: float, *, device: str, what: str) -> Moments:
+    """Return a row of moments, of which every third has twice the size, and 3 MiB more for it."""
+    chance = random.Random(f"{count} {noise}")
+    sizes = np.array([2.0 if at % 3 == 2 else 1.0 for at in range(count)])
+    heights = [500 + shape(at, count) + chance.gauss(0, noise) for at in range(count)]
+    number = np.arange(1.0, count + 1)
+    return Moments(
+        device=device,
+        what=what,
+        root=1,
+        number=number,
+        time=number / 2,
+        allocated=(np.array(heights) + 3 * sizes) * MIB,
+        size=sizes,
+        within=np.full(count, np.nan),
+    )
+
+
+def found(moments: Moments) -> str:
+    """Return the figures of a trend, in moments and in KiB."""
+    one = trend_in(moments)
+    if one is None:
+        return "none"
+    sizes = (one.slope, one.low, one.high, one.intercept, one.grown, one.spread)
+    told = " ".join(f"{size / 1024:.6g}" for size in sizes)
+    return f"{one.first:g}-{one.last:g} ({one.start:g}-{one.stop:g} s, {one.moments}): {told}"
+
+
+def every() -> Iterator[str]:
+    """Yield the name of each row, and what is found in it."""
+    for name, shape in SHAPES.items():
+        for count in COUNTS:
+            for noise in NOISE:
+                for device, what in (("cuda:0", "a step"), ("cpu", "an evaluation")):
+                    made = row(shape, count, noise, device=device, what=what)
+                    if (told := found(made)) != "none":
+                        yield f"{name}, {count} with {noise:g} MiB on {device}: {told}"
+
+
+if __name__ == "__main__":
+    FILE.write_text("\n".join(every()) + "\n", encoding="utf-8")
