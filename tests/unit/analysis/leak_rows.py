@@ -1,4 +1,4 @@
-"""Rows of readings at the edge of being growth: ``python -m tests.unit.analysis.leak_rows`` writes `leak_rows.txt`.
+"""Rows at the edge of being growth: ``python -m tests.unit.analysis.leak_rows`` writes `leak_rows.txt` anew.
 
 Of each row the trend that is found is kept, with its figures, or that there is none.
 """
