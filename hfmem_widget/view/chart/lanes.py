@@ -41,10 +41,7 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
     in_view = [
         span
         for span in session.spans
-        # What only touches the view's edge belongs to its neighbour.
-        if span.kind not in FINE_KINDS
-        and start <= span.start <= stop
-        and (ends[span.id] > start or span.start == ends[span.id])
+        if span.kind not in FINE_KINDS and start <= span.start <= stop
     ]
     lanes, lane_of = _assign(in_view, ends)
     most = MOST_BARS // (len(lanes) + 1)

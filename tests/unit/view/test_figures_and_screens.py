@@ -1,0 +1,129 @@
+"""Figures that are seldom met, and screens that have nothing to show them on."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, Timeline
+from hfmem_widget.units import GIB, MIB
+from hfmem_widget.view.clearing import is_caught, request_of
+from hfmem_widget.view.curve import chosen_rows, visible_gaps
+from hfmem_widget.view.facts import changed_less, did_nothing
+from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.screen import Screen, printable
+from hfmem_widget.view.widget import _pack_history, serves_labextensions
+
+NAN = math.nan
+
+
+def spanned(*values: float, seconds: float = 1.0, outcome: str = "done") -> tuple[Session, Span]:
+    """Return a session, and the cell in it, that read these values one after the other."""
+    session = Session("run")
+    session.adopt(
+        [Device("cuda:0", "NVIDIA H200", total=100 * GIB)], [Series("cuda:0", "allocated")]
+    )
+    session.append(Sample(0.0, values[:1]))
+    span = session.open_span("cell", "cell", session.last_sample)
+    for at, value in enumerate(values[1:], start=1):
+        session.append(Sample(at * seconds / (len(values) - 1), (value,)))
+    return session, session.close_span(span.id, session.last_sample, {}, outcome)
+
+
+def test_what_is_not_known_has_no_certainty() -> None:
+    """A peak that nobody read is told as any figure that is missing."""
+    assert peak_text(Peak(NAN, "exact")) == peak_text(Peak(NAN, "at least"))
+    assert "exact" not in peak_text(Peak(NAN, "exact"))
+    assert peak_text(Peak(GIB, "at least")) == "≥ 1.00 GiB"
+
+
+def test_a_series_that_came_later_has_no_curve_in_what_was_before() -> None:
+    """There is no column for it."""
+    assert chosen_rows(Timeline(1), 1, 0.0, 1.0, columns=10) == []
+
+
+@pytest.mark.parametrize(
+    ("gap", "seen"),
+    [
+        ((1.0, 2.0), []),
+        ((1.0, 2.01), [(1.0, 2.01)]),
+        ((-5.0, 1.5), [(0.0, 1.5)]),
+        ((9.5, 12.0), []),
+    ],
+)
+def test_a_gap_is_seen_from_a_column_on(
+    gap: tuple[float, float], seen: list[tuple[float, float]]
+) -> None:
+    """Cut to what is drawn: here a column is a second."""
+    timeline = Timeline(1)
+    timeline.add_gap(*gap)
+
+    assert visible_gaps(timeline, 0.0, 10.0, 10) == seen
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds", "outcome", "nothing"),
+    [
+        (0.0, 0.9, "done", True),
+        (0.0, 1.0, "done", False),
+        (0.0, 0.5, "failed", False),
+        (MIB - 1, 0.5, "done", True),
+        (MIB, 0.5, "done", False),
+    ],
+)
+def test_a_cell_did_nothing_if_it_was_quick_and_moved_nothing(
+    after: float, seconds: float, outcome: str, *, nothing: bool
+) -> None:
+    """Less than a second, and less than a MiB; and it ended as it should."""
+    session, span = spanned(GIB, GIB + after, seconds=seconds, outcome=outcome)
+
+    assert did_nothing(session, span) is nothing
+    assert changed_less(session, span, 2 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("header", "told"), [({"msg_id": "7"}, "7"), ({}, ""), (None, ""), ({"msg_id": 7}, "7")]
+)
+def test_without_a_request_nothing_is_caught(header: object, told: str) -> None:
+    """As outside of any cell."""
+    assert request_of(SimpleNamespace(parent_header=header)) == told
+    assert not is_caught("")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told"), [("utf-8", "± 2 GiB → ■"), (None, "± 2 GiB → ■"), ("ascii", None)]
+)
+def test_what_can_be_printed_stays_as_it_is(encoding: str | None, told: str | None) -> None:
+    """Where there are no letters for it, others stand in."""
+    found = printable("± 2 GiB → ■", encoding)
+
+    assert found == told if told else found.isascii()
+
+
+def test_outputs_that_nobody_cleared_are_there() -> None:
+    """A screen without a shell prints, and nothing clears that."""
+    screen = Screen(None)
+    screen.watch_clearing()
+
+    assert screen.cleared is False
+    screen.close()
+
+
+@pytest.mark.parametrize("name", ["VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"])
+def test_hosts_without_labextensions_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what they set."""
+    for one in ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"):
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.delitem(sys.modules, "marimo", raising=False)
+    assert serves_labextensions() is True
+    monkeypatch.setitem(os.environ, name, "1")
+    assert serves_labextensions() is False
+
+
+def test_a_widget_without_a_session_has_no_history() -> None:
+    """As one that ipywidgets makes anew from a page's state."""
+    assert _pack_history(None, None) == {}
