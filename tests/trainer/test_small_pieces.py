@@ -198,13 +198,12 @@ def test_figures_are_added_to_logs_where_that_is_wanted(
     assert run_of(callback).told == asked
 
 
-class Given(SimpleNamespace):
+class Given:
     """A Trainer as far as its callbacks are concerned."""
 
-
-def trainer_with(*callbacks: Any) -> Any:
-    args = SimpleNamespace(gradient_accumulation_steps=1)
-    return Given(callback_handler=SimpleNamespace(callbacks=[*callbacks]), args=args)
+    def __init__(self, *callbacks: Any) -> None:
+        self.callback_handler = SimpleNamespace(callbacks=[*callbacks])
+        self.args = SimpleNamespace(gradient_accumulation_steps=1)
 
 
 @pytest.mark.parametrize("removed", [True, False])
@@ -212,7 +211,7 @@ def trainer_with(*callbacks: Any) -> Any:
 def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
     """Ours is the first while it follows; one that somebody took away meanwhile is not put back."""
     ours = MemoryCallback(options=WatchOptions(quiet=True))
-    trainer = trainer_with("a", *([ours] if own else []), "b")
+    trainer = Given("a", *([ours] if own else []), "b")
     callbacks = trainer.callback_handler.callbacks
     before = [*callbacks]
     following = _Following(trainer, callbacks, ours if own else None)
@@ -228,7 +227,7 @@ def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
 
 def test_nothing_surrounds_a_training_that_nobody_watches() -> None:
     """Without a callback of ours, and without a watch."""
-    trainer = trainer_with("a")
+    trainer = Given("a")
 
     assert isinstance(followed._training(trainer), nullcontext)
     assert isinstance(followed._aside(trainer, "evaluate"), nullcontext)
@@ -239,7 +238,7 @@ def test_of_several_callbacks_of_ours_the_first_follows() -> None:
     """The others are told nothing."""
     first, second = MemoryCallback(), MemoryCallback()
 
-    assert followed.callback_of(trainer_with("a", first, second)) is first
+    assert followed.callback_of(Given("a", first, second)) is first
 
 
 @pytest.mark.parametrize(("elsewhere", "same"), [(True, True), (True, False), (False, True)])

@@ -49,6 +49,11 @@ OF = (
     "CPU: a MemoryError",
     "CPU: a limit",
     "CUDA says nothing",
+    "attention that makes",
+    "adapters that train",
+    "an evaluation's batch",
+    "a limit by which a request",
+    "what else takes memory",
     "nothing known at all",
 )
 """How the names of the incidents begin."""
@@ -200,7 +205,9 @@ EDGES: dict[str, Change] = {
     "no samples": _counts(samples=0),
     "longest: 512": _counts(longest=512, samples=1),
     "longest: 511": _counts(longest=511, samples=1),
+    "longest: one": _counts(longest=1),
     "longest: none": _counts(longest=0),
+    "tokens: one": _counts(tokens=1),
     "tokens: none": _counts(tokens=0),
     "the largest of several batches": _counts(largest_batch=2048),
     "left: just enough": _figure("left_behind", lambda _: KEPT_FROM),
