@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.unit.view.drawn_cards import CARDS
 from tests.unit.view.drawn_scenes import FIGURES, PAGES, Bundle
 
 FILE = Path(__file__).with_name("drawn.txt")
@@ -27,9 +28,7 @@ SHAPE = (
     *("d", "transform", "text-anchor", "fill", "fill-opacity", "stroke", "stroke-width"),
     *("stroke-dasharray", "stroke-opacity", "font-weight", "rx"),
 )
-STYLE = re.compile(
-    r"(?:^|;)((?:font-weight|border-top|border|opacity|min-height|text-align|color):[^;]*)"
-)
+STYLE = re.compile(r"(?:^|;)((?:font-weight|border-top|opacity|min-height|text-align|color):[^;]*)")
 FIGURE = re.compile(
     r"[+\u2212\u00b1<]?\d[\d,.:]*(?:[ \u00a0]?(?:[PTGMk]i?B|ms|s|min|h|%|B|M|k)\b)?"
 )
@@ -59,7 +58,7 @@ class _Pieces(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         told = [f"{name}={shortened(given[name])}" for name in SHAPE if name in given]
-        told += STYLE.findall(given.get("style", ""))
+        told += STYLE.findall(re.sub(r"var\([^()]*(\([^()]*\))?\)", "var", given.get("style", "")))
         if told:
             self.found.append(f"{tag} {' '.join(told)}")
 
@@ -110,7 +109,7 @@ def _figure(make: Callable[[], dict[str, Any]]) -> list[str]:
 
 def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """Yield the name of each picture, and what its pieces are made by."""
-    for name, page in PAGES.items():
+    for name, page in {**PAGES, **CARDS}.items():
         yield f"page: {name}", partial(_page, page)
     for name, figure in FIGURES.items():
         yield f"figure: {name}", partial(_figure, figure)
