@@ -6,7 +6,8 @@ Of each row the trend that is found is kept, with its figures, or that there is 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -76,16 +77,17 @@ def found(moments: Moments) -> str:
     return f"{one.first:g}-{one.last:g} ({one.start:g}-{one.stop:g} s, {one.moments}): {told}"
 
 
-def every() -> Iterator[str]:
-    """Yield the name of each row, and what is found in it."""
-    for name, shape in SHAPES.items():
-        for count in COUNTS:
-            for noise in NOISE:
-                for device, what in (("cuda:0", "a step"), ("cpu", "an evaluation")):
-                    made = row(shape, count, noise, device=device, what=what)
-                    if (told := found(made)) != "none":
-                        yield f"{name}, {count} with {noise:g} MiB on {device}: {told}"
+def of_shape(name: str) -> list[str]:
+    """Return the rows of a shape in which there is a trend, each with its figures."""
+    told = []
+    for count, noise in product(COUNTS, NOISE):
+        for device, what in (("cuda:0", "a step"), ("cpu", "an evaluation")):
+            trend = found(row(SHAPES[name], count, noise, device=device, what=what))
+            if trend != "none":
+                told.append(f"{name}, {count} with {noise:g} MiB on {device}: {trend}")
+    return told
 
 
 if __name__ == "__main__":
-    FILE.write_text("\n".join(every()) + "\n", encoding="utf-8")
+    lines = [line for name in SHAPES for line in of_shape(name)]
+    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")

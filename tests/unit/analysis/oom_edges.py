@@ -7,7 +7,7 @@ then, they are kept: the cause, which rules speak, and all figures; no words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,7 @@ EDGES: dict[str, Change] = {
     "asked least of logits": _logits(0.97),
     "asked most of logits": _logits(1.01, 2 * MIB),
     "asked half of logits": _logits(0.5),
+    "nothing asked for, nothing free": lambda one: replace(one, asked=0.0, free=0.0),
     "free: none": _figure("free", lambda _: 0.0),
     "free: unknown": _figure("free", lambda _: NAN),
     "free: a byte": _figure("free", lambda _: 1.0),
@@ -257,16 +258,23 @@ def difference(usual: list[str], said: list[str]) -> str:
     return " ".join([*new, *(f"-{one.partition('[')[0]}" for one in gone)])
 
 
-def every() -> Iterator[str]:
-    """Yield the incidents, each followed by what is said of it where a figure is at an edge."""
-    for name in OF:
-        one = next(case.incident for case in CASES if case.name.startswith(name))
-        usual = said_of(one)
-        yield f"== {name}: {' '.join(usual)}"
-        for edge, change in EDGES.items():
-            if told := difference(usual, said_of(change(one))):
-                yield f"{edge}: {told}"
+def of_incident(name: str) -> list[str]:
+    """Return what is said of an incident, and what else where a figure of it is at an edge."""
+    one = next(case.incident for case in CASES if case.name.startswith(name))
+    usual = said_of(one)
+    told = [f"== {name}: {' '.join(usual)}"]
+    for edge, change in EDGES.items():
+        if said := difference(usual, said_of(change(one))):
+            told.append(f"{edge}: {said}")
+    return told
+
+
+def kept() -> dict[str, list[str]]:
+    """Return what is kept, by incident."""
+    blocks = FILE.read_text(encoding="utf-8").removeprefix("== ").split("\n== ")
+    return {name: f"== {block}".splitlines() for name, block in zip(OF, blocks, strict=True)}
 
 
 if __name__ == "__main__":
-    FILE.write_text("\n".join(every()) + "\n", encoding="utf-8")
+    lines = [line for name in OF for line in of_incident(name)]
+    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
