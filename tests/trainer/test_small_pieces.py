@@ -267,3 +267,15 @@ def test_a_label_of_its_own_comes_first(label: str, named: str) -> None:
     assert made.options.label == named
     assert made.options.quiet
     assert copy._run is None
+
+
+def test_a_monitor_that_watches_nothing_is_no_reason_to_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Trainer without a callback of ours is followed in a watch, and has none of its own."""
+    monkeypatch.setattr(followed, "running_monitor", lambda: SimpleNamespace(current=None))
+    callback = MemoryCallback()
+    callback.begins(object(), SimpleNamespace(gradient_accumulation_steps=2), may_watch=False)
+
+    assert callback._run is None
+    assert callback._watch is None

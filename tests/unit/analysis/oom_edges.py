@@ -172,6 +172,9 @@ EDGES: dict[str, Change] = {
     "preemptive": lambda one: replace(one, preemptive=not one.preemptive),
     "grown: by enough": _grown(lambda one: why.GROWN_FROM * one.ceiling),
     "grown: by what is missing": _grown(lambda one: one.asked - one.free),
+    "grown: nobody knows by how much": lambda one: replace(
+        one, growth=Finding("leak", "warn", "It.")
+    ),
     "grown: by nothing": _grown(lambda _: 0),
     "grew: nothing": _figure("grown", lambda _: 0.0),
     "grew: a byte": _figure("grown", lambda _: 1.0),
@@ -191,6 +194,9 @@ EDGES: dict[str, Change] = {
     "states: just enough": _part("optimizer", lambda one: savings.STATES_FROM * one.allocated),
     "states: none": _part("optimizer", lambda _: 0.0),
     "states: as good as all": _part("optimizer", _states(0.9)),
+    "states and weights: none": lambda one: _part("weights", lambda _: 0.0)(
+        _part("optimizer", lambda _: 0.0)(one)
+    ),
     "states: half": _part("optimizer", _states(0.5)),
     "gradients and states: just enough": _part(
         "gradients",

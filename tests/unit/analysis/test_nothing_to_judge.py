@@ -17,6 +17,7 @@ from hfmem_widget.analysis.leaking.trends import trend_in
 from hfmem_widget.analysis.live_at_peak import replay
 from hfmem_widget.errors import OptionError
 from hfmem_widget.keeping import record_of
+from hfmem_widget.session import Device, Peak, Sample, Series, Session
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.units import GIB
 from tests.unit.analysis.leak_rows import SHAPES, row
@@ -43,6 +44,21 @@ def test_a_span_that_is_open_has_no_retries_yet() -> None:
 
     assert _risen(session, span, session.devices[0], "allocated") == 0.0
     assert list(holes(session, span)) == []
+
+
+def test_holes_after_the_span_are_not_its_own() -> None:
+    """Though it was fuller then."""
+    session = Session("cell")
+    metrics = ("allocated", "reserved", "inactive_split")
+    session.adopt([Device("cuda:0", "")], [Series("cuda:0", one) for one in metrics])
+    span = session.open_span("cell", "cell", session.append(Sample(0.0, (0.0, 0.0, 0.0))))
+    within = session.append(Sample(1.0, (5 * GIB, 8 * GIB, 2 * GIB)))
+    peaks = {"cuda:0/allocated": Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
+    closed = session.close_span(span.id, within, peaks)
+    session.append(Sample(2.0, (7 * GIB, 8 * GIB, 0.0)))
+    (found,) = holes(session, closed)
+
+    assert found.evidence["holes"] == 2 * GIB
 
 
 def test_holes_that_were_never_read_are_none() -> None:

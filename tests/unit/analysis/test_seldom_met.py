@@ -181,7 +181,7 @@ def test_a_huge_request_is_held_against_what_the_model_leaves(
     assert how in found.sentence
 
 
-@pytest.mark.parametrize(("asked", "promised"), [(30.0, True), (0.0, False)])
+@pytest.mark.parametrize(("asked", "promised"), [(30.0, True), (1 / GIB, True), (0.0, False)])
 def test_others_are_no_reason_for_what_nobody_asked_for(asked: float, *, promised: bool) -> None:
     """That it would have fit is said of a request."""
     sentence = diagnose(incident(asked=asked, free=1.0, others=40.0, allocated=1.0)).sentence

@@ -192,3 +192,45 @@ def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
     assert len(heard) == (2 if listens else 1)
     assert len(session.steps) == 2
     assert [("ValueError: no" in note) for note in session.notes] == ([] if listens else [True])
+
+
+def test_a_session_that_broke_off_ends_what_was_open() -> None:
+    """At its newest reading; why is noted once, and of what it might have read nothing is an error."""
+    session = Session("run")
+    span = session.open_span("cell", "cell", session.append(Sample(1.0, ())))
+    session.append(Sample(3.0, ()))
+    for _ in range(2):
+        session.break_off(99.0, "It broke.")
+    ended = session.span(span.id)
+
+    assert (session.broken_off, session.running, session.notes) == (True, False, ["It broke."])
+    assert (ended.stop, ended.after) == (3.0, session.last_sample)
+    assert math.isnan(session.peak(KEY))
+
+
+@pytest.mark.parametrize(("series", "kept"), [(1, 24), (2, 12), (0, 24)])
+def test_the_oldest_spans_go_an_eighth_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, series: int, kept: int
+) -> None:
+    """Once they have more readings than are kept; those that are open stay."""
+    monkeypatch.setattr("hfmem_widget.session.session.SPAN_READINGS", 24)
+    session = Session("run")
+    session.adopt([Device(GPU, "")], [Series(GPU, str(at)) for at in range(series)])
+    first = session.open_span("cell", "cell", session.append(Sample(0.0, ())))
+    counts = []
+    for _ in range(60):
+        span = session.open_span("block", "block", session.append(Sample(0.0, ())))
+        session.close_span(span.id, session.last_sample, {})
+        counts.append(len(session.spans))
+
+    assert max(counts) == kept
+    assert counts[kept - 1] == kept + 1 - max(1, (kept - 1) // 8)
+    assert session.spans[0].id == first.id
+    assert session.spans[-1].id == 61
+
+
+def test_of_nothing_that_was_live_every_share_is_none() -> None:
+    """There is nothing to have a share of."""
+    (row,) = live(0).rows("line")
+
+    assert (row.bytes, row.blocks, row.share) == (0, 1, 0.0)

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from hfmem_widget.analysis.compare import compare
+from hfmem_widget.analysis.record import no_points, no_steps
 from hfmem_widget.forecast.model import Fit, Room, Verdict
 from hfmem_widget.holding import Holders, Remainder
 from hfmem_widget.holding.growth import Grown, Growth
+from hfmem_widget.keeping import record_of, whole
 from hfmem_widget.session import Contents, Device, Finding, Sample, Series, Session
 from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.session.stacks import Recording, Stacks
@@ -17,6 +20,9 @@ from hfmem_widget.testing.stage import Stage
 from hfmem_widget.units import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
+from hfmem_widget.view.comparison import whole_bundle
+from hfmem_widget.view.comparison_plotly import plotly
+from hfmem_widget.view.comparison_scene import build_scene
 from hfmem_widget.view.fit import fit_bundle
 from hfmem_widget.view.growth import growth_bundle
 from hfmem_widget.view.holders import holders_bundle
@@ -116,7 +122,13 @@ def recorded(way: Way = "allocator", began: float = 0.0) -> Recording:
 
 
 WRAPPED = replace(peak(3), requested=5.0 * MIB, wrapped=True, since=2.0)
-EXACT = replace(peak(2), device="cuda:1", requested=float(peak(2).bytes), time=NAN)
+EXACT = replace(
+    peak(2),
+    device="cuda:1",
+    allocated=float(peak(2).bytes),
+    requested=float(peak(2).bytes),
+    time=NAN,
+)
 ON_THE_HOST = replace(peak(1), device="cpu", allocated=NAN, requested=NAN)
 UNKNOWN = replace(peak(1), allocated=NAN, requested=NAN)
 
@@ -142,6 +154,22 @@ MANY = tuple(
     for at in range(30)
 )
 
+
+def compared_without_lines() -> Bundle:
+    """Return cells of which the parts alone are known."""
+    records = {}
+    for name, scale in (("a", 1.0), ("b", 2.0)):
+        session = training(scale)
+        record = record_of(session, whole(session), label=name)
+        bare = [replace(one, curve=no_points(), steps=no_steps()) for one in record.devices]
+        records[name] = [replace(record, devices=tuple(bare))]
+    comparison = compare(records)
+    figure = "\n".join(
+        f"{key}: {value}" for key, value in plotly(build_scene(comparison))["layout"].items()
+    )
+    return {"text/html": whole_bundle(comparison)["text/html"], "text/plain": figure}
+
+
 CARDS: dict[str, Callable[[], list[Bundle]]] = {
     "a card with everything": lambda: cards(of_everything()),
     "cards of two devices that others filled": lambda: cards(two_moved()),
@@ -157,6 +185,7 @@ CARDS: dict[str, Callable[[], list[Bundle]]] = {
     "fits, and does not": lambda: [
         fit_bundle(Fit("m", replace(FORECAST, setting=SETTING, left_out=("a",)), VERDICTS, 0.05))
     ],
+    "cells without lines": lambda: [compared_without_lines()],
     "a map of several moments": lambda: [moments_bundle((("before", MAP), ("after", heap())))],
     "a map of many segments": lambda: [
         memory_map_bundle(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, Timeline
@@ -14,9 +17,12 @@ from hfmem_widget.units import GIB, MIB
 from hfmem_widget.view.clearing import is_caught, request_of
 from hfmem_widget.view.curve import chosen_rows, visible_gaps
 from hfmem_widget.view.facts import changed_less, did_nothing
+from hfmem_widget.view.freeing import release_bundle
 from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.protocol import decimate
 from hfmem_widget.view.screen import Screen, printable
-from hfmem_widget.view.widget import _pack_history, serves_labextensions
+from hfmem_widget.view.widget import MemoryWidget, _pack_history, serves_labextensions
+from tests.unit.test_freeing import DONE
 
 NAN = math.nan
 
@@ -127,3 +133,36 @@ def test_hosts_without_labextensions_are_known(name: str, monkeypatch: pytest.Mo
 def test_a_widget_without_a_session_has_no_history() -> None:
     """As one that ipywidgets makes anew from a page's state."""
     assert _pack_history(None, None) == {}
+
+
+@pytest.mark.parametrize(("letters", "shown"), [(10, 10), (400, 400), (401, 400), (900, 400)])
+def test_what_was_done_is_told_in_a_few_lines(letters: int, shown: int) -> None:
+    """However many steps it took."""
+    done = replace(DONE, steps=("x" * letters,))
+    longest = max(map(len, re.findall(r"x+…?", release_bundle(done)["text/html"])))
+
+    assert longest == shown
+
+
+@pytest.mark.parametrize(("asked", "gaps"), [(23, 2), (24, 3), (31, 3), (32, 4)])
+def test_an_eighth_of_the_rows_may_be_gaps(asked: int, gaps: int) -> None:
+    """The longest of them."""
+    timeline = Timeline(1)
+    for at in range(8):
+        timeline.append(float(at), (1.0,))
+        timeline.add_gap(at + 0.1, at + 0.2 + at / 100)
+    time, values = decimate(timeline, asked)
+    missing = np.isnan(values[:, 0])
+
+    assert missing.sum() == gaps
+    assert [math.floor(one) for one in time[missing]] == [*range(8 - gaps, 8)]
+
+
+def test_a_widget_may_open_the_panel_unless_it_is_told_not_to() -> None:
+    """As a watch does by default."""
+    session = Session("run")
+    made = MemoryWidget(session, "run", on_seen=lambda: None, on_resync=lambda: None)
+    try:
+        assert made._history == (session, "run", True)
+    finally:
+        made.close()
