@@ -169,6 +169,9 @@ EDGES: dict[str, Change] = {
     "others: what was asked less what is free": _figure("others", lambda one: one.asked - one.free),
     "processes: one": lambda one: replace(one, processes=((7, GIB),)),
     "processes: four": lambda one: replace(one, processes=((1, 1), (2, GIB), (3, 5), (4, 4))),
+    "all asked for under a limit": lambda one: replace(
+        one, asked=one.total, free=one.total, allowed=one.total / 2
+    ),
     "preemptive": lambda one: replace(one, preemptive=not one.preemptive),
     "grown: by enough": _grown(lambda one: why.GROWN_FROM * one.ceiling),
     "grown: by what is missing": _grown(lambda one: one.asked - one.free),

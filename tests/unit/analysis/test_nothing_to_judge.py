@@ -9,20 +9,24 @@ from typing import Any
 import pytest
 
 from hfmem_widget.analysis.compare import compare
+from hfmem_widget.analysis.fragmentation import fragmentation
+from hfmem_widget.analysis.fragmentation_words import _worth_telling
 from hfmem_widget.analysis.holes import _risen, holes
 from hfmem_widget.analysis.leaking.leaks import _ordinal
-from hfmem_widget.analysis.leaking.moments import moments_of
+from hfmem_widget.analysis.leaking.moments import A_SECOND, moments_of
 from hfmem_widget.analysis.leaking.reruns import reruns
 from hfmem_widget.analysis.leaking.trends import trend_in
 from hfmem_widget.analysis.live_at_peak import replay
 from hfmem_widget.errors import OptionError
 from hfmem_widget.keeping import record_of
 from hfmem_widget.session import Device, Peak, Sample, Series, Session
+from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB
+from hfmem_widget.units import GIB, MIB
 from tests.unit.analysis.leak_rows import SHAPES, row
 from tests.unit.analysis.test_holes import found_in
 from tests.unit.analysis.test_reruns import ran
+from tests.unit.view.test_memory_map_read_back import segment
 
 NAN = math.nan
 
@@ -148,3 +152,41 @@ def test_segments_of_other_devices_are_not_this_ones() -> None:
     assert replay(found, 0).bytes == 512
     assert replay(found, 1).bytes == 1024
     assert replay(found, 2).bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("holes_", "reserved", "there"),
+    [(0.5, 1.0, False), (0.501, 1.0, True), (1.5, 10.0, False), (1.501, 10.0, True)],
+)
+def test_holes_are_told_beyond_a_size_and_a_share(
+    holes_: float, reserved: float, *, there: bool
+) -> None:
+    """Half a GiB, and fifteen hundredths of what is reserved: more than that."""
+    assert bool(found_in((reserved - holes_, reserved, holes_, 0, 0))) is there
+
+
+@pytest.mark.parametrize(("size", "told"), [(0.9, False), (1.0, True), (9.9, False), (10.0, True)])
+def test_what_is_free_is_worth_telling_from_a_hundredth_on(size: float, *, told: bool) -> None:
+    """And from a MiB on."""
+    reserved = 1000.0 if size > 2 else 50.0
+    found = fragmentation(
+        MemoryMap(("cuda:0",), (segment(("used", int(reserved))),), 0.1), "cuda:0"
+    )
+
+    assert _worth_telling(size * MIB, found) is told
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_loop_is_looked_for_in_the_newest_cells(*, after: bool) -> None:
+    """Those that began since, and not in the blocks within them."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "first"):
+        stage.hold({"cuda:0": GIB}, 0.5, {"weights": GIB / 2})
+    with stage.span("cell", "second"), stage.span("block", "within"):
+        stage.hold({"cuda:0": 2 * GIB}, 0.5)
+    session = stage.finish()
+    second = session.spans[1]
+    found = list(moments_of(session, second if after else None))
+
+    assert {one.root for one in found if one.what == A_SECOND} <= {1, 2}
+    assert (1 in {one.root for one in found}) is not after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_steps_that_cannot_be_joined_are_told_from_the_newest_on() -> None:
         (9, [(1, 2), (3, 4), (5, 6), (7, 8), (9, 9)]),
         (11, [(1, 2), (3, 4), (5, 6), (7, 8), (9, 10), (11, 11)]),
         (17, [(1, 4), (5, 8), (9, 12), (13, 16), (17, 17)]),
+        (21, [(1, 4), (5, 8), (9, 12), (13, 16), (17, 20), (21, 21)]),
     ],
 )
 def test_steps_are_joined_by_twos_and_fours(count: int, rows: list[tuple[int, int]]) -> None:
@@ -69,7 +71,15 @@ def test_of_gaps_the_shortest_goes() -> None:
 
 @pytest.mark.parametrize(
     ("start", "stop", "kept"),
-    [(0.0, 9.0, 2), (2.0, 3.0, 1), (3.0, 4.0, 1), (3.1, 4.9, 0), (5.0, 6.0, 1), (0.0, 1.9, 0)],
+    [
+        (0.0, 9.0, 2),
+        (2.0, 3.0, 1),
+        (3.0, 4.0, 1),
+        (3.1, 4.9, 0),
+        (5.0, 6.0, 1),
+        (0.0, 1.9, 0),
+        (0.0, 2.0, 1),
+    ],
 )
 def test_a_part_has_the_gaps_that_touch_it(start: float, stop: float, kept: int) -> None:
     """At their ends too."""
@@ -112,3 +122,9 @@ def test_a_timeline_fills_before_it_folds(make: Callable[[], Timeline], most: in
 
     timeline.append(float(most), values)
     assert (len(timeline), timeline.bucket) == ((most + 1) // 2 + 1, 2)
+
+
+def test_before_the_first_step_none_has_ended() -> None:
+    """Whatever ends is later."""
+    assert many([]).ended_at == -math.inf
+    assert many([1.0, 1.0]).ended_at == 2.5
