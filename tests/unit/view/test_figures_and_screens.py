@@ -12,17 +12,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hfmem_widget.holding.release import Change
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, Timeline
 from hfmem_widget.units import GIB, MIB
+from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.clearing import is_caught, request_of
 from hfmem_widget.view.curve import chosen_rows, visible_gaps
 from hfmem_widget.view.facts import changed_less, did_nothing
 from hfmem_widget.view.freeing import release_bundle
-from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.line import line, peak_text
+from hfmem_widget.view.phases import worst_step_text
 from hfmem_widget.view.protocol import decimate
 from hfmem_widget.view.screen import Screen, printable
 from hfmem_widget.view.widget import MemoryWidget, _pack_history, serves_labextensions
 from tests.unit.test_freeing import DONE
+from tests.unit.view.drawn_scenes import training
 
 NAN = math.nan
 
@@ -166,3 +170,25 @@ def test_a_widget_may_open_the_panel_unless_it_is_told_not_to() -> None:
         assert made._history == (session, "run", True)
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("letters", range(1, 80, 13))
+def test_the_worst_step_is_told_where_the_line_has_room(letters: int) -> None:
+    """Of two hundred characters; the line without it is never cut."""
+    session = training()
+    span = session.spans[0]
+    bare = line(session, replace(span, label=""))
+    worst = worst_step_text(session, span)
+    room = 200 - len(f"{bare} · {worst}") + len(span.kind)
+    for label, said in (("x" * room, True), ("x" * (room + 1), False), ("x" * letters, True)):
+        told = card_bundle(session, replace(span, label=label), with_chart=True)["text/plain"]
+        assert (worst in told.splitlines()[0]) is (said and len(label) <= room)
+
+
+def test_what_was_nothing_and_is_nothing_has_no_row() -> None:
+    """Of a device on which something else was measured."""
+    nothing = Change("cuda:0", "inactive", "in holes", 0.0, 0.0)
+    told = release_bundle(replace(DONE, changes=(*DONE.changes, nothing)))["text/plain"]
+
+    assert "in holes" not in told
+    assert "cuda:0 reserved" in told
