@@ -15,7 +15,7 @@ from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, St
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.phases import MOST_PHASES, MOST_ROOTS, Phases
 from hfmem_widget.session.segments import MemoryMap
-from hfmem_widget.session.shortage import LiveBlocks
+from hfmem_widget.session.shortage import LiveBlocks, Shortage
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
 from hfmem_widget.session.timeline import BLOCK, Timeline
 from tests.unit.view.test_memory_map_read_back import segment
@@ -234,3 +234,12 @@ def test_of_nothing_that_was_live_every_share_is_none() -> None:
     (row,) = live(0).rows("line")
 
     assert (row.bytes, row.blocks, row.share) == (0, 1, 0.0)
+
+
+def test_of_a_shortage_that_nobody_looked_into_little_is_known() -> None:
+    """What was asked for, what was free, and nothing that is made up."""
+    told = Shortage(GPU, 1.0, 2.0, 3.0)
+
+    assert math.isnan(told.total)
+    assert (dict(told.readings), told.blocks, told.calls, told.capability) == ({}, None, (), ())
+    assert (told.autocast, told.seconds) == (None, 0.0)
