@@ -128,3 +128,13 @@ def test_before_the_first_step_none_has_ended() -> None:
     """Whatever ends is later."""
     assert many([]).ended_at == -math.inf
     assert many([1.0, 1.0]).ended_at == 2.5
+
+
+@pytest.mark.parametrize(("most", "rows"), [(8, 8), (7, 5), (5, 5), (4, 3), (3, 3), (2, 2)])
+def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> None:
+    """As many as there may be stay as they are; the newest stays apart."""
+    steps = many([1.0] * 8, most=8)
+    folded = steps.folded(most)
+
+    assert len(folded) == rows
+    assert folded[-1, 1:3].tolist() == [8.0, 8.0]

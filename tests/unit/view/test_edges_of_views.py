@@ -27,8 +27,10 @@ from hfmem_widget.view.guides import MOST, NEAR, DrawnGuide, guides_in
 from hfmem_widget.view.judgements import BETWEEN, Judgements
 from hfmem_widget.view.judgements import MOST as MOST_JUDGED
 from hfmem_widget.view.scene import LABEL_ROOM
+from hfmem_widget.view.sparkline import chart_html
+from tests.unit.view.svg import Drawing
 from tests.unit.view.test_comparison import kept
-from tests.unit.view.test_guides import budget, crossing, oom, trend
+from tests.unit.view.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.test_scene_read_back import EMPTY
 
 NAN = math.nan
@@ -278,3 +280,12 @@ def test_the_gravest_findings_are_told_and_of_equals_the_first() -> None:
     assert len(told) == MOST_JUDGED == 8
     assert order == ["critical"] * 4 + ["warn"] * 4
     assert [one["title"] for one in told][:4] == [f"Finding {at}." for at in (1, 4, 7, 10)]
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2, 3])
+def test_of_marks_the_newest_is_said(marks: int) -> None:
+    """To who cannot see the chart; the others by themselves, where pointing finds them."""
+    session = run(*(oom(1.0 + at, label=f"mark {at}") for at in range(marks)))
+    told = Drawing(chart_html(session, session.spans[0])).label
+
+    assert [at for at in range(3) if f"mark {at}" in told] == ([marks - 1] if marks else [])
