@@ -8,25 +8,24 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.compare import compare
-from hfmem_widget.analysis.fragmentation import fragmentation
-from hfmem_widget.analysis.fragmentation_words import _worth_telling
-from hfmem_widget.analysis.holes import _risen, holes
-from hfmem_widget.analysis.leaking.leaks import _ordinal
-from hfmem_widget.analysis.leaking.moments import A_SECOND, moments_of
-from hfmem_widget.analysis.leaking.reruns import reruns
-from hfmem_widget.analysis.leaking.trends import trend_in
-from hfmem_widget.analysis.live_at_peak import replay
+from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.keeping import record_of
+from hfmem_widget.features.compare.table import compare
+from hfmem_widget.features.leaks.findings import _ordinal
+from hfmem_widget.features.leaks.moments import A_SECOND, moments_of
+from hfmem_widget.features.leaks.reruns import reruns
+from hfmem_widget.features.leaks.trends import trend_in
+from hfmem_widget.features.memory_map.holes import _risen, holes
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.sentences import _worth_telling
+from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.session import Device, Peak, Sample, Series, Session
-from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB
-from tests.unit.analysis.leak_rows import SHAPES, row
-from tests.unit.analysis.test_holes import found_in
-from tests.unit.analysis.test_reruns import ran
-from tests.unit.view.test_memory_map_read_back import segment
+from hfmem_widget.text import GIB, MIB
+from tests.data.leak_rows import SHAPES, row
+from tests.unit.features.leaks.test_reruns import ran
+from tests.unit.features.memory_map.test_holes import found_in
+from tests.unit.features.memory_map.test_html_read_back import segment
 
 NAN = math.nan
 
@@ -169,9 +168,7 @@ def test_holes_are_told_beyond_a_size_and_a_share(
 def test_what_is_free_is_worth_telling_from_a_hundredth_on(size: float, *, told: bool) -> None:
     """And from a MiB on."""
     reserved = 1000.0 if size > 2 else 50.0
-    found = fragmentation(
-        MemoryMap(("cuda:0",), (segment(("used", int(reserved))),), 0.1), "cuda:0"
-    )
+    found = MemoryMap(("cuda:0",), (segment(("used", int(reserved))),), 0.1).fragmentation("cuda:0")
 
     assert _worth_telling(size * MIB, found) is told
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.shortage.diagnosis import _huge, diagnose
-from hfmem_widget.analysis.shortage.incident import (
+from hfmem_widget.features.oom.diagnosis import _huge, diagnose
+from hfmem_widget.features.oom.incident import (
     CONTEXT_UP_TO,
     SAME_WITHIN,
     belongs_to,
     device_of,
     incident_of,
 )
-from hfmem_widget.analysis.shortage.texts import OutOfMemoryText, read_text
-from hfmem_widget.analysis.shortage.words import batch, caught_finding, headline, where
+from hfmem_widget.features.oom.shortage import Shortage
+from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
+from hfmem_widget.features.oom.words import batch, caught_finding, headline, where
 from hfmem_widget.session import Device, Sample, Series, Session, Span
-from hfmem_widget.session.shortage import Shortage
-from hfmem_widget.units import GIB
-from tests.unit.analysis.oom_incidents import incident, spans
+from hfmem_widget.text import GIB
+from tests.data.oom_incidents import incident, spans
 
 NAN = math.nan
 GPUS = tuple(Device(f"cuda:{at}", "NVIDIA H200", total=80 * GIB) for at in range(2))

@@ -11,14 +11,14 @@ import plotly.graph_objects as go
 import pytest
 
 from hfmem_widget.errors import WatchStateError
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.oom.shortage import LiveBlocks, Shortage
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, StepGroup
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.phases import MOST_PHASES, MOST_ROOTS, Phases
-from hfmem_widget.session.segments import MemoryMap
-from hfmem_widget.session.shortage import LiveBlocks, Shortage
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
 from hfmem_widget.session.timeline import BLOCK, Timeline
-from tests.unit.view.test_memory_map_read_back import segment
+from tests.unit.features.memory_map.test_html_read_back import segment
 
 GPU = "cuda:0"
 KEY = f"{GPU}/allocated"

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.view.drawn import every, kept
+from tests.data.drawn import every, kept
 
 KEPT = kept()
 
 
 @pytest.mark.parametrize(("name", "make"), [pytest.param(*one, id=one[0]) for one in every()])
 def test_a_picture_has_the_pieces_that_are_kept(name: str, make: Callable[[], list[str]]) -> None:
-    """Where a change is meant, ``python -m tests.unit.view.drawn`` keeps what is drawn now."""
+    """Where a change is meant, ``python -m tests.data.drawn`` keeps what is drawn now."""
     assert make() == KEPT[name]
 
 

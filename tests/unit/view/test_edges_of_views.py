@@ -8,13 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.analysis.comparison import Difference, Figure
-from hfmem_widget.session import Finding, Sample, Session
-from hfmem_widget.testing import FakeClock
-from hfmem_widget.units import GIB, MIB, format_bytes, format_duration
-from hfmem_widget.view.axis import time_ticks, value_ticks
-from hfmem_widget.view.comparison import list_bundle
-from hfmem_widget.view.comparison_text import (
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
+from hfmem_widget.features.compare.html import list_bundle
+from hfmem_widget.features.compare.model import Difference, Figure
+from hfmem_widget.features.compare.text import (
     _signed_bytes,
     _spread,
     change_text,
@@ -22,16 +19,18 @@ from hfmem_widget.view.comparison_text import (
     percent_text,
     rate,
 )
-from hfmem_widget.view.facts import NEXT_TO_NOTHING
-from hfmem_widget.view.guides import MOST, NEAR, DrawnGuide, guides_in
-from hfmem_widget.view.judgements import BETWEEN, Judgements
-from hfmem_widget.view.judgements import MOST as MOST_JUDGED
-from hfmem_widget.view.scene import LABEL_ROOM
-from hfmem_widget.view.sparkline import chart_html
-from tests.unit.view.svg import Drawing
-from tests.unit.view.test_comparison import kept
-from tests.unit.view.test_guides import budget, crossing, oom, run, trend
-from tests.unit.view.test_scene_read_back import EMPTY
+from hfmem_widget.session import Finding, Sample, Session
+from hfmem_widget.text import GIB, MIB, format_bytes, format_duration
+from hfmem_widget.view.chart.axis import time_ticks, value_ticks
+from hfmem_widget.view.chart.guides import MOST, NEAR, DrawnGuide, guides_in
+from hfmem_widget.view.chart.scene import LABEL_ROOM
+from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.wire.judgements import MOST as MOST_JUDGED
+from hfmem_widget.view.wire.judgements import Judgements
+from tests.data.svg import Drawing
+from tests.unit.features.compare.test_html import kept
+from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.chart.test_scene_read_back import EMPTY
 
 NAN = math.nan
 GPU = "cuda:0"
@@ -247,26 +246,6 @@ def test_a_label_has_room_from_its_own_height_on(above: float, *, named: bool) -
     assert built.names_capacity is named
 
 
-def test_what_is_judged_is_looked_at_once_a_second() -> None:
-    """Unless there is a new finding, or somebody asks at once."""
-    clock, session = FakeClock(), Session("run")
-    session.append(Sample(0.0, ()))
-    judgements = Judgements(session, clock)
-
-    def found(*, at_once: bool = False) -> int:
-        return len(judgements.now(at_once=at_once)["findings"])
-
-    assert found() == 0
-    span = session.open_span("cell", "cell", session.last_sample)
-    session.close_span(span.id, session.append(Sample(1.0, ())), {})
-    first = judgements.now()
-    clock.advance(BETWEEN / 2)
-    assert judgements.now() is first
-    session.findings.append(Finding("leak", "warn", "It grows.", {"device": GPU}))
-    assert found() == 1
-    assert judgements.now(at_once=True) is judgements.now()
-
-
 def test_the_gravest_findings_are_told_and_of_equals_the_first() -> None:
     """As many as a message has room for."""
     session = Session("run")
@@ -274,7 +253,7 @@ def test_the_gravest_findings_are_told_and_of_equals_the_first() -> None:
     for at in range(MOST_JUDGED + 4):
         severity = ("info", "critical", "warn")[at % 3]
         session.findings.append(Finding("leak", severity, f"Finding {at}.", {}))  # type: ignore[arg-type]
-    told = Judgements(session, FakeClock()).now()["findings"]
+    told = Judgements(session).now()["findings"]
     order = [one["severity"] for one in told]
 
     assert len(told) == MOST_JUDGED == 8

@@ -12,21 +12,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hfmem_widget.holding.release import Change
+from hfmem_widget.analysis.curve import chosen_rows, visible_gaps
+from hfmem_widget.analysis.facts import changed_less, did_nothing
+from hfmem_widget.features.free.html import release_bundle
+from hfmem_widget.features.free.model import Change
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, Timeline
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.clearing import is_caught, request_of
-from hfmem_widget.view.curve import chosen_rows, visible_gaps
-from hfmem_widget.view.facts import changed_less, did_nothing
-from hfmem_widget.view.freeing import release_bundle
 from hfmem_widget.view.line import line, peak_text
 from hfmem_widget.view.phases import worst_step_text
-from hfmem_widget.view.protocol import decimate
 from hfmem_widget.view.screen import Screen, printable
-from hfmem_widget.view.widget import MemoryWidget, _pack_history, serves_labextensions
-from tests.unit.test_freeing import DONE
-from tests.unit.view.drawn_scenes import training
+from hfmem_widget.view.wire.protocol import decimate
+from hfmem_widget.view.wire.widget import MemoryWidget, _pack_history, serves_labextensions
+from tests.data.drawn_scenes import training
+from tests.unit.features.free.test_api import DONE
 
 NAN = math.nan
 

@@ -8,22 +8,23 @@ from dataclasses import replace
 
 import pytest
 
+from hfmem_widget.analysis.curve import LEAST_SAMPLES
+from hfmem_widget.analysis.moved import Moved, _by_whom, moved_devices, sentence
+from hfmem_widget.features.compare.scene import _round_up, step_ticks
+from hfmem_widget.features.memory_map.html import memory_map_bundle
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.rows import GAP, ROWS, WIDTH, _full_width
 from hfmem_widget.session import Device, Sample, Series, Session, Span
-from hfmem_widget.session.segments import MemoryMap
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import _off
-from hfmem_widget.view.comparison_scene import _round_up, step_ticks
-from hfmem_widget.view.figure import figure_dict
-from hfmem_widget.view.lanes import MOST_LANES, lay_lanes
-from hfmem_widget.view.memory_map import memory_map_bundle
-from hfmem_widget.view.memory_map_rows import GAP, ROWS, WIDTH, _full_width
-from hfmem_widget.view.moved import Moved, _by_whom, moved_devices, sentence
+from hfmem_widget.view.chart.figure import figure_dict
+from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
+from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, build_scene
+from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.phases import _note
-from hfmem_widget.view.scene import DEVICE_USED_UP_TO, LEAST_SAMPLES, build_scene
-from hfmem_widget.view.sparkline import chart_html
+from tests.unit.features.memory_map.test_html_read_back import heap, segment
 from tests.unit.view.test_anatomy import made
-from tests.unit.view.test_memory_map_read_back import heap, segment
 
 NAN = math.nan
 GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)

@@ -1,4 +1,4 @@
-"""What is worked out of sessions: ``python -m tests.unit.analysis.worked_out`` writes `worked_out.txt` anew.
+"""What is worked out of sessions: ``python -m tests.data.worked_out`` writes `worked_out.txt` anew.
 
 Sizes are in MiB; of sentences only the figures are kept.
 """
@@ -12,24 +12,26 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmem_widget.analysis.align import Line, by_step, by_time, steps_a_point
 from hfmem_widget.analysis.anatomy import anatomy, devices_with_parts, end_of, peak_of
-from hfmem_widget.analysis.comparison import Comparison
-from hfmem_widget.analysis.fragmentation import Fragmentation, fragmentation
-from hfmem_widget.analysis.fragmentation_words import sentences
-from hfmem_widget.analysis.leaking.leaks import guide_of, leaks
-from hfmem_widget.analysis.leaking.trends import trends_of
 from hfmem_widget.analysis.parts import parts_of
+from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
-from hfmem_widget.keeping import record_of, whole
+from hfmem_widget.features.compare.align import Line, by_step, by_time, steps_a_point
+from hfmem_widget.features.compare.model import Comparison
+from hfmem_widget.features.judgement import judge
+from hfmem_widget.features.leaks.findings import guide_of
+from hfmem_widget.features.leaks.trends import trends_of
+from hfmem_widget.features.memory_map.fragmentation import Fragmentation
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.segments import Segment
+from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.session import Anatomy, Session
-from hfmem_widget.session.segments import MemoryMap, Segment
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB
-from tests.unit.analysis.parted import Script
-from tests.unit.view.drawn import figures
-from tests.unit.view.drawn_scenes import GPU, MAP, SESSIONS, compared
-from tests.unit.view.test_memory_map_read_back import segment
+from hfmem_widget.text import GIB, MIB
+from tests.data.drawn import figures
+from tests.data.drawn_scenes import GPU, MAP, SESSIONS, compared
+from tests.data.parted import Script
+from tests.unit.features.memory_map.test_html_read_back import segment
 
 FILE = Path(__file__).with_name("worked_out.txt")
 NAN = math.nan
@@ -155,7 +157,7 @@ def heap() -> Fragmentation:
     one = segment(("used", 20), ("free", 6), ("used", 4), ("free", 10))
     mapped = segment(("used", 40), at=1)
     found = (_of(one, "heap"), _of(mapped, "mapped"))
-    return fragmentation(MemoryMap(("cuda:0",), found, 0.1), GPU)
+    return MemoryMap(("cuda:0",), found, 0.1).fragmentation(GPU)
 
 
 def _of(one: Segment, kind: str) -> Segment:
@@ -165,7 +167,7 @@ def _of(one: Segment, kind: str) -> Segment:
 def expandable() -> Fragmentation:
     one = segment(("used", 5), ("free", 50), ("used", 1), ("free", 3), ("used", 1), expandable=True)
     other = segment(("used", 40), ("free", 19), ("used", 1), ("free", 20), at=1, expandable=True)
-    return fragmentation(MemoryMap((GPU,), (one, other), 0.1), GPU)
+    return MemoryMap((GPU,), (one, other), 0.1).fragmentation(GPU)
 
 
 def of_fragmentation(make: Callable[[], Fragmentation]) -> Iterator[str]:
@@ -180,7 +182,7 @@ def of_fragmentation(make: Callable[[], Fragmentation]) -> Iterator[str]:
 def of_leaks(by: float) -> Iterator[str]:
     """Yield what is said of a training that keeps so many MiB after each of its steps."""
     session = growing(by)
-    for one in leaks(session, session.spans[0]):
+    for one in judge(session, session.spans[0]).findings:
         evidence = " ".join(
             f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in one.evidence.items()
@@ -212,7 +214,7 @@ EVERY: dict[str, Callable[[], Iterator[str]]] = {
     "comparison by step": lambda: of_comparison(compared()),
     "comparison by time": lambda: of_comparison(compared(by="time", parts=False)),
     **{f"{by} MiB a step": partial(of_leaks, by) for by in (0, 0.06, 0.2, 5, 60, 900, 4000)},
-    "fragmentation": lambda: of_fragmentation(lambda: fragmentation(MAP, GPU)),
+    "fragmentation": lambda: of_fragmentation(lambda: MAP.fragmentation(GPU)),
     "fragmentation of a heap": lambda: of_fragmentation(heap),
     "fragmentation where segments grow": lambda: of_fragmentation(expandable),
 }

@@ -1,4 +1,4 @@
-"""What the still views draw, piece by piece: ``python -m tests.unit.view.drawn`` writes `drawn.txt` anew.
+"""What the still views draw, piece by piece: ``python -m tests.data.drawn`` writes `drawn.txt` anew.
 
 A piece is an element and where it is, how large, how thick, in which colour; of texts only that they are
 there, and their figures, so that a sentence may be worded anew. Whoever changes a picture sees in the
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.unit.view.drawn_cards import CARDS
-from tests.unit.view.drawn_scenes import FIGURES, PAGES, Bundle
+from tests.data.drawn_cards import CARDS
+from tests.data.drawn_scenes import FIGURES, PAGES, Bundle
 
 FILE = Path(__file__).with_name("drawn.txt")
 

@@ -7,35 +7,35 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from hfmem_widget.analysis.compare import compare
 from hfmem_widget.analysis.record import no_points, no_steps
-from hfmem_widget.forecast.model import Fit, Room, Verdict
-from hfmem_widget.holding import Holders, Remainder
-from hfmem_widget.holding.growth import Grown, Growth
-from hfmem_widget.keeping import record_of, whole
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.features.compare.html import whole_bundle
+from hfmem_widget.features.compare.plotly import plotly
+from hfmem_widget.features.compare.scene import build_scene
+from hfmem_widget.features.compare.table import compare
+from hfmem_widget.features.fit.html import fit_bundle
+from hfmem_widget.features.fit.model import Fit, Room, Verdict
+from hfmem_widget.features.holders.growth_html import growth_bundle
+from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.features.memory_map.html import memory_map_bundle, moments_bundle
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Contents, Device, Finding, Sample, Series, Session
-from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.sources.heap import Holders, Remainder
+from hfmem_widget.sources.heap.model import Grown, Growth
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
-from hfmem_widget.view.comparison import whole_bundle
-from hfmem_widget.view.comparison_plotly import plotly
-from hfmem_widget.view.comparison_scene import build_scene
-from hfmem_widget.view.fit import fit_bundle
-from hfmem_widget.view.growth import growth_bundle
-from hfmem_widget.view.holders import holders_bundle
-from hfmem_widget.view.memory_map import memory_map_bundle, moments_bundle
 from hfmem_widget.view.session import session_bundle
-from hfmem_widget.view.stacks import stacks_bundle
-from tests.unit.view.drawn_scenes import GPU, MAP, Bundle, training
+from tests.data.drawn_scenes import GPU, MAP, Bundle, training
+from tests.unit.features.fit.test_html import FORECAST
+from tests.unit.features.holders.test_html import LOSSES, MODEL
+from tests.unit.features.memory_map.test_html_read_back import heap, segment
+from tests.unit.features.stacks.test_html import peak
+from tests.unit.view.chart.test_guides import budget
 from tests.unit.view.test_anatomy import made
-from tests.unit.view.test_fit import FORECAST
-from tests.unit.view.test_guides import budget
-from tests.unit.view.test_holders import LOSSES, MODEL
-from tests.unit.view.test_memory_map_read_back import heap, segment
-from tests.unit.view.test_stacks import peak
 
 NAN = math.nan
 Way = Literal["allocator", "operators"]

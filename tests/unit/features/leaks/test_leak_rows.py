@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.unit.analysis.leak_rows import FILE, SHAPES, of_shape
+from tests.data.leak_rows import FILE, SHAPES, of_shape
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
@@ -16,7 +16,7 @@ KEPT = FILE.read_text(encoding="utf-8").splitlines()
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_trend_that_is_found_is_the_one_that_is_kept(name: str) -> None:
-    """Where a change is meant, ``python -m tests.unit.analysis.leak_rows`` keeps what is found now."""
+    """Where a change is meant, ``python -m tests.data.leak_rows`` keeps what is found now."""
     found, kept = of_shape(name), [one for one in KEPT if one.startswith(f"{name}, ")]
 
     assert [NUMBER.sub("#", one) for one in found] == [NUMBER.sub("#", one) for one in kept]

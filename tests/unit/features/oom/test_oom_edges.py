@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.analysis.oom_edges import OF, kept, of_incident
+from tests.data.oom_edges import OF, kept, of_incident
 
 KEPT = kept()
 
 
 @pytest.mark.parametrize("name", OF)
 def test_what_is_said_at_the_edges_of_rules_is_what_is_kept(name: str) -> None:
-    """Where a change is meant, ``python -m tests.unit.analysis.oom_edges`` keeps what is said now."""
+    """Where a change is meant, ``python -m tests.data.oom_edges`` keeps what is said now."""
     assert of_incident(name) == KEPT[name]

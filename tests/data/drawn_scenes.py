@@ -6,39 +6,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hfmem_widget.analysis.compare import compare
-from hfmem_widget.analysis.comparison import Comparison
 from hfmem_widget.analysis.record import Record
-from hfmem_widget.forecast.model import Fit, Room, Verdict
-from hfmem_widget.holding import Holders, Remainder
-from hfmem_widget.holding.growth import Grown, Growth
-from hfmem_widget.keeping import record_of, whole
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.features.compare.html import list_bundle, whole_bundle
+from hfmem_widget.features.compare.model import Comparison
+from hfmem_widget.features.compare.plotly import plotly
+from hfmem_widget.features.compare.scene import build_scene
+from hfmem_widget.features.compare.table import compare
+from hfmem_widget.features.fit.html import fit_bundle
+from hfmem_widget.features.fit.model import Fit, Room, Verdict
+from hfmem_widget.features.free.html import release_bundle
+from hfmem_widget.features.holders.growth_html import growth_bundle
+from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.features.memory_map.html import live_bundle, memory_map_bundle
+from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Device, Session, Span
-from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.sources.heap import Holders, Remainder
+from hfmem_widget.sources.heap.model import Grown, Growth
 from hfmem_widget.testing.stage import H200_TOTAL, Stage
-from hfmem_widget.units import GIB, MIB
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle
-from hfmem_widget.view.comparison import list_bundle, whole_bundle
-from hfmem_widget.view.comparison_plotly import plotly
-from hfmem_widget.view.comparison_scene import build_scene
-from hfmem_widget.view.figure import anatomy_dict, figure_dict
-from hfmem_widget.view.fit import fit_bundle
-from hfmem_widget.view.freeing import release_bundle
-from hfmem_widget.view.growth import growth_bundle
-from hfmem_widget.view.holders import holders_bundle
-from hfmem_widget.view.memory_map import live_bundle, memory_map_bundle
-from hfmem_widget.view.sparkline import chart_html, sparkline
-from hfmem_widget.view.stacks import stacks_bundle
-from tests.unit.test_freeing import DONE, RELEASED
+from hfmem_widget.view.chart.figure import anatomy_dict, figure_dict
+from hfmem_widget.view.chart.svg import chart_html, sparkline
+from tests.unit.features.fit.test_html import FORECAST
+from tests.unit.features.free.test_api import DONE, RELEASED
+from tests.unit.features.holders.test_html import LOSSES, MODEL
+from tests.unit.features.memory_map.test_html_read_back import segment
+from tests.unit.features.oom.test_html import bundle, case
+from tests.unit.features.stacks.test_html import peak
+from tests.unit.view.chart.test_guides import budget, crossing, oom, trend
 from tests.unit.view.test_anatomy import WHOLE, made
-from tests.unit.view.test_fit import FORECAST
-from tests.unit.view.test_guides import budget, crossing, oom, trend
-from tests.unit.view.test_holders import LOSSES, MODEL
-from tests.unit.view.test_memory_map_read_back import segment
-from tests.unit.view.test_out_of_memory import bundle, case
-from tests.unit.view.test_stacks import peak
 
 Bundle = Mapping[str, str]
 GPU = "cuda:0"

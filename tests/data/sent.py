@@ -1,4 +1,4 @@
-"""What a page is sent: ``python -m tests.unit.view.sent`` writes `sent.txt` anew.
+"""What a page is sent: ``python -m tests.data.sent`` writes `sent.txt` anew.
 
 Of each message: when, what it is, how many rows, steps and bytes it has, which spans, what its figures add
 up to, and whatever else is new in it.
@@ -15,11 +15,11 @@ import numpy as np
 
 from hfmem_widget.session import Finding, Sample, Session
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.units import GIB
-from hfmem_widget.view.protocol import Buffers, Message
-from hfmem_widget.view.publisher import Publisher
-from tests.unit.view.test_guides import budget, trend
-from tests.unit.view.test_protocol import add_steps, make_session
+from hfmem_widget.text import GIB
+from hfmem_widget.view.wire.protocol import Buffers, Message
+from hfmem_widget.view.wire.publisher import Publisher
+from tests.unit.view.chart.test_guides import budget, trend
+from tests.unit.view.wire.test_protocol import add_steps, make_session
 
 FILE = Path(__file__).with_name("sent.txt")
 

@@ -1,4 +1,4 @@
-"""Incidents at the edges of rules: ``python -m tests.unit.analysis.oom_edges`` writes `oom_edges.txt` anew.
+"""Incidents at the edges of rules: ``python -m tests.data.oom_edges`` writes `oom_edges.txt` anew.
 
 Each of them is changed in one figure, to exactly where a rule begins or ends. Where other things are said
 then, they are kept: the cause, which rules speak, and all figures; no words.
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.analysis.shortage import diagnosis as why
-from hfmem_widget.analysis.shortage import savings
-from hfmem_widget.analysis.shortage.advice import advise
-from hfmem_widget.analysis.shortage.diagnosis import diagnose
-from hfmem_widget.analysis.shortage.model import Diagnosis, Incident
-from hfmem_widget.analysis.shortage.remedies import KEPT_FROM, REMEDIES, VARIES_FROM, left_behind
-from hfmem_widget.analysis.shortage.words import batch, headline
+from hfmem_widget.features.oom import diagnosis as why
+from hfmem_widget.features.oom import savings
+from hfmem_widget.features.oom.advice import advise
+from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.model import Diagnosis, Incident
+from hfmem_widget.features.oom.remedies import KEPT_FROM, REMEDIES, VARIES_FROM, left_behind
+from hfmem_widget.features.oom.shortage import Blocks
+from hfmem_widget.features.oom.words import batch, headline
 from hfmem_widget.session import Contents, Finding, Part
-from hfmem_widget.session.shortage import Blocks
-from hfmem_widget.units import GIB, MIB
-from tests.unit.analysis.oom_incidents import CASES
-from tests.unit.view.drawn import figures
+from hfmem_widget.text import GIB, MIB
+from tests.data.drawn import figures
+from tests.data.oom_incidents import CASES
 
 FILE = Path(__file__).with_name("oom_edges.txt")
 NAN = math.nan

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.call_sites import LONGEST_FILE, NO_PYTHON, _is_users, qualified, sites_of
-from hfmem_widget.analysis.live_at_peak import LiveBlock
+from hfmem_widget.features.stacks.call_sites import (
+    LONGEST_FILE,
+    NO_PYTHON,
+    _is_users,
+    qualified,
+    sites_of,
+)
+from hfmem_widget.features.stacks.live_at_peak import LiveBlock
 
 NAN = math.nan
 

@@ -1,4 +1,4 @@
-"""Rows at the edge of being growth: ``python -m tests.unit.analysis.leak_rows`` writes `leak_rows.txt` anew.
+"""Rows at the edge of being growth: ``python -m tests.data.leak_rows`` writes `leak_rows.txt` anew.
 
 Of each row the trend that is found is kept, with its figures, or that there is none.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmem_widget.analysis.leaking.moments import Moments
-from hfmem_widget.analysis.leaking.trends import trend_in
-from hfmem_widget.units import MIB
+from hfmem_widget.features.leaks.moments import Moments
+from hfmem_widget.features.leaks.trends import trend_in
+from hfmem_widget.text import MIB
 
 FILE = Path(__file__).with_name("leak_rows.txt")
 
