@@ -43,7 +43,7 @@ def session_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)
     [
         (3 * GIB, 2 * GIB, "+1.00 GiB (+50.0 %)"),
         (1 * GIB, 2 * GIB, "\u22121.00 GiB (\u221250.0 %)"),
-        (2 * GIB, 2 * GIB, "±0 MiB (±0.0 %)"),
+        (2 * GIB, 2 * GIB, "±0 (±0.0 %)"),
         (4.2 * GIB, 2 * GIB, "+2.20 GiB (+110.0 %)"),
         (2.002 * GIB, 2 * GIB, "+2.05 MiB (+0.1 %)"),
         (GIB, 0.0, "+1.00 GiB"),
