@@ -1,10 +1,14 @@
-"""The one list of what can be configured."""
+"""The one list of what can be configured: an option is a field of `WatchOptions`, and all else follows."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import DEVICE_KEY, MIB, parse_bytes, plain
@@ -17,97 +21,26 @@ LEAST_BUDGET = MIB
 
 ADDRESSABLE = 2**63
 
-_SWITCHES = ("chart", "panel", "quiet", "ledger", "resident_peak", "stop", "stacks", "memory_map")
+Documented = TypeVar("Documented", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """How a watch is made.
+class Option:
+    """What is known of an option: what it does in Python, and as argparse has it.
 
-    Attributes
-    ----------
-    label : str
-        What to call it; shown as plain text.
-    interval : float
-        Seconds between samples, from 0.01 to 3600.
-    devices : tuple of str
-        Only these, such as ``("cuda:0", "cpu")``; empty means all.
-    chart : bool
-        Show a live chart while the cell runs, and a still one afterwards.
-    panel : bool
-        Let JupyterLab's memory panel open by itself with the first watch of a notebook. Without both
-        panel and chart nothing is sent to the page while the cell runs.
-    quiet : bool
-        Show nothing at all; for use with a name that keeps the session.
-    ledger : bool
-        Keep exact peaks through the allocator's counters. Without, peaks are lower bounds.
-    resident_peak : bool
-        Take the exact peak of the resident set by resetting the kernel's mark, which also resets what
-        ``resource.getrusage`` calls ``ru_maxrss``.
-    budget : float or None
-        Bytes, 1 MiB or more; a warning is given once where more than that is allocated on a device.
-    stop : bool
-        End a Trainer's training at the end of the step in which the budget was crossed.
-    stacks : bool
-        Record where memory is allocated, and tell what was live at the peak.
-    memory_map : bool
-        Show how memory lies in what the allocator has reserved.
-
-    Raises
-    ------
-    OptionError
-        If a value is not one of those allowed; the message says which are.
+    `heading` begins a group. `parse` returns the value of what was given; None where that is True or False.
     """
 
-    label: str = ""
-    interval: float = 0.1
-    devices: tuple[str, ...] = ()
-    chart: bool = True
-    panel: bool = True
-    quiet: bool = False
-    ledger: bool = True
-    resident_peak: bool = False
-    budget: float | None = None
-    stop: bool = False
-    stacks: bool = False
-    memory_map: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", plain(self.label))
-        interval = self.interval
-        # A bool is an int, and an interval of "True" is a slip.
-        if isinstance(interval, bool) or not isinstance(interval, (int, float)):
-            raise OptionError(_interval_message(interval))
-        if not (math.isfinite(interval) and SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL):
-            raise OptionError(_interval_message(interval))
-        object.__setattr__(self, "devices", device_keys(self.devices))
-        _check_names(self.devices)
-        object.__setattr__(self, "budget", budget_in_bytes(self.budget))
-        for name in _SWITCHES:
-            value: object = getattr(self, name)
-            if not isinstance(value, bool):
-                message = f"{name} is True or False, not {plain(repr(value))}"
-                raise OptionError(message)
-        if self.stop and self.budget is None:
-            message = "stop needs a budget to stop at"
-            raise OptionError(message)
-
-    def check_devices(self, known: tuple[str, ...]) -> None:
-        """Raise `OptionError` if a device was asked for that is not among those `known`."""
-        for device in self.devices:
-            if device not in known:
-                message = f"there is no device {plain(device)!r} here; there is {', '.join(known)}"
-                raise OptionError(message)
+    default: Any
+    help: str
+    flags: tuple[str, ...]
+    argument: Mapping[str, Any]
+    heading: str
+    parse: Callable[[Any], Any] | None
 
 
 def budget_in_bytes(budget: object) -> float | None:
-    """Return a budget in bytes, given as such or as a size such as "20GiB"; None where there is none.
-
-    Raises
-    ------
-    OptionError
-        If it is neither; the message says what is allowed.
-    """
+    """Return a budget in bytes, given as such or as a size such as "20GiB"; None where there is none."""
     if budget is None:
         return None
     size = parse_bytes(budget, of="budget") if isinstance(budget, str) else budget
@@ -125,43 +58,211 @@ def budget_in_bytes(budget: object) -> float | None:
 
 
 def device_keys(devices: object) -> tuple[str, ...]:
-    """Return the keys of devices, given one by one or in one text, separated by commas; none means all.
+    """Return the keys of devices, given one by one or in one text, separated by commas; none means all."""
+    if isinstance(devices, str):
+        devices = [key.strip() for key in devices.split(",") if key.strip()]
+    keys = () if devices is None else devices if isinstance(devices, Iterable) else (devices,)
+    return tuple(map(_device_key, keys))
+
+
+def _device_key(key: object) -> str:
+    if not isinstance(key, str):
+        message = f"devices are given by name, such as 'cuda:0' or 'cpu', not {plain(repr(key))}"
+        raise OptionError(message)
+    if not DEVICE_KEY.fullmatch(key):
+        is_gpu = plain(key).lower().startswith(("gpu", "cuda"))
+        hint = "did you mean 'cuda:0'?" if is_gpu else "they are called 'cpu', 'cuda:0', 'cuda:1' …"
+        message = f"there is no device {plain(key)!r}; {hint}"
+        raise OptionError(message)
+    return key
+
+
+def _seconds(interval: object) -> float:
+    # A bool is an int, and an interval of "True" is a slip.
+    if (
+        isinstance(interval, bool)
+        or not isinstance(interval, (int, float))
+        or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL
+    ):
+        message = (
+            f"interval is the number of seconds between samples, from {SHORTEST_INTERVAL:g} to "
+            f"{LONGEST_INTERVAL:g}, not {plain(interval)}"
+        )
+        raise OptionError(message)
+    return interval
+
+
+def _value(
+    default: Any, flags: str, text: str, parse: Callable[[Any], Any] = plain, *, heading: str = ""
+) -> Any:
+    *names, metavar = flags.split()
+    kind = float if isinstance(default, float) else None
+    argument = {"metavar": metavar, "type": kind, "help": text}
+    known = Option(default, text, tuple(names), argument, heading, parse)
+    return field(default=default, metadata={"option": known})
+
+
+def _switch(flags: str, text: str, without: str = "", *, heading: str = "") -> Any:
+    """Return a field for a switch; it is on by default if it is said what its flag does, which is without."""
+    argument = {"action": "store_false" if without else "store_true", "help": without or text}
+    known = Option(bool(without), text, tuple(flags.split()), argument, heading, None)
+    return field(default=known.default, metadata={"option": known})
+
+
+class WatchKeywords(TypedDict, total=False):
+    """The options as keyword arguments, in every form in which one may be given."""
+
+    label: str
+    interval: float
+    devices: str | Sequence[str] | None
+    chart: bool
+    panel: bool
+    quiet: bool
+    ledger: bool
+    resident_peak: bool
+    budget: float | str | None
+    stop: bool
+    stacks: bool
+    memory_map: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How a watch is made.
+
+    Parameters
+    ----------
+    **options
+        Each is kept as it is understood: devices as a tuple of their keys, the budget in bytes.
 
     Raises
     ------
     OptionError
-        If they are no texts; the message says what is allowed.
+        If a value is not one of those allowed; the message says which are.
     """
-    if devices is None:
-        return ()
-    if isinstance(devices, str):
-        return tuple(key.strip() for key in devices.split(",") if key.strip())
-    keys = tuple(devices) if isinstance(devices, Iterable) else (devices,)
-    for key in keys:
-        if not isinstance(key, str):
-            message = (
-                f"devices are given by name, such as 'cuda:0' or 'cpu', not {plain(repr(key))}"
-            )
-            raise OptionError(message)
-    return keys
 
-
-def _check_names(devices: Iterable[str]) -> None:
-    """Raise `OptionError` for what no device is called anywhere, whichever are there."""
-    for device in devices:
-        if not DEVICE_KEY.fullmatch(device):
-            is_gpu = plain(device).lower().startswith(("gpu", "cuda"))
-            hint = (
-                "did you mean 'cuda:0'?"
-                if is_gpu
-                else "they are called 'cpu', 'cuda:0', 'cuda:1' …"
-            )
-            message = f"there is no device {plain(device)!r}; {hint}"
-            raise OptionError(message)
-
-
-def _interval_message(interval: object) -> str:
-    return (
-        f"interval is the number of seconds between samples, from {SHORTEST_INTERVAL:g} to "
-        f"{LONGEST_INTERVAL:g}, not {plain(interval)}"
+    label: str = _value(
+        "",
+        "-l --label TEXT",
+        "What to call it. The default of a cell is its number.",
+        heading="what is watched",
     )
+    interval: float = _value(
+        0.1,
+        "-i --interval SECONDS",
+        "Seconds between samples, from 0.01 to 3600. Default: 0.1.",
+        _seconds,
+    )
+    devices: tuple[str, ...] = _value(
+        (),
+        "-d --devices DEVICES",
+        "Watch only these, such as cuda:0,cpu. Default: all.",
+        device_keys,
+    )
+    chart: bool = _switch(
+        "--no-chart",
+        "Show a live chart while the code runs, and a still one afterwards.",
+        "Show only the card.",
+        heading="what is shown",
+    )
+    panel: bool = _switch(
+        "--no-panel",
+        "Let JupyterLab's memory panel open by itself with the first watch of a notebook. Without chart "
+        "and panel, nothing is sent to the page while the code runs.",
+        "Do not let JupyterLab's memory panel open by itself.",
+    )
+    quiet: bool = _switch("-q --quiet", "Show nothing: the session is all you get.")
+    ledger: bool = _switch(
+        "--no-ledger",
+        "Measure exact peaks with the allocator's peak counters. Without them, peaks are lower bounds.",
+        "Leave the allocator's peak counters alone. Peaks are then lower bounds.",
+        heading="what is measured",
+    )
+    resident_peak: bool = _switch(
+        "--resident-peak",
+        "Measure the exact peak of the resident set by resetting the kernel's high-water mark. This also "
+        "resets ru_maxrss of resource.getrusage.",
+    )
+    budget: float | None = _value(
+        None,
+        "--budget SIZE",
+        "Warn once if more than this is allocated on a device: a size such as 20GiB, or a number of bytes.",
+        budget_in_bytes,
+    )
+    stop: bool = _switch(
+        "--stop", "With a budget: end a Trainer's training after the step that exceeded it."
+    )
+    stacks: bool = _switch(
+        "--stacks",
+        "Record where memory is allocated, and show what was live at the peak by source line, module and "
+        "operator. This slows the code down; afterwards you are told by how much.",
+    )
+    memory_map: bool = _switch(
+        "--map --memory-map",
+        "Show how the allocator's reserved memory is laid out, while the code runs and at the end.",
+    )
+
+    def __post_init__(self) -> None:
+        for name, known in OPTIONS.items():
+            value = getattr(self, name)
+            if known.parse is not None:
+                object.__setattr__(self, name, known.parse(value))
+            elif not isinstance(value, bool):
+                message = f"{name} is True or False, not {plain(repr(value))}"
+                raise OptionError(message)
+        if self.stop and self.budget is None:
+            message = "stop needs a budget to stop at"
+            raise OptionError(message)
+
+    def check_devices(self, known: tuple[str, ...]) -> None:
+        """Raise `OptionError` if a device was asked for that is not among those `known`."""
+        for device in self.devices:
+            if device not in known:
+                message = f"there is no device {plain(device)!r} here; there is {', '.join(known)}"
+                raise OptionError(message)
+
+    def changed(self, given: Mapping[str, Any], taker: str) -> WatchOptions:
+        """Return these options with others in their place; `taker` is what they were given to.
+
+        Raises
+        ------
+        OptionError
+            If there is no option of that name, or a value is not allowed.
+        """
+        for name in given:
+            if name not in OPTIONS:
+                near = difflib.get_close_matches(name, OPTIONS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(OPTIONS)}"
+                message = f"{taker} has no option {plain(name)}; {hint}"
+                raise OptionError(message)
+        return replace(self, **given)
+
+
+OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(WatchOptions)}
+"""By name, in the order of the fields."""
+
+
+def lists_options(documented: Documented) -> Documented:
+    """Put the options in place of ``**`` in the docstring of a function or a class, and in its signature."""
+    forms = get_type_hints(WatchKeywords)
+    entries = "\n".join(_entry(name, one, forms[name]) for name, one in OPTIONS.items())
+    doc = inspect.cleandoc(documented.__doc__ or "")
+    documented.__doc__ = re.sub(r"^\*\*.*(\n {4}.*)*", lambda _: entries, doc, flags=re.MULTILINE)
+    made: Any = vars(documented).get("__init__", documented)
+    signature, keyword = inspect.signature(made), inspect.Parameter.KEYWORD_ONLY
+    taken = {one.name: one for one in signature.parameters.values() if one.kind <= keyword}
+    for name, one in OPTIONS.items():
+        more = inspect.Parameter(name, keyword, default=one.default, annotation=forms[name])
+        taken.setdefault(name, more)
+    made.__signature__ = signature.replace(parameters=list(taken.values()))
+    return documented
+
+
+def _entry(name: str, one: Option, form: object) -> str:
+    types = inspect.formatannotation(form).replace("collections.abc.", "").replace(" | None", "")
+    default = "optional" if one.default in (None, "", ()) else f"default {one.default}"
+    told = textwrap.indent(textwrap.fill(one.help, 100), "    ")
+    return f"{name} : {types.replace(' | ', ' or ')}, {default}\n{told}"
+
+
+lists_options(WatchOptions)

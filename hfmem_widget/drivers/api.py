@@ -6,15 +6,14 @@ The module is not called ``watch`` because the function is, and a package cannot
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hfmem_widget.drivers.watch import Follow, Watch, unwatched
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, interrupts_deferred
 from hfmem_widget.monitor.shared import shared_monitor
-from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
+from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 from hfmem_widget.view.front_end import running_shell
@@ -25,23 +24,12 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
+@lists_options
 @entry(otherwise=lambda *_args, **_options: Unwatched(), lets=OptionError)
 def watch(
     subject: str | torch.nn.Module | Trainer = "",
     optimizer: torch.optim.Optimizer | None = None,
-    *,
-    label: str = "",
-    interval: float = 0.1,
-    devices: str | Sequence[str] | None = None,
-    chart: bool = True,
-    panel: bool = True,
-    quiet: bool = False,
-    ledger: bool = True,
-    resident_peak: bool = False,
-    budget: float | str | None = None,
-    stop: bool = False,
-    stacks: bool = False,
-    memory_map: bool = False,
+    **options: Unpack[WatchKeywords],
 ) -> Watch:
     """Watch the memory of a ``with`` block, or of every call of a function it decorates.
 
@@ -57,33 +45,8 @@ def watch(
     optimizer : torch.optim.Optimizer, optional
         One whose states are counted from the start; otherwise an optimizer is found at its first step, or
         among the notebook's variables.
-    label : str, optional
-        What to call it; shown as plain text.
-    interval : float, optional
-        Seconds between samples, from 0.01 to 3600.
-    devices : str or sequence of str, optional
-        Only these, such as "cuda:0", "cuda:0,cpu" or ``["cuda:0", "cpu"]``; all by default.
-    chart : bool, optional
-        Whether to show a chart.
-    panel : bool, optional
-        Whether JupyterLab's memory panel may open by itself.
-    quiet : bool, optional
-        Show nothing; the session is all you get.
-    ledger : bool, optional
-        Keep exact peaks. Without, the allocator's peak counters are left alone and peaks are
-        lower bounds.
-    resident_peak : bool, optional
-        Take the exact peak of the resident set, by resetting the kernel's mark of it. This also resets
-        what ``resource.getrusage`` calls ``ru_maxrss``.
-    budget : float or str, optional
-        Warn once, when more than this is allocated on a device: a size such as "20GiB", or a number, which
-        is bytes.
-    stop : bool, optional
-        End a Trainer's training at the end of the step that crossed the budget.
-    stacks : bool, optional
-        Record where memory is allocated, and show what was live at the exact peak. It slows the code down.
-    memory_map : bool, optional
-        Show how memory lies in what the allocator has reserved, while the code runs and at the end.
+    **options
+        The options of a watch.
 
     Returns
     -------
@@ -93,8 +56,8 @@ def watch(
     Raises
     ------
     OptionError
-        If a value is not one of those allowed, or a label is given twice; on entering, and with a Trainer
-        at once, if a device is not there, though one may be called so.
+        If there is no such option, a value is not allowed, or a label is given twice; on entering,
+        and with a Trainer at once, if a device is not there, though one may be called so.
 
     Examples
     --------
@@ -103,25 +66,13 @@ def watch(
     >>> session.peak("cuda:0/allocated")
     1342177280.0
     """
+    label = options.get("label", "")
     name, follow, is_trainer = _understood(subject, label)
-    options = WatchOptions(
-        label=label or name,
-        interval=interval,
-        devices=device_keys(devices),
-        chart=chart,
-        panel=panel,
-        quiet=quiet,
-        ledger=ledger,
-        resident_peak=resident_peak,
-        budget=budget_in_bytes(budget),
-        stop=stop,
-        stacks=stacks,
-        memory_map=memory_map,
-    )
+    made = WatchOptions().changed({**options, "label": label or name}, "watch()")
     if is_trainer:
-        _give_callback(subject, options, label)
+        _give_callback(subject, made, label)
     return Watch(
-        options,
+        made,
         monitor=shared_monitor(),
         screen=Screen(running_shell()),
         follow=follow,

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 from transformers.trainer_callback import TrainerCallback
@@ -26,7 +26,7 @@ from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
@@ -48,6 +48,7 @@ _beginning = threading.Lock()
 """Held while one sees whether another trains, and begins if none does."""
 
 
+@lists_options
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
     """Tells the phases of a `Trainer`'s training apart, with the exact peak of each.
 
@@ -61,10 +62,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
         the peaks and the tokens of the steps since the last log. In an evaluation's log the peaks are its
         own, and all names begin as its metrics do: ``eval_hfmem/peak_allocated_gib``.
-    label : str, optional
-        What to call the training where nothing else is being watched.
     options : WatchOptions, optional
-        How the training is watched there.
+        How the training is watched where nothing else is being watched.
+    **given
+        The same one by one.
 
     Attributes
     ----------
@@ -76,12 +77,15 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     """
 
     def __init__(
-        self, *, log: bool = False, label: str = "", options: WatchOptions | None = None
+        self,
+        *,
+        log: bool = False,
+        options: WatchOptions | None = None,
+        **given: Unpack[WatchKeywords],
     ) -> None:
         follow_trainers()
-        options = WatchOptions() if options is None else options
         self.log = log
-        self.options = replace(options, label=label or options.label)
+        self.options = (options or WatchOptions()).changed(given, "MemoryCallback()")
         self._trainer: Any = None
         self._run: TrainingRun | None = None
         self._watch: Watch | None = None

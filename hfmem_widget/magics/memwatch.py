@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import sys
+from argparse import SUPPRESS
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
 
 from hfmem_widget.analysis.history import History
 from hfmem_widget.errors import OptionError
@@ -24,7 +25,7 @@ from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_h
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
-from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
+from hfmem_widget.options import OPTIONS, WatchOptions
 from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
 
 if TYPE_CHECKING:
@@ -43,9 +44,18 @@ ABOVE_CODE = (
     "%memwatch watches nothing by itself. For this cell write %%memwatch (two % signs), for every later one "
     "%memwatch on."
 )
-DEFAULTS = WatchOptions()
 ACTIONS = ("on", "off", "status")
 MOST_OF_TITLE = 40
+
+
+class _OptionFlags(ArgDecorator):
+    """Adds the flags of all options of a watch, below the headings of their groups."""
+
+    def add_to_parser(self, parser: Any, group: Any) -> None:
+        """Add them; what is not given is not in the namespace."""
+        for name, one in OPTIONS.items():
+            group = parser.add_argument_group(one.heading) if one.heading else group
+            group.add_argument(*one.flags, dest=name, default=SUPPRESS, **one.argument)
 
 
 @magics_class
@@ -76,63 +86,9 @@ class MemwatchMagics(Magics):
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) "
         "says what is watched.",
     )
-    @argument("-l", "--label", default="", help="What to call it. Default: the cell's number.")
-    @argument(
-        "-i",
-        "--interval",
-        type=float,
-        default=DEFAULTS.interval,
-        help="Seconds between samples, from 0.01 to 3600. Default: %(default)s.",
-    )
-    @argument(
-        "-d",
-        "--devices",
-        default="",
-        help="Watch only these devices, separated by commas, such as cuda:0,cpu. Default: all of them.",
-    )
+    @_OptionFlags()
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the session in this variable."
-    )
-    @argument("--no-chart", action="store_true", help="Show the card only.")
-    @argument(
-        "--no-panel",
-        action="store_true",
-        help="Do not let JupyterLab's memory panel open by itself.",
-    )
-    @argument("-q", "--quiet", action="store_true", help="Show nothing; for use with --output.")
-    @argument(
-        "--no-ledger",
-        action="store_true",
-        help="Leave the allocator's peak counters alone. Peaks are then lower bounds.",
-    )
-    @argument(
-        "--resident-peak",
-        action="store_true",
-        help="Measure the exact peak of the resident set, by resetting the kernel's high-water mark "
-        "(which also resets ru_maxrss in resource.getrusage).",
-    )
-    @argument(
-        "--budget",
-        default="",
-        metavar="SIZE",
-        help="Warn once if more than this, such as 20GiB, is allocated on a device.",
-    )
-    @argument(
-        "--stop",
-        action="store_true",
-        help="With --budget: end a Trainer's training after the step that exceeded it.",
-    )
-    @argument(
-        "--stacks",
-        action="store_true",
-        help="Record where memory is allocated, and show what was live at the peak by source line, module "
-        "and operator. This slows the cell down; afterwards you are told by how much.",
-    )
-    @argument(
-        "--map",
-        "--memory-map",
-        action="store_true",
-        help="Show how the allocator's reserved memory is laid out, while the cell runs and at the end.",
     )
     @argument(
         "--min",
@@ -322,19 +278,10 @@ class MemwatchMagics(Magics):
     def _options(self, arguments: Namespace) -> WatchOptions:
         check_output(arguments.output, self._shell)
         with usage_errors():
-            return WatchOptions(
-                label=arguments.label,
-                interval=arguments.interval,
-                devices=device_keys(arguments.devices),
-                chart=not arguments.no_chart,
-                panel=not arguments.no_panel,
-                quiet=arguments.quiet,
-                ledger=not arguments.no_ledger,
-                resident_peak=arguments.resident_peak,
-                budget=budget_in_bytes(arguments.budget or None),
-                stop=arguments.stop,
-                stacks=arguments.stacks,
-                memory_map=arguments.map,
+            # Text that is empty, such as that of an empty {variable}, is none.
+            given = {name: value for name, value in vars(arguments).items() if name in OPTIONS}
+            return WatchOptions().changed(
+                {name: value for name, value in given.items() if value != ""}, NAME
             )
 
     def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:
@@ -344,7 +291,7 @@ class MemwatchMagics(Magics):
             watch = self._make_watch(options)
             # Known before it starts: an interrupt held back meanwhile comes out of `start`.
             watches.append(watch)
-            self._keep(arguments, watch.start(), arguments.label)
+            self._keep(arguments, watch.start(), options.label)
         except OptionError as error:
             raise UsageError(str(error)) from None
         except Exception as error:

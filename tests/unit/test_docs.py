@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from argparse import Action
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import hfmem_widget
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.options import OPTIONS
 from hfmem_widget.view.screen import Screen
 from tests.data import ROOT
 
@@ -109,19 +111,23 @@ def test_the_layout_names_every_folder() -> None:
     assert [kind for kind in tests if f"`{kind}`" not in text] == []
 
 
-def test_every_option_of_memwatch_is_listed() -> None:
-    """The table of options has those that `%%memwatch?` has."""
-    text = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    parser = MemwatchMagics.memwatch.parser
-    options = {
-        action.option_strings[-1]
-        if len(action.option_strings) == 1
-        else next(one for one in action.option_strings if one.startswith("--"))
-        for action in parser._actions
-        if action.option_strings
-    }
+def row_of(action: Action) -> tuple[str, str]:
+    """Return what the table of options says of an argument: how it is written, and what it is in Python."""
+    long, *others = sorted(action.option_strings, key=lambda one: not one.startswith("--"))
+    flags = [f"{long} {action.metavar}" if action.metavar else long, *others]
+    default = OPTIONS[action.dest].default if action.dest in OPTIONS else None
+    name = f"{action.dest}={not default}" if isinstance(default, bool) else action.dest
+    return ", ".join(f"`{one}`" for one in flags), f"`{name}`" if action.dest in OPTIONS else ""
 
-    assert {option for option in options if f"`{option}" not in text} == set()
+
+def test_the_table_of_options_has_each_and_no_other() -> None:
+    """Those of `%%memwatch?`, with the name of what they take and of the argument of `watch()`."""
+    text = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| option \| in Python \|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    rows = [tuple(cell.strip() for cell in line.split("|")[1:3]) for line in table.splitlines()]
+    actions = [one for one in MemwatchMagics.memwatch.parser._actions if one.option_strings]
+
+    assert rows == [*map(row_of, actions), ("`--help`, `-h`", "")]
 
 
 @pytest.mark.parametrize("setting", ["static", "off"])

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 
+import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.options import WatchOptions, budget_in_bytes, device_keys
+from hfmem_widget.options import (
+    OPTIONS,
+    WatchKeywords,
+    WatchOptions,
+    budget_in_bytes,
+    device_keys,
+)
 from hfmem_widget.text import GIB, MIB
 
 
@@ -105,7 +115,7 @@ def test_devices_that_are_no_text_are_refused(devices: object) -> None:
         device_keys(devices)
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(WatchOptions) if one.type == "bool"])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if OPTIONS[name].parse is None])
 def test_a_switch_is_true_or_false(name: str) -> None:
     """Text such as "no" would count as true."""
     with pytest.raises(OptionError, match=f"^{name} is True or False, not 'no'$"):
@@ -116,3 +126,57 @@ def test_stop_alone_is_refused() -> None:
     """Where there is no budget to cross, `stop` is an error."""
     with pytest.raises(OptionError, match="stop needs a budget"):
         WatchOptions(stop=True)
+
+
+def test_every_field_is_an_option_that_is_taken_by_keyword() -> None:
+    """With the same names in the same order, each with its sentences."""
+    assert [one.name for one in fields(WatchOptions)] == list(OPTIONS)
+    assert list(get_type_hints(WatchKeywords)) == list(OPTIONS)
+    assert [name for name, one in OPTIONS.items() if not (one.help and one.argument["help"])] == []
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_default_is_what_is_written_in_python(name: str) -> None:
+    """Understanding it leaves it as it is."""
+    assert getattr(WatchOptions(), name) == OPTIONS[name].default
+
+
+TAKE = [hfmem_widget.watch, hfmem_widget.MemoryCallback, hfmem_widget.WatchOptions]
+
+
+@pytest.mark.parametrize("taker", TAKE)
+def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., object]) -> None:
+    """In its signature and in its docstring, where nothing is left of the asterisks."""
+    parameters = inspect.signature(taker).parameters
+    doc = taker.__doc__ or ""
+
+    for name, one in OPTIONS.items():
+        assert parameters[name].default == one.default
+        assert (
+            len(re.findall(rf"^{name} : .+\n    {re.escape(one.help[:40])}", doc, re.MULTILINE))
+            == 1
+        )
+    assert "**" not in doc
+    assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
+
+
+@pytest.mark.parametrize("taker", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
+def test_an_option_that_there_is_not_is_refused_with_the_one_meant(
+    taker: Callable[..., object],
+) -> None:
+    """Where none comes near, all are named."""
+    with pytest.raises(OptionError, match=r"\(\) has no option budgt; did you mean budget\?"):
+        taker(budgt="20GiB")
+    with pytest.raises(
+        OptionError, match=r"has no option zzz; it has label, interval, .*memory_map"
+    ):
+        taker(zzz=1)
+
+
+def test_a_callback_takes_options_one_by_one_or_together() -> None:
+    """What is given by name stands above what is given together."""
+    together = WatchOptions(label="a", budget=GIB)
+    callback = hfmem_widget.MemoryCallback(options=together, label="b", devices="cpu", chart=False)
+
+    assert callback.options == WatchOptions("b", budget=GIB, devices=("cpu",), chart=False)
+    assert hfmem_widget.MemoryCallback().options == WatchOptions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,8 @@ def test_a_type_checker_knows_every_name_and_no_other(
     pytest.importorskip("mypy", reason="the lint group is not installed")
     known = "".join(f"hfmem_widget.{name}\n" for name in hfmem_widget.__all__)
     path = tmp_path / "user.py"
-    path.write_text(f"{NOTEBOOK}{known}hfmem_widget.wacth('a')\n", encoding="utf-8")
+    slips = "hfmem_widget.wacth('a')\nhfmem_widget.watch('a', budgt=1)\nhfmem_widget.watch(interval='1')\n"
+    path.write_text(f"{NOTEBOOK}{known}{slips}", encoding="utf-8")
     kept = getattr(request.config, "cache", None)  # there is none under `-p no:cacheprovider`
     cache = kept.mkdir("mypy") if kept else tmp_path / "mypy"
     run = subprocess.run(
@@ -48,10 +50,14 @@ def test_a_type_checker_knows_every_name_and_no_other(
          "--cache-dir", cache, "--config-file", ROOT / "pyproject.toml", path],
         capture_output=True, text=True, check=False, env=os.environ | {"MYPYPATH": str(ROOT)},
     )  # fmt: skip
-    errors = [line.partition("error: ")[2] for line in run.stdout.splitlines()]
+    errors = re.findall("error: (.*)", run.stdout)
 
     assert run.stderr == ""
-    assert errors == ['Module has no attribute "wacth"; maybe "watch"?  [attr-defined]'], run.stdout
+    assert errors == [
+        'Module has no attribute "wacth"; maybe "watch"?  [attr-defined]',
+        'Unexpected keyword argument "budgt" for "watch"; did you mean "budget"?  [call-arg]',
+        'Argument "interval" to "watch" has incompatible type "str"; expected "float"  [arg-type]',
+    ], run.stdout
 
 
 def test_the_tab_key_offers_what_is_public_and_nothing_else() -> None:

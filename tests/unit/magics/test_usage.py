@@ -12,6 +12,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import prediction as predicting
 from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session
 
 HOSTILE = "a\u202e\x1b[31m b"
@@ -99,6 +100,14 @@ def test_what_cannot_be_watched_leaves_every_cell_watched(magics: MemwatchMagics
     assert before.session.running
 
 
+def test_an_option_that_is_empty_is_not_given(magics: MemwatchMagics) -> None:
+    """As where a variable in the line is an empty text."""
+    magics.memwatch("on --quiet --budget '' --devices '' --label ''")
+
+    assert magics._every_cell is not None
+    assert magics._every_cell._options == WatchOptions(quiet=True)
+
+
 def test_a_module_is_no_variable_to_let_go(shell: InteractiveShell) -> None:
     """It is told what it is; a word of the magic's own means what it always means."""
     shell.run_cell("import json as js, json as cache")
@@ -152,7 +161,7 @@ def parser_of(name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "line", "argument", "value"),
     [
-        ("memwatch", "--memory-map", "map", True),
+        ("memwatch", "--memory-map", "memory_map", True),
         ("memfit", "model --optimizer sgd", "optim", "sgd"),
         ("memfit", "model --training", "train", True),
         ("memfree", "--variables all", "variable", ["all"]),
