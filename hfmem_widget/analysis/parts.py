@@ -4,37 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from hfmem_widget.session import HELD, Part
+from hfmem_widget.session.series import PARTS
 
-LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "weights": "weights",
-        "buffers": "buffers",
-        "optimizer": "optimizer states",
-        "gradients": "gradients",
-        "unattributed": "not attributed",
-        "activations": "activations and temporaries",
-        "rounding": "rounding to blocks",
-        "pending": "freed, but a stream still uses it",
-        "cache": "allocator cache",
-        "context": "CUDA context and libraries",
-        "driver": "driver's reserve",
-        "others": "other processes",
-        "unexplained": "context and other processes, not told apart",
-        "free": "free",
-    }
-)
+LABELS: Mapping[str, str] = {name: row.label for name, row in PARTS.items()}
 """The parts of a GPU from the bottom of a stack to its top, and what people read."""
-
-ON_THE_HOST: Mapping[str, str] = MappingProxyType(
-    {
-        "cache": "resident, but not in the heap",
-        "others": "the rest of the machine",
-    }
-)
-"""What some of them are called where memory is the process' own heap."""
 
 OF_ALLOCATED = tuple(LABELS)[: tuple(LABELS).index("rounding") + 1]
 """What adds up to the allocated bytes, from the bottom to the top."""
@@ -44,7 +19,7 @@ Read = Callable[[str], float]
 
 
 def parts_of(read: Read, total: float, *, is_host: bool) -> tuple[Part, ...]:
-    """Return the parts of a device that are known at one instant, in the order of `LABELS`.
+    """Return the parts of a device that are known at one instant, in the order of `PARTS`.
 
     Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
     two readings of different instants may, the remainder is nothing.
@@ -59,8 +34,11 @@ def parts_of(read: Read, total: float, *, is_host: bool) -> tuple[Part, ...]:
         Whether its memory is the process' own heap, which has no allocator of PyTorch's.
     """
     known = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
-    labels = {**LABELS, **ON_THE_HOST} if is_host else LABELS
-    return tuple(Part(name, labels[name], known[name]) for name in LABELS if known.get(name, 0) > 0)
+    return tuple(
+        Part(name, row.called(is_host=is_host), known[name])
+        for name, row in PARTS.items()
+        if known.get(name, 0) > 0
+    )
 
 
 def allocated_parts(read: Read) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from hfmem_widget.session.model import (
     FINE_KINDS,
-    HELD,
     ROLES,
     Anatomy,
     Certainty,
@@ -19,6 +18,7 @@ from hfmem_widget.session.model import (
     Span,
     SpanKind,
 )
+from hfmem_widget.session.series import HELD
 from hfmem_widget.session.session import Session
 from hfmem_widget.session.steps import DeviceSteps, StepGroup, Steps
 from hfmem_widget.session.timeline import Timeline

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hfmem_widget.display import Shown, resolve
+from hfmem_widget.session.series import TABLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +28,6 @@ SpanKind = Literal[
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
 """What every device has a series for, whichever source fills it; `Device.total` is the fifth."""
-
-HELD = ("weights", "buffers", "gradients", "optimizer")
-"""The metrics of what a device's tensors were found to be; see `monitor.attribution`."""
 
 FINE_KINDS: frozenset[SpanKind] = frozenset({"step", "substep", "forward", "backward", "optimizer"})
 """What a long run has too many of to keep them all."""
@@ -73,12 +71,19 @@ class Series:
     metric : str
         One of `ROLES`, or a further metric of the source that fills it.
     label : str
-        What people read in a legend: "allocated" on a GPU, "heap in use" on the CPU.
+        What people read in a legend: "allocated" on a GPU, "heap in use" on the CPU. That of `series.TABLE`
+        by default.
     """
 
     device: str
     metric: str
     label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label and self.metric in TABLE:
+            object.__setattr__(
+                self, "label", TABLE[self.metric].called(is_host=":" not in self.device)
+            )
 
     @property
     def key(self) -> str:
@@ -188,7 +193,7 @@ class Part:
     Attributes
     ----------
     name : str
-        One of `analysis.anatomy.LABELS`, such as ``weights``, ``activations``, ``unattributed``, ``cache``.
+        One of `series.PARTS`, such as ``weights``, ``activations``, ``unattributed``, ``cache``.
     label : str
         What people read.
     bytes : float

@@ -16,7 +16,6 @@ from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import (
     FINE_KINDS,
-    HELD,
     NOT_AVAILABLE,
     ROLES,
     Anatomy,
@@ -33,6 +32,7 @@ from hfmem_widget.session.model import (
     SpanKind,
 )
 from hfmem_widget.session.phases import Phases
+from hfmem_widget.session.series import HELD
 from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup, Steps, Table, with_old_names
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import DEVICE_KEY, format_counted, plain

@@ -28,10 +28,10 @@ SECONDS_PER_FREE_PIECE = 1e-6
 _PROBE_BYTES = 8 * 2**20
 
 _HEAP_METRICS = (
-    ("allocated", "heap in use"),
-    ("reserved", "resident"),
+    ("allocated",),
+    ("reserved",),
     ("peak", "resident peak"),
-    ("device_used", "machine in use"),
+    ("device_used",),
     ("cached", "freed, kept by malloc"),
 )
 _RESIDENT_METRICS = (("allocated", "resident"), *_HEAP_METRICS[1:4])
@@ -165,9 +165,7 @@ class HostSource:
         self.devices: tuple[Device, ...] = (
             Device("cpu", _cpu_name(), total=self._memory.machine_total),
         )
-        self.series: tuple[Series, ...] = tuple(
-            Series("cpu", metric, label) for metric, label in metrics
-        )
+        self.series: tuple[Series, ...] = tuple(Series("cpu", *metric) for metric in metrics)
         self._heap_now = (NOT_AVAILABLE, NOT_AVAILABLE)
         self._heap_due = -math.inf
         self._peak = self._machine = NOT_AVAILABLE

@@ -166,9 +166,7 @@ class NvmlSource:
         # The devices count from cuda:0 without a gap, so those that are new come at the end.
         known = len(self.series) // len(METRICS)
         self.series += tuple(
-            Series(device.key, metric, label)
-            for device in self.devices[known:]
-            for metric, label in METRICS
+            Series(device.key, *metric) for device in self.devices[known:] for metric in METRICS
         )
 
     def _visible(self, value: str | None, order: str | None) -> tuple[list[Gpu], bool]:

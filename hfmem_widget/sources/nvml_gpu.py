@@ -13,12 +13,12 @@ from hfmem_widget.sources.procfs import ProcessIds
 from hfmem_widget.text import plain
 
 METRICS: Final = (
-    ("device_used", "device in use"),
+    ("device_used",),
     ("driver_reserved", "driver's reserve"),
     ("process", "this process"),
-    ("others", "other processes"),
+    ("others",),
     ("utilization", "GPU busy (%)"),
-    ("context", "CUDA context and libraries"),
+    ("context",),
 )
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 

@@ -12,10 +12,7 @@ from typing import Final
 from hfmem_widget.session import HELD, Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 
-_METRICS: Final = (
-    *zip(HELD, ("weights", "buffers", "gradients", "optimizer states"), strict=True),
-    ("unattributed", "not attributed when the step began"),
-)
+_METRICS: Final = (*HELD, "unattributed")
 """The last is no count: a session fills it in, which knows when its steps began."""
 
 Held = Mapping[str, float]
@@ -53,7 +50,7 @@ class TensorSource:
             values += [counted.get(metric, 0.0) for metric in HELD]
             values.append(NOT_AVAILABLE)
         # The series come first: who reads in between finds too few values, never too many.
-        self.series += tuple(Series(key, *metric) for key in new for metric in _METRICS)
+        self.series += tuple(Series(key, metric) for key in new for metric in _METRICS)
         self.latest = tuple(values)
 
     def read(self, now: float) -> Sequence[float]:

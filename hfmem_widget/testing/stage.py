@@ -27,25 +27,17 @@ H200_TOTAL: Final = 143_771 * MIB
 HOST_TOTAL: Final = 15.6 * GIB
 
 _GPU_SERIES: Final = (
-    ("allocated", "allocated"),
-    ("reserved", "reserved"),
+    ("allocated",),
+    ("reserved",),
     ("peak", "allocator peak"),
-    ("device_used", "device in use"),
+    ("device_used",),
     ("driver_reserved", "driver's reserve"),
     ("process", "this process"),
-    ("others", "other processes"),
-    ("context", "CUDA context and libraries"),
+    ("others",),
+    ("context",),
 )
-_HOST_SERIES: Final = (
-    ("allocated", "heap in use"),
-    ("reserved", "resident"),
-    ("peak", "resident peak"),
-    ("device_used", "machine in use"),
-)
-_PARTS: Final = (
-    *zip(HELD, ("weights", "buffers", "gradients", "optimizer states"), strict=True),
-    ("unattributed", "not attributed when the step began"),
-)
+_HOST_SERIES: Final = (("allocated",), ("reserved",), ("peak", "resident peak"), ("device_used",))
+_PARTS: Final = (*HELD, "unattributed")
 _CONTEXT: Final = 620 * MIB
 _DRIVER: Final = 615 * MIB
 _OTHERS: Final = 0.03 * GIB
@@ -123,8 +115,8 @@ class Stage:
         """Know so many bytes of some parts from now on, on each device."""
         for key in keys if parts else ():
             if key not in self._held:
-                self._held[key] = {metric: 0.0 for metric, _ in _PARTS} | {"unattributed": math.nan}
-                more = [Series(key, *metric) for metric in _PARTS]
+                self._held[key] = dict.fromkeys(_PARTS, 0.0) | {"unattributed": math.nan}
+                more = [Series(key, metric) for metric in _PARTS]
                 self.session.adopt(self.session.devices, (*self.session.series, *more))
             self._held[key].update(parts)
 
@@ -152,7 +144,7 @@ class Stage:
         heap = self._allocated["cpu"]
         values += (heap, heap + 0.52 * GIB, heap + 0.6 * GIB, 9.4 * GIB)
         for held in self._held.values():
-            values += (held[metric] for metric, _ in _PARTS)
+            values += (held[metric] for metric in _PARTS)
         if self.clock.now >= self._due:
             self._due = self.clock.now + self.session.polling.interval
             self.session.polling.ticks += 1

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
-from hfmem_widget.analysis.parts import LABELS, ON_THE_HOST
+from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Anatomy, Device
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import MINUS, format_bytes, format_share, plain
 
 SUMS = ("allocated", "reserved", "process")
-LABELS_OF_SUMS = {"allocated": "allocated", "reserved": "reserved", "process": "this process"}
-LABELS_ON_THE_HOST = {"allocated": "heap in use", "reserved": "resident"}
 
 AT_LEAST = "\u2265 "
 
@@ -96,11 +95,8 @@ def moment_text(anatomy: Anatomy) -> str:
 
 def _labels(device: Device) -> dict[str, str]:
     is_host = ":" not in device.key
-    return {
-        **LABELS,
-        **(ON_THE_HOST if is_host else {}),
-        **(LABELS_ON_THE_HOST if is_host else LABELS_OF_SUMS),
-    }
+    labels = {name: row.called(is_host=is_host) for name, row in TABLE.items()}
+    return labels if is_host else labels | {"process": "this process"}
 
 
 def _value(anatomy: Anatomy, name: str) -> float:

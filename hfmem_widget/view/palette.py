@@ -6,11 +6,9 @@ on both #ffffff and #111111 (their own 18.9:1 allows √18.9 = 4.35 at best); `I
 
 from __future__ import annotations
 
-from hfmem_widget.session import SpanKind
+from hfmem_widget.session import SpanKind, series
 
-ALLOCATED = "#0072B2"
-RESERVED = "#868C94"
-DEVICE_USED = "#9AA3AD"
+ALLOCATED, RESERVED, DEVICE_USED = (series.TABLE[name].color for name in series.LINES)
 PEAK = "#D55E00"
 ON_PEAK = "#000000"
 """What is written on it: black has 5.4:1 there, white 3.9:1."""
@@ -47,22 +45,7 @@ STROKES: dict[str, str] = {
 }
 """Plotly's names of dashes as SVG writes them."""
 
-PARTS: dict[str, str] = {
-    "weights": "#0072B2",
-    "buffers": "#00466E",
-    "optimizer": "#56B4E9",
-    "gradients": "#009E73",
-    "unattributed": "#A9B0B8",
-    "activations": "#E69F00",
-    "rounding": "#B4BBC3",
-    "pending": "#7D8794",
-    "cache": "rgba(128,128,128,.36)",
-    "context": "#9AA3AD",
-    "driver": "rgba(128,128,128,.55)",
-    "others": "#5F6875",
-    "unexplained": "#868C94",
-    "free": "rgba(128,128,128,.13)",
-}
+PARTS = {name: row.color for name, row in series.PARTS.items()}
 """Colours of what memory is for; greys for what nobody chose to have there."""
 
 BLOCKS: dict[str, str] = {

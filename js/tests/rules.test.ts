@@ -17,7 +17,6 @@ import { guidesIn } from "../src/core/guides.ts";
 import { type Guide, SEVERITIES } from "../src/core/judged.ts";
 import { fold, layLanes, rangeLabel } from "../src/core/lanes.ts";
 import { MARKS } from "../src/core/notice.ts";
-import { PART, STACK } from "../src/core/parts.ts";
 import { peakText } from "../src/core/peak.ts";
 import type { Certainty, Span } from "../src/core/protocol.ts";
 import { defaultSettings } from "../src/core/settings.ts";
@@ -30,7 +29,6 @@ import { span, stepRow, tableOf } from "./frames.ts";
 type Known = number | string | null;
 
 type Objects =
-  | "part_names"
   | "stacks"
   | "step_columns"
   | "merges"
@@ -136,11 +134,6 @@ describe("colours are those of Python", () => {
       expect(contrast(color, ink)).toBeGreaterThanOrEqual(4.5);
     },
   );
-
-  test("and of parts, with their names", () => {
-    const told = STACK.map((name) => [name, PART[name].text, PART[name].short, PART[name].color]);
-    expect(told).toEqual(rules.part_names);
-  });
 });
 
 describe("parts stand as in Python", () => {

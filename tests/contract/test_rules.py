@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from hfmem_widget.analysis.findings import GRAVITY
-from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import (
     Certainty,
     Device,
@@ -35,7 +34,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import time_text, time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.lanes import fold, lay_lanes, range_label
-from hfmem_widget.view.chart.layers import SHORT, STACK, layers
+from hfmem_widget.view.chart.layers import layers
 from hfmem_widget.view.chart.step_lane import lay_steps, worst_step
 from hfmem_widget.view.findings import MARKS
 from hfmem_widget.view.line import peak_text
@@ -147,13 +146,6 @@ def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
     assert {
         palette.bar(kind, lane, worst=worst) for lane in range(9) for worst in (False, True)
     } <= listed
-
-
-def test_parts_have_the_live_charts_names_and_colours() -> None:
-    """From the bottom to the top, as they are called in a sentence and in a legend."""
-    told = [[one, LABELS[one], SHORT.get(one, LABELS[one]), palette.PARTS[one]] for one in STACK]
-
-    assert told == RULES["part_names"]
 
 
 @pytest.mark.parametrize("case", RULES["stacks"], ids=lambda case: str(case["name"]))

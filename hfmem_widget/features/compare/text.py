@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
+from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import MINUS, format_bytes, format_duration, number, plain, unit_for
-from hfmem_widget.view.chart.layers import SHORT
 
 TO = "\u2013"
 NAME_LENGTH = 40
@@ -103,7 +103,7 @@ def part_columns(comparison: Comparison) -> list[tuple[str, Column]]:
 
 def part_label(part: str) -> str:
     """Return what a part is called, in short."""
-    return SHORT.get(part, LABELS[part])
+    return PARTS[part].short or PARTS[part].label
 
 
 def text(comparison: Comparison) -> str:

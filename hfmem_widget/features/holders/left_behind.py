@@ -18,6 +18,7 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Finding, Sample, Session, Span
+from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap import Holder, Holders, kernel_roots, scan
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.remedy import remedy
@@ -39,7 +40,7 @@ WORTH_NAMING = 0.1
 
 NEARLY_ALL = 0.9
 
-KINDS = dict(zip(("weights", "buffers", "gradients", "optimizer states"), HELD, strict=True))
+KINDS = {TABLE[metric].label: metric for metric in HELD}
 """What holders' kinds are called as metrics, where they are counted while the cell runs."""
 
 Holding = Sequence[tuple[Holder, int]]

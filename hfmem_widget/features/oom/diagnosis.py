@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, ON_THE_HOST
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.features.oom.model import Diagnosis, Incident
 from hfmem_widget.features.oom.places import gathering, pinning
+from hfmem_widget.session import HELD
 from hfmem_widget.text import size_text
 
 GROWN_FROM = 0.15
@@ -25,8 +26,6 @@ OTHERS_FROM = 0.1
 
 OFTEN_FREE = 0.2
 """If so much is free and a request still fails, it was a huge one, even if it does not say how large."""
-
-HELD = ("weights", "buffers", "gradients", "optimizer")
 
 
 def diagnose(incident: Incident) -> Diagnosis:
@@ -200,13 +199,12 @@ def _full_host(incident: Incident) -> str:
 
 def _biggest_part(incident: Incident) -> tuple[str, str] | None:
     """Return what most of the allocated bytes are, and how much of them; None where that is not known."""
-    labels = ON_THE_HOST if incident.on_the_host else LABELS
     sizes = {name: incident.part(name) for name in OF_ALLOCATED if name != "rounding"}
     name = max(sizes, key=sizes.__getitem__)
     if not sizes[name] > 0 or not incident.allocated > 0:
         return None
     share = 100 * sizes[name] / incident.allocated
-    return f"{share:.0f} %", labels.get(name, LABELS[name])
+    return f"{share:.0f} %", LABELS[name]
 
 
 def _name(incident: Incident) -> str:

@@ -8,17 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.analysis.curve import Points, chosen_rows
-from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import HELD, Device, Session, Timeline
+from hfmem_widget.session.series import PARTS
 
-STACK = tuple(name for name in LABELS if name in {*HELD, "unattributed", "activations"})
+STACK = tuple(name for name, row in PARTS.items() if row.stacked)
 """From the bottom to the top. What rounding adds is too little to be seen."""
 
 _ON_HOST = tuple(sorted(STACK, key=lambda name: name != "unattributed"))
 """There what is not attributed is the process itself, and as good as constant."""
-
-SHORT = {"activations": "activations", "optimizer": "optimizer"}
-"""What is said shorter in a legend, whose columns are all as wide as its longest name."""
 
 SLIVER = 0.002
 """A layer that is never as high as this share of the stack is not drawn."""
@@ -47,12 +44,12 @@ class Layer:
     @property
     def label(self) -> str:
         """What people read."""
-        return LABELS[self.name]
+        return PARTS[self.name].label
 
     @property
     def short_label(self) -> str:
-        """What people read where there is little room."""
-        return SHORT.get(self.name, self.label)
+        """What people read in a legend, whose columns are all as wide as its longest name."""
+        return PARTS[self.name].short or self.label
 
 
 def layers_of(session: Session) -> int:

@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.session import FINE_KINDS, HELD, Series, Session, Span, Timeline
+from hfmem_widget.session import FINE_KINDS, Series, Session, Span, Timeline
+from hfmem_widget.session.series import LINES, TABLE
 from hfmem_widget.text import plain
 
 PROTOCOL = 1
-LINES = ("allocated", "reserved", "device_used")
-"""What is charted of every device."""
-
-PARTS = (*HELD, "unattributed", "context")
-"""What else is charted, as far as it is known: what allocated memory is for, and what CUDA itself takes."""
-
-METRICS = (*LINES, *PARTS)
+METRICS = tuple(name for name, row in TABLE.items() if row.sent)
+"""What is charted of every device, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)

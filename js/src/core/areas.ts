@@ -1,8 +1,8 @@
 /** Memory over time as Plotly's traces: lines, and areas under them. */
 
-import { ALLOCATED, laidOn, OTHER } from "./colors.ts";
-import { PART } from "./parts.ts";
+import { laidOn } from "./colors.ts";
 import type { Line, Scene } from "./scene.ts";
+import { type LineName, SERIES } from "./series.ts";
 import type { Band } from "./stack.ts";
 import type { Theme } from "./theme.ts";
 
@@ -29,7 +29,7 @@ function lineTraces({ metric, values }: Line, scene: Scene, theme: Theme): objec
 }
 
 function bandTrace({ part, top }: Band, scene: Scene, theme: Theme): object {
-  const color = laidOn(theme.surface, PART[part].color, PART_SHARE);
+  const color = laidOn(theme.surface, SERIES[part].color, PART_SHARE);
   return { ...areaTrace({ x: scene.x, y: inUnit(top, scene) }, color), uid: `${part}-area` };
 }
 
@@ -47,9 +47,10 @@ interface Style {
   opacity?: number;
 }
 
-function styleOf(metric: string, theme: Theme): Style {
-  if (metric === "allocated") return { fill: `${ALLOCATED}55`, line: { color: ALLOCATED, width: 1.4 } };
-  if (metric === "device_used") return { fill: `${OTHER}38`, line: { width: 0 } };
+function styleOf(metric: LineName, theme: Theme): Style {
+  const { drawn, color } = SERIES[metric];
+  if (drawn === "area") return { fill: `${color}55`, line: { color, width: 1.4 } };
+  if (drawn === "haze") return { fill: `${color}38`, line: { width: 0 } };
   return { line: { color: theme.text, width: 1, dash: "4px,3px" }, opacity: 0.75 };
 }
 

@@ -1,17 +1,17 @@
 /** The slim bar of a device's capacity: what of it is taken by what, and what is free. */
 
-import { ALLOCATED, CONTEXT } from "./colors.ts";
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes } from "./format.ts";
-import { PART, STACK, toldOf } from "./parts.ts";
+import { STACK, toldOf } from "./parts.ts";
 import { labelOf, type Readings } from "./readings.ts";
+import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
 
 /** From left to right. The page's own greys, in headline.css, are for what has no colour here. */
 const PIECES: { name: string; color?: string }[] = [
-  { name: "context", color: CONTEXT },
-  { name: "allocated", color: ALLOCATED },
-  ...STACK.map((name) => ({ name, color: PART[name].color })),
+  { name: "context", color: SERIES.context.color },
+  { name: "allocated", color: SERIES.allocated.color },
+  ...STACK.map((name) => ({ name, color: SERIES[name].color })),
   { name: "cache" },
   { name: "other" },
 ];
@@ -59,7 +59,7 @@ function piecesOf(store: Store, readings: Readings): Piece[] {
     { name: "context", text: "CUDA context", bytes: context },
     ...(parts === null
       ? [{ name: "allocated", text: label("allocated"), bytes: allocated }]
-      : toldOf(parts).map((name) => ({ name, text: PART[name].text, bytes: parts[name] }))),
+      : toldOf(parts).map((name) => ({ name, text: SERIES[name].label, bytes: parts[name] }))),
     { name: "cache", text: isHost ? `rest of ${label("reserved")}` : "cache", bytes: own - allocated },
     { name: "other", text: "other use", bytes: other },
     { name: "free", text: "free", bytes: Math.max(0, total - own - context - other) },

@@ -1,15 +1,9 @@
 /** Okabe and Ito's colours, told apart by everyone; the rest is the page's own. */
 
-export const ALLOCATED = "#0072B2";
-export const OTHER = "#9AA3AD";
-export const CONTEXT = "#9AA3AD";
-export const WEIGHTS = "#0072B2";
-/** Darker than the weights: lighter would be the optimizer's. */
-export const BUFFERS = "#00466E";
-export const OPTIMIZER = "#56B4E9";
-export const GRADIENTS = "#009E73";
-export const UNATTRIBUTED = "#A9B0B8";
-export const ACTIVATIONS = "#E69F00";
+import { SERIES } from "./series.ts";
+
+export const ALLOCATED = SERIES.allocated.color;
+export const OTHER = SERIES.device_used.color;
 export const PEAK = "#D55E00";
 /** White would have 3.9:1 there. */
 export const ON_PEAK = "#000000";

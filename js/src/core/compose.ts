@@ -18,6 +18,7 @@ import {
   type Scene,
   timeToPixel,
 } from "./scene.ts";
+import { LINES, type LineName, SERIES } from "./series.ts";
 import type { Range, Settings } from "./settings.ts";
 import { stackOf } from "./stack.ts";
 import type { Store } from "./store.ts";
@@ -48,7 +49,9 @@ export interface SceneInput {
   textWidth(text: string): number;
 }
 
-const METRICS = ["device_used", "allocated", "reserved"] as const;
+const isHaze = (metric: LineName) => SERIES[metric].drawn === "haze";
+/** In order of drawing: what fills the ground lies below the rest. */
+const DRAWN = [...LINES].sort((a, b) => Number(isHaze(b)) - Number(isHaze(a)));
 
 export function composeScene(input: SceneInput, hold: Hold): Scene {
   const { store, settings, now, width, height } = input;
@@ -116,7 +119,7 @@ function drawnLines(
     metrics
       .map((metric) => ({ metric, column: store.columnOf(settings.device, metric) }))
       .filter(({ column }) => column >= 0 && column < store.timeline.columns.length);
-  const shown = known(METRICS).filter(({ metric }) => !settings.hidden.has(metric));
+  const shown = known(DRAWN).filter(({ metric }) => !settings.hidden.has(metric));
   const allocated = shown.find(({ metric }) => metric === "allocated")?.column;
   const isSplit = settings.parts && allocated !== undefined && knowsParts(store, settings.device);
   const parts = isSplit ? known(READ) : [];
@@ -131,12 +134,9 @@ function drawnLines(
   const bands = isSplit
     ? stackOf(settings.device, valuesOf(lines, "allocated"), Object.fromEntries(read))
     : [];
-  const own = Math.max(
-    0,
-    ...lines.filter((line) => line.metric !== "device_used").map((l) => maximum(l.values)),
-  );
+  const own = Math.max(0, ...lines.filter(({ metric }) => !isHaze(metric)).map((l) => maximum(l.values)));
   const fits = (line: Line) =>
-    line.metric !== "device_used" || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
+    !isHaze(line.metric) || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
   return { x: drawn.x, lines: lines.filter(fits), bands };
 }
 

@@ -3,10 +3,11 @@
 import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
 import { guideAt, marksOf } from "./guides.ts";
-import { PART, toldOf } from "./parts.ts";
+import { shortName, toldOf } from "./parts.ts";
 import { peakText } from "./peak.ts";
 import { labelOf, partsAt } from "./readings.ts";
 import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
+import { SERIES } from "./series.ts";
 import type { Range } from "./settings.ts";
 import type { Store } from "./store.ts";
 import type { TipText } from "./tip.ts";
@@ -109,7 +110,7 @@ function readParts(store: Store, device: string, [from, to]: Range): TipText["ro
   const parts = partsAt(store, device, row);
   return toldOf(parts)
     .reverse()
-    .map((name) => [PART[name].short, formatBytes(parts[name]), PART[name].color]);
+    .map((name) => [shortName(name), formatBytes(parts[name]), SERIES[name].color]);
 }
 
 function rowsAround(store: Store, [start, stop]: Range, time: number): Range {

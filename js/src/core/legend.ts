@@ -1,12 +1,12 @@
 /** What each line and each colour means, and a switch for it. */
 
 import { button, make, setAttribute, setText } from "./dom.ts";
-import { PART, type PartName, STACK } from "./parts.ts";
+import { type PartName, STACK, shortName } from "./parts.ts";
 import { labelOf } from "./readings.ts";
+import { LINES, SERIES } from "./series.ts";
 import type { Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 
-const METRICS = ["allocated", "reserved", "device_used"];
 /** What the points by tokens mean. */
 const POINTS = [
   { name: "peak", text: "peak of a step" },
@@ -31,8 +31,8 @@ export class Legend {
   private readonly choice = make("input", "hidden", { type: "checkbox" });
   private readonly names = STACK.map((name) => {
     const swatch = make("span", "swatch");
-    swatch.style.background = PART[name].color;
-    const node = make("span", "legend-part", {}, [swatch, PART[name].short]);
+    swatch.style.background = SERIES[name].color;
+    const node = make("span", "legend-part", {}, [swatch, shortName(name)]);
     return { name, node };
   });
   private readonly word = make("span", "legend-word", {}, ["parts"]);
@@ -41,13 +41,16 @@ export class Legend {
     private readonly settings: Settings,
     onChange: () => void,
   ) {
-    this.items = METRICS.map((metric) => {
+    this.items = LINES.map((metric) => {
       const node = button("legend-item", "", () => {
         if (!settings.hidden.delete(metric)) settings.hidden.add(metric);
         onChange();
       });
       const label = make("span", "");
-      node.append(make("span", `swatch swatch-${metric}`), label);
+      const { drawn, color } = SERIES[metric];
+      const swatch = make("span", `swatch swatch-${drawn}`);
+      swatch.style.color = color;
+      node.append(swatch, label);
       return { metric, node, label };
     });
     this.choice.addEventListener("change", () => {
@@ -89,7 +92,7 @@ export class Legend {
     this.element.classList.toggle("hfmem-split", isOffered && settings.parts);
     choice.checked = settings.parts;
     setAttribute(parts, "title", settings.parts ? "hide the parts" : "show the parts");
-    const told = drawn.map((name) => PART[name].text).join(", ");
+    const told = drawn.map((name) => SERIES[name].label).join(", ");
     setAttribute(choice, "aria-label", settings.parts ? `parts: ${told}` : "parts");
   }
 }

@@ -1,13 +1,12 @@
 /** What a device's memory is for: the parts' names, their colours, and how they stand on one another. */
 
-import { ACTIVATIONS, BUFFERS, GRADIENTS, OPTIMIZER, UNATTRIBUTED, WEIGHTS } from "./colors.ts";
+import { HELD, type PartName, SERIES, STACK } from "./series.ts";
 import type { Store } from "./store.ts";
 
-/** What tensors were found to be, from the bottom of a stack up. */
-export const HELD = ["weights", "buffers", "optimizer", "gradients"] as const;
+export { type PartName, STACK };
 /** What is read of each device, as far as it is known; the rest of the stack follows from it. */
-export const READ = [...HELD, "unattributed"] as const;
-export const STACK = [...READ, "activations"] as const;
+export type ReadName = Exclude<PartName, "activations">;
+export const READ = STACK.filter((name) => name !== "activations");
 
 /** On the host what is not attributed is the process itself, and as good as constant: there it is the ground. */
 const ON_HOST = [...STACK].sort((a, b) => Number(b === "unattributed") - Number(a === "unattributed"));
@@ -17,17 +16,12 @@ export function stackOrder(device: string): readonly PartName[] {
   return device.includes(":") ? STACK : ON_HOST;
 }
 
-export type PartName = (typeof STACK)[number];
 export type Parts = Record<PartName, number>;
 
-export const PART: Record<PartName, { text: string; short: string; color: string }> = {
-  weights: { text: "weights", short: "weights", color: WEIGHTS },
-  buffers: { text: "buffers", short: "buffers", color: BUFFERS },
-  optimizer: { text: "optimizer states", short: "optimizer", color: OPTIMIZER },
-  gradients: { text: "gradients", short: "gradients", color: GRADIENTS },
-  unattributed: { text: "not attributed", short: "not attributed", color: UNATTRIBUTED },
-  activations: { text: "activations and temporaries", short: "activations", color: ACTIVATIONS },
-};
+/** What a part is called where there is little room. */
+export function shortName(name: PartName): string {
+  return SERIES[name].short ?? SERIES[name].label;
+}
 
 /** A remainder of less than this share is the rounding of 32-bit readings. */
 const LEAST_SHARE = 1e-6;
@@ -56,22 +50,15 @@ export function knowsParts(store: Store, device: string): boolean {
  * The parts of so many allocated bytes. They never exceed them: of known parts that do, as readings of two instants
  * may, what stands highest is cut. What nobody explains is an activation only within a step.
  */
-export function partsOf(allocated: number, read: (metric: (typeof READ)[number]) => number): Parts {
+export function partsOf(allocated: number, read: (metric: ReadName) => number): Parts {
   let room = allocated || 0;
-  const take = (bytes: number) => {
-    const taken = Math.min(room, Math.max(0, bytes || 0));
+  const parts: Partial<Parts> = {};
+  for (const name of STACK) {
+    const known = name === "activations" ? room : read(name);
+    const wanted = name === "unattributed" && Number.isNaN(known) ? room : known;
+    const taken = Math.min(room, Math.max(0, wanted || 0));
+    parts[name] = taken;
     room -= taken;
-    return taken;
-  };
-  const [weights, buffers, optimizer, gradients] = HELD.map((metric) => take(read(metric)));
-  const before = read("unattributed");
-  const unattributed = take(Number.isNaN(before) ? room : before);
-  return {
-    weights: weights!,
-    buffers: buffers!,
-    optimizer: optimizer!,
-    gradients: gradients!,
-    unattributed,
-    activations: room,
-  };
+  }
+  return parts as Parts;
 }

@@ -7,6 +7,7 @@ import type { Gap } from "./gaps.ts";
 import type { DrawnGuide } from "./guides.ts";
 import type { Peak } from "./peak.ts";
 import type { Box } from "./place.ts";
+import type { LineName } from "./series.ts";
 import type { Range } from "./settings.ts";
 import type { Band } from "./stack.ts";
 
@@ -16,7 +17,7 @@ export const LABEL_PIXELS = 11;
 export const WORD_PIXELS = 10;
 
 export interface Line {
-  metric: string;
+  metric: LineName;
   values: Float32Array;
 }
 

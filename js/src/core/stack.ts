@@ -1,6 +1,6 @@
 /** Allocated memory as areas that stand on one another. */
 
-import { type PartName, type Parts, partsOf, type READ, stackOrder } from "./parts.ts";
+import { type PartName, type Parts, partsOf, type ReadName, stackOrder } from "./parts.ts";
 
 /** The upper edge of a part at every instant, in bytes; its lower edge is the band's below. */
 export interface Band {
@@ -14,7 +14,7 @@ export interface Band {
 export function stackOf(
   device: string,
   allocated: Float32Array,
-  read: Partial<Record<(typeof READ)[number], Float32Array>>,
+  read: Partial<Record<ReadName, Float32Array>>,
 ): Band[] {
   const bands = stackOrder(device).map((part) => ({
     part,

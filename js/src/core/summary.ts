@@ -2,8 +2,9 @@
 
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes, formatDuration } from "./format.ts";
-import { PART, type Parts, toldOf } from "./parts.ts";
+import { type Parts, toldOf } from "./parts.ts";
 import { readDevice } from "./readings.ts";
+import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
 
 const HEADINGS = ["device", "allocated", "made of", "peak", "reserved", "device in use", "capacity"];
@@ -35,7 +36,7 @@ export class Summary {
 
 function partsText(parts: Parts): string {
   const told = toldOf(parts);
-  return told.map((name) => `${PART[name].text} ${formatBytes(parts[name])}`).join(", ") || "nothing";
+  return told.map((name) => `${SERIES[name].label} ${formatBytes(parts[name])}`).join(", ") || "nothing";
 }
 
 function row(cells: HTMLElement[]): HTMLElement {

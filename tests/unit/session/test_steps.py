@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.session import Device, DeviceSteps, Sample, Series, Session, StepGroup, Steps
-from hfmem_widget.session.model import HELD, ROLES
+from hfmem_widget.session.model import ROLES
+from hfmem_widget.session.series import HELD
 
 GPU = "cuda:0"
 

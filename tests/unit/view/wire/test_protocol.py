@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind, Timeline
+from hfmem_widget.session.series import LINES
 from hfmem_widget.view.wire import protocol
+
+PARTS = [name for name in protocol.METRICS if name not in LINES]
 
 
 def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
     """Return a session of some GPUs with what is charted of each, and one metric that is not charted."""
     session = Session("fine-tune", started_at=1000.0)
     keys = [f"cuda:{index}" for index in range(gpus)]
-    metrics = ("allocated", "reserved", "active", "device_used", *(protocol.PARTS if parts else ()))
+    metrics = ("allocated", "reserved", "active", "device_used", *(PARTS if parts else ()))
     session.adopt(
         [Device(key, "NVIDIA H200", total=100.0) for key in keys],
         [Series(key, metric, metric) for key in keys for metric in metrics],
@@ -42,14 +45,14 @@ def test_parts_travel_from_the_moment_they_are_known() -> None:
         protocol.rows(session, "run", 1, [(0.5, (1.0,) * 4)], [])[1],
         [*session.series],
     )
-    session.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in protocol.PARTS)])
+    session.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in PARTS)])
     wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(10)))], [])[1][1]
     described = protocol.describe(session)["series"]
 
     assert len(values) == 12
     assert np.frombuffer(wider, "<f4").tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
     assert described[3] == {"device": "cuda:0", "metric": "weights"}
-    assert [one["metric"] for one in described[3:]] == list(protocol.PARTS)
+    assert [one["metric"] for one in described[3:]] == PARTS
 
 
 def test_rows_carry_what_is_new() -> None:
