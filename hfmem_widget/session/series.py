@@ -6,31 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one series, or part of a device's memory, is called and shown.
+    """How a series, or a part of a device's memory, is called and drawn.
 
-    Attributes
-    ----------
-    label : str
-        What people read.
-    color : str
-        One of Okabe and Ito's, which colour-blind eyes tell apart; grey for what nobody chose to have there.
-    short : str
-        What people read where there is little room.
-    on_host : str
-        The label where memory is the process' own heap.
-    drawn : {"area", "dashes", "haze", ""}
-        How the chart draws it as a line; empty for a part.
-    stacked : bool
-        Whether it is a layer of the stack below the allocated line.
-    sent : bool
-        Whether it is a series that goes to the page.
-    held : int
-        Its place among what a device's tensors are found to be, from 1; 0 for anything else.
+    Colours are Okabe and Ito's, which colour-blind eyes tell apart; greys are for what nobody chose to have.
+    `short` and `on_host` are labels for where there is little room, and for a process' own heap. A line is
+    `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below the allocated line. What is `sent`
+    is a series that goes to the page. `held` is the place among what tensors are found to be, from 1.
     """
 
     label: str
@@ -47,18 +32,14 @@ class Row:
         return self.on_host if is_host and self.on_host else self.label
 
 
-_FILE = Path(__file__).with_suffix(".json")
+_READ = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
-TABLE: Mapping[str, Row] = MappingProxyType(
-    {name: Row(**row) for name, row in json.loads(_FILE.read_text(encoding="utf-8")).items()}
-)
+TABLE: Mapping[str, Row] = {name: Row(**row) for name, row in _READ.items()}
 """By metric, or by the name of a part: the lines, then the parts from the bottom of a stack to its top."""
 
 LINES = tuple(name for name, row in TABLE.items() if row.drawn)
 
-PARTS: Mapping[str, Row] = MappingProxyType(
-    {name: row for name, row in TABLE.items() if not row.drawn}
-)
+PARTS: Mapping[str, Row] = {name: row for name, row in TABLE.items() if not row.drawn}
 
 HELD = tuple(
     sorted((name for name in TABLE if TABLE[name].held), key=lambda name: TABLE[name].held)

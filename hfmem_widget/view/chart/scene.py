@@ -9,6 +9,7 @@ from hfmem_widget.analysis.curve import LEAST_SAMPLES, Gap, Points, curve, visib
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.moved import METRIC, moved_devices
 from hfmem_widget.session import Device, Peak, Session, Span
+from hfmem_widget.session.series import LINES, TABLE, Row
 from hfmem_widget.text import unit_for
 from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
@@ -48,6 +49,11 @@ class Line:
     metric: str
     label: str
     points: Points
+
+    @property
+    def row(self) -> Row:
+        """How it is drawn."""
+        return TABLE[self.metric]
 
     @property
     def runs(self) -> list[Points]:
@@ -212,7 +218,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         points = [] if index is None else curve(part, index, start, stop, columns=columns)
         return Line(device.key, metric, label_of(session, device, metric), points)
 
-    lines = [] if moved else [line(primary, "allocated"), line(primary, "reserved")]
+    lines = [] if moved else [line(primary, one) for one in LINES if one != METRIC]
     others = [line(device, metric) for device in devices if device.key != primary.key]
     peak = _highest(session, span, primary, metric)
     used = line(primary, METRIC)

@@ -106,11 +106,12 @@ def _shape(line: Line, scene: Scene, height: int) -> str:
     if line.device != scene.device.key:
         colour, dash = _style(line.device, scene)
         return _stroke(_path(runs, scene, height), colour, 1.2, palette.STROKES[dash])
-    if line.metric == "reserved":
+    color, drawn = line.row.color, line.row.drawn
+    if drawn == "dashes":
         return _stroke(_path(runs, scene, height), "currentColor", 1, "4 3", opacity=0.55)
     area = _path(runs, scene, height, closed=True)
-    if line.metric == "device_used":
-        return f'<path d="{area}" fill="{palette.DEVICE_USED}" fill-opacity=".25"/>'
+    if drawn == "haze":
+        return f'<path d="{area}" fill="{color}" fill-opacity=".25"/>'
     if scene.layers:
         # From the top down, each over the one above it: an edge is written once.
         areas = "".join(
@@ -121,8 +122,8 @@ def _shape(line: Line, scene: Scene, height: int) -> str:
         # In grey print parts are alike: a thin line keeps them apart.
         areas = f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{areas}</g>'
         return areas + _stroke(_path(runs, scene, height), "currentColor", 1, opacity=0.6)
-    filled = f'<path d="{area}" fill="{palette.ALLOCATED}" fill-opacity=".3"/>'
-    return filled + _stroke(_path(runs, scene, height), palette.ALLOCATED, 1.3)
+    filled = f'<path d="{area}" fill="{color}" fill-opacity=".3"/>'
+    return filled + _stroke(_path(runs, scene, height), color, 1.3)
 
 
 def _style(device: str, scene: Scene) -> tuple[str, str]:
@@ -269,13 +270,12 @@ def _key(line: Line, scene: Scene) -> str:
     if line.device != scene.device.key:
         colour, dash = _style(line.device, scene)
         shape = _stroke("M0 5H18", colour, 1.6, palette.STROKES[dash])
-    elif line.metric == "reserved":
+    elif line.row.drawn == "dashes":
         shape = _stroke("M0 5H18", "currentColor", 1, "4 3", opacity=0.55)
-    elif line.metric == "allocated" and scene.layers:
+    elif line.row.drawn == "area" and scene.layers:
         shape = _stroke("M0 5H18", "currentColor", 1, opacity=0.6)
     else:
-        colour = palette.ALLOCATED if line.metric == "allocated" else palette.DEVICE_USED
-        shape = f'<rect width="18" height="10" rx="2" fill="{colour}" fill-opacity=".55"/>'
+        shape = f'<rect width="18" height="10" rx="2" fill="{line.row.color}" fill-opacity=".55"/>'
     return (
         '<svg width="18" height="10" aria-hidden="true" '
         f'style="width:18px;height:10px;vertical-align:-1px">{shape}</svg>'

@@ -47,7 +47,7 @@ _LEAST_LETTERS = 8
 SEAM = "rgba(0,0,0,.3)"
 """Between parts, which in grey print are alike."""
 
-_FILLS = {"device_used": (palette.DEVICE_USED, 0.22), "allocated": (palette.ALLOCATED, 0.28)}
+_OPACITY = {"haze": 0.22, "area": 0.28}
 
 
 def traces(scene: Scene) -> list[Trace]:
@@ -99,17 +99,18 @@ def _line(line: Line, scene: Scene, style: tuple[str, str]) -> list[Trace]:
     }
     if line.device != scene.device.key:
         return [trace | {"line": {"color": style[0], "width": 1.2, "dash": style[1]}}]
-    if line.metric == "reserved":
-        return [trace | {"line": {"color": palette.RESERVED, "width": 1, "dash": "4px,3px"}}]
-    fill = {"fill": "tozeroy", "fillcolor": _translucent(*_FILLS[line.metric])}
+    color, drawn = line.row.color, line.row.drawn
+    if drawn == "dashes":
+        return [trace | {"line": {"color": color, "width": 1, "dash": "4px,3px"}}]
+    fill = {"fill": "tozeroy", "fillcolor": _translucent(color, _OPACITY[drawn])}
     bare = {"line": {"color": CLEAR, "width": 0}}
-    if line.metric == "device_used":
+    if drawn == "haze":
         return [trace | _points(_grounded(line), scene) | fill | bare]
     if scene.layers:
         # From the top down, each over the one above it: side by side, the page would shine through.
         stacked = [_layer(layer, scene) for layer in reversed(scene.layers)]
         return [*stacked, trace | {"line": {"color": palette.INK, "width": 1}}]
-    stroke = {"line": {"color": palette.ALLOCATED, "width": 1.3}}
+    stroke = {"line": {"color": color, "width": 1.3}}
     if len(line.runs) == 1:
         return [trace | fill | stroke]
     area = (

@@ -20,7 +20,8 @@ export type Parts = Record<PartName, number>;
 
 /** What a part is called where there is little room. */
 export function shortName(name: PartName): string {
-  return SERIES[name].short ?? SERIES[name].label;
+  const row: { label: string; short?: string } = SERIES[name];
+  return row.short ?? row.label;
 }
 
 /** A remainder of less than this share is the rounding of 32-bit readings. */

@@ -1,35 +1,25 @@
-/** What can be drawn of a device, one row each. `session/series.py` reads the same table and says what a row has. */
+/** What can be drawn of a device: Python's own table. What a row has, `session/series.py` says. */
 
-import table from "../../../hfmem_widget/session/series.json";
+import SERIES from "../../../hfmem_widget/session/series.json";
 
-type Table = typeof table;
+type Table = typeof SERIES;
+
+export { SERIES };
 
 /** The names of the rows that have something. */
 type With<Trait extends string> = {
   [Name in keyof Table]: Table[Name] extends Record<Trait, unknown> ? Name : never;
 }[keyof Table];
-
-export interface Row {
-  label: string;
-  color: string;
-  short?: string;
-  drawn?: string;
-  held?: number;
-  stacked?: boolean;
-}
-
 export type LineName = With<"drawn">;
 export type PartName = With<"stacked">;
 
-export const SERIES: Record<keyof Table, Row> = table;
-
-function named<Name extends keyof Table>(has: (row: Row) => boolean): readonly Name[] {
-  const names = Object.keys(SERIES) as Name[];
-  return names.filter((name) => has(SERIES[name]));
+function having<Trait extends string>(trait: Trait): readonly With<Trait>[] {
+  const names = Object.keys(SERIES) as (keyof Table)[];
+  return names.filter((name): name is With<Trait> => trait in SERIES[name]);
 }
 
-export const LINES = named<LineName>((row) => row.drawn !== undefined);
+export const LINES = having("drawn");
 /** What allocated memory is made of, from the bottom of a stack up. */
-export const STACK = named<PartName>((row) => row.stacked === true);
+export const STACK = having("stacked");
 /** What tensors were found to be. */
-export const HELD = named<PartName>((row) => row.held !== undefined);
+export const HELD = having("held");

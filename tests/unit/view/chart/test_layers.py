@@ -23,7 +23,6 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure_dict
 from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
 from hfmem_widget.view.chart.svg import chart_html
-from tests.data import ROOT
 from tests.data.parted import NAN, training
 from tests.unit.view.chart.test_figure import trace, unpacked
 
@@ -182,13 +181,6 @@ def test_the_peak_is_marked_above_the_stack() -> None:
     """The exact peak has its mark also where the sampled stack is lower."""
     mark = trace(drawn(training()), "peak")
     assert mark["y"] == [round(training().peak("cuda:0/allocated") / GIB, 4)]
-
-
-@pytest.mark.parametrize("part", STACK)
-def test_a_part_has_the_live_charts_colour(part: str) -> None:
-    """The still and the live chart have the same colour for a part."""
-    colours = (ROOT / "js/src/core/colors.ts").read_text(encoding="utf-8")
-    assert f'{part.upper()} = "{palette.PARTS[part]}"' in colours
 
 
 def test_at_a_gap_a_layer_comes_down_to_zero() -> None:

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind, Timeline
-from hfmem_widget.session.series import LINES
+from hfmem_widget.session import HELD, Device, Peak, Sample, Series, Session, SpanKind, Timeline
 from hfmem_widget.view.wire import protocol
 
-PARTS = [name for name in protocol.METRICS if name not in LINES]
+PARTS = [*HELD, "unattributed", "context"]
 
 
 def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
