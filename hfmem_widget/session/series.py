@@ -14,7 +14,7 @@ class Row:
 
     Colours are Okabe and Ito's, which colour-blind eyes tell apart; greys are for what nobody chose to have.
     `short` and `on_host` are labels for where there is little room, and for a process' own heap. A line is
-    `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below the allocated line. What is `sent`
+    `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below allocated. What is `sent`
     is a series that goes to the page. `held` is the place among what tensors are found to be, from 1.
     """
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from hfmem_widget.session import SpanKind, series
 
-ALLOCATED, RESERVED, DEVICE_USED = (series.TABLE[name].color for name in series.LINES)
+ALLOCATED = series.TABLE["allocated"].color
+RESERVED = series.TABLE["reserved"].color
+DEVICE_USED = series.TABLE["device_used"].color
 PEAK = "#D55E00"
 ON_PEAK = "#000000"
 """What is written on it: black has 5.4:1 there, white 3.9:1."""

@@ -3,7 +3,7 @@ import { type PartName, partsOf, STACK, toldOf } from "../src/core/parts.ts";
 import { stackOf } from "../src/core/stack.ts";
 import { random } from "./frames.ts";
 
-const NONE = { weights: 0, buffers: 0, optimizer: 0, gradients: 0, unattributed: 0, activations: 0 };
+const NONE = Object.fromEntries(STACK.map((name) => [name, 0])) as Record<PartName, number>;
 
 function parts(allocated: number, known: Partial<Record<PartName, number>>) {
   return partsOf(allocated, (metric) => known[metric] ?? Number.NaN);
@@ -12,7 +12,7 @@ function parts(allocated: number, known: Partial<Record<PartName, number>>) {
 describe("partsOf", () => {
   test("within a step, what nothing explained when it began is not attributed, and the rest are activations", () => {
     const known = { weights: 10, buffers: 1, optimizer: 20, gradients: 5, unattributed: 4 };
-    expect(parts(60, known)).toEqual({ ...known, activations: 20 });
+    expect(parts(60, known)).toEqual({ ...NONE, ...known, activations: 20 });
   });
 
   test("outside of steps nothing is called an activation", () => {
