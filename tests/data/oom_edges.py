@@ -21,7 +21,7 @@ from hfmem_widget.features.oom.model import Diagnosis, Incident
 from hfmem_widget.features.oom.remedies import KEPT_FROM, REMEDIES, VARIES_FROM, left_behind
 from hfmem_widget.features.oom.shortage import Blocks
 from hfmem_widget.features.oom.words import batch, headline
-from hfmem_widget.session import Contents, Finding, Part
+from hfmem_widget.session import HELD, Contents, Finding, Part
 from hfmem_widget.text import GIB, MIB
 from tests.data.drawn import figures
 from tests.data.oom_incidents import CASES
@@ -113,7 +113,7 @@ def _limit(value: Callable[[Incident], float]) -> Change:
 
 
 def _held(one: Incident) -> float:
-    return sum(one.part(name) for name in why.HELD)
+    return sum(one.part(name) for name in HELD)
 
 
 def _states(share: float) -> Callable[[Incident], float]:
