@@ -37,10 +37,11 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.tensors import TensorSource
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.view.wire.publisher import Publisher
 
 BASE = "raw calls: memory_stats_as_nested_dict + NVML memory"
@@ -87,7 +88,8 @@ class Poller:
 
     def __init__(self, *, charted: bool) -> None:
         self.clock = ListClock()
-        torch_cuda = TorchCudaSource()
+        allocator = CudaAllocator()
+        torch_cuda = AllocatorSource(allocator)
         tensors = TensorSource()
         tensors.count({"cuda:0": dict.fromkeys(HELD, 1e9)})
         sources = (
@@ -96,7 +98,7 @@ class Poller:
             HostSource(),
             tensors,
         )
-        self.ledger = PeakLedger(CudaAllocator())
+        self.ledger = PeakLedger(allocator)
         self.monitor = Monitor(
             Sampler(sources, clock=self.clock.read),
             self.ledger,

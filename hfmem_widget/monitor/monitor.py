@@ -25,7 +25,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.session import NO_COUNTS
-from hfmem_widget.sources.torch_cuda import readings_of_all
+from hfmem_widget.sources.allocator import Instant
 
 EXIT_TIMEOUT = 1.0
 REBASE_PERIOD = 0.1
@@ -409,17 +409,17 @@ class Monitor:
 
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
         """Read everything at a window's newest edge, but not again what its ledger has just read."""
-        known = self._known(window.take_readings(), self._held.latest)
-        return self.sampler.edge(known, share=_share_of(kind))
+        instant = self._instant(window.take_readings(), self._held.latest)
+        return self.sampler.edge(instant, share=_share_of(kind))
 
     def _row_now(self, kind: SpanKind | None) -> Sequence[float] | None:
         """Read at an edge that is entered later what is not in the ledger: all there is without a GPU."""
         if self.ledger.in_use:
             return None
-        return self.sampler.edge({self._held.name: self._held.latest}, share=_share_of(kind))
+        return self.sampler.edge(Instant(None, {}, self._held.latest), share=_share_of(kind))
 
-    def _known(self, readings: Readings, held: Sequence[float]) -> dict[str, Sequence[float]]:
-        return readings_of_all(readings) | {self._held.name: held}
+    def _instant(self, readings: Readings, held: Sequence[float]) -> Instant:
+        return Instant(self.ledger.allocator, readings, held)
 
     def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what the memory is for; a fault in it costs the counting, not the watch."""
@@ -443,7 +443,7 @@ class Monitor:
         """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
         row = edge.row
         if row is None:
-            row = self.sampler.edge(self._known(edge.readings, edge.held), share=FINE_SHARE)
+            row = self.sampler.edge(self._instant(edge.readings, edge.held), share=FINE_SHARE)
         ended, begun = edge.ended, edge.begun
         self._adopt(edge.watched)
         if begun is not None and edge.watched.base(begun.kind, begun.label, row):

@@ -16,16 +16,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from hfmem_widget.guard import entry
-from hfmem_widget.monitor.shadow import Shadow, Stats
+from hfmem_widget.monitor.shadow import Shadow
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.allocator import Allocator, Instant, Stats
 from hfmem_widget.text import format_bytes
-
-DEVICE_TYPE = "cuda"
 
 STATISTICS = {
     "allocated": "allocated_bytes",
@@ -42,43 +40,6 @@ Readings = Mapping[int, Stats]
 """The raw statistics of each device, read at one instant."""
 
 Peaks = dict[str, Peak]
-
-
-class Allocator(Protocol):
-    """The caching allocator's counters, as `sources.torch_cuda.CudaAllocator` offers them."""
-
-    @property
-    def installed(self) -> bool:
-        """True while the entry points are wrapped."""
-        ...
-
-    def supported(self) -> bool:
-        """Return True once the entry points exist."""
-        ...
-
-    def devices(self) -> Sequence[int]:
-        """Return the indices of the initialised devices."""
-        ...
-
-    def stats(self, device: int) -> Stats:
-        """Return the raw nested statistics of one device."""
-        ...
-
-    def reset_peak(self, device: int) -> None:
-        """Reset the raw peak counters of one device."""
-        ...
-
-    def install(
-        self,
-        read: Callable[[Callable[[int], Stats], int], Stats],
-        reset: Callable[[Callable[[int], None], int], None],
-    ) -> None:
-        """Let the user's reads and resets go through `read(raw, device)` and `reset(raw, device)`."""
-        ...
-
-    def uninstall(self) -> None:
-        """Put the original entry points back."""
-        ...
 
 
 @dataclass(slots=True)
@@ -135,17 +96,21 @@ class PeakLedger:
 
     Parameters
     ----------
-    allocator : Allocator
+    *allocators : Allocator
+        Of which it keeps the peaks of the first that torch is built for.
 
     Attributes
     ----------
+    allocator : Allocator
+        That one.
     in_use : bool
         True once an edge has found a device that this process has allocated on.
     """
 
-    def __init__(self, allocator: Allocator) -> None:
+    def __init__(self, *allocators: Allocator) -> None:
         self.in_use = False
-        self._allocator = allocator
+        self.allocator = allocators[0]
+        self._allocators = allocators
         self._unfolded: list[_Edge] = []
         self._windows: Highs[Window] = Highs()
         """The peaks of `STATISTICS` of one device after the other."""
@@ -163,27 +128,31 @@ class PeakLedger:
 
         Only where CUDA was already up: before that there was no peak to lose.
         """
-        if self._allocator.installed or not self._allocator.supported():
+        if self.allocator.installed:
+            return
+        supported = next((one for one in self._allocators if one.supported()), None)
+        if supported is None:
             return
         with self._lock:
+            self.allocator = supported
             self.fold()
-            if self._allocator.devices():
+            if self.allocator.devices():
                 self._flaw()
-            self._allocator.install(self._user_reads, self._user_resets)
+            self.allocator.install(self._user_reads, self._user_resets)
 
     def uninstall(self) -> str:
         """Put the entry points back; return a sentence if the user's peaks now read lower, else ``""``."""
         with self._lock:
-            if not self._allocator.installed:
+            if not self.allocator.installed:
                 return ""
             lowered = [
-                f"{DEVICE_TYPE}:{device} {format_bytes(shadow)} (the counter says {format_bytes(raw)})"
-                for device in self._allocator.devices()
+                f"{self._key(device)} {format_bytes(shadow)} (the counter says {format_bytes(raw)})"
+                for device in self.allocator.devices()
                 if (shadow := _statistic(self._seen_by_user(device), "allocated_bytes", "peak"))
                 > (raw := _statistic(self._stats(device), "allocated_bytes", "peak"))
             ]
             self._flaw()
-            self._allocator.uninstall()
+            self.allocator.uninstall()
             self._shadow.clear()
         if not lowered:
             return ""
@@ -202,7 +171,7 @@ class PeakLedger:
         window = Window(bounded=bounded)
         with self._lock:
             if bounded:
-                for device in self._allocator.devices():
+                for device in self.allocator.devices():
                     stats = self._seen_by_user(device)
                     for metric, name in STATISTICS.items():
                         now, peak = (
@@ -253,17 +222,17 @@ class PeakLedger:
             self._read_in()
             return {one: self._named(one, self._windows.since(one)) for one in self._windows}
 
-    def look(self) -> tuple[dict[Window, Peaks], Readings]:
+    def look(self) -> tuple[dict[Window, Peaks], Instant]:
         """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
         with self._lock:
             readings = self._read_in()
             highs = {one: self._windows.since(one) for one in self._windows}
             news = {one: self._named(one, own) for one, own in highs.items() if one.is_news(own)}
-        return news, readings
+        return news, Instant(self.allocator, readings)
 
     def _read_in(self) -> Readings:
         self.fold()
-        readings = {one: self._stats(one) for one in self._allocator.devices()}
+        readings = {one: self._stats(one) for one in self.allocator.devices()}
         for device, stats in readings.items():
             if _in_use(stats):
                 self._note(device, stats)
@@ -301,10 +270,10 @@ class PeakLedger:
         after: dict[int, Stats] = {}
         # First, so that what was read is not lost with what is reset, whatever comes between.
         self._unfolded.append(_Edge(before, after, closing, opening))
-        for device in self._allocator.devices():
+        for device in self.allocator.devices():
             stats = before[device] = self._stats(device)
             if _in_use(stats):
-                self._allocator.reset_peak(device)
+                self.allocator.reset_peak(device)
                 after[device] = self._stats(device)
         self.in_use = bool(after)
         # Now, not when it is folded: by then the window may have met its other edge.
@@ -360,7 +329,8 @@ class PeakLedger:
     def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
         if len(highs) > len(self._keys):
             devices = range(len(highs) // len(STATISTICS))
-            self._keys = tuple(_key(device, metric) for device in devices for metric in STATISTICS)
+            keys = [self._key(device) for device in devices]
+            self._keys = tuple(f"{key}/{metric}" for key in keys for metric in STATISTICS)
         certainty: Certainty = "at least" if window.flawed else "exact"
         return {
             key: Peak(high, certainty)
@@ -370,7 +340,7 @@ class PeakLedger:
 
     def _bounds(self, window: Window) -> Peaks:
         peaks: Peaks = {}
-        for device in self._allocator.devices():
+        for device in self.allocator.devices():
             stats = self._seen_by_user(device)
             for metric, name in STATISTICS.items():
                 now, peak = _statistic(stats, name, "current"), _statistic(stats, name, "peak")
@@ -378,12 +348,15 @@ class PeakLedger:
                 # Risen, the counter is the window's own, unless the user reset it meanwhile: nobody
                 # can tell, so it stays a bound.
                 known = peak if peak > peak_at_open else max(now, now_at_open)
-                peaks[_key(device, metric)] = Peak(known, "at least")
+                peaks[f"{self._key(device)}/{metric}"] = Peak(known, "at least")
         return peaks
+
+    def _key(self, device: int) -> str:
+        return f"{self.allocator.device_type}:{device}"
 
     def _stats(self, device: int) -> Stats:
         try:
-            return self._allocator.stats(device)
+            return self.allocator.stats(device)
         except Exception:  # noqa: BLE001  (torch.cuda.CUDAPluggableAllocator keeps none and raises)
             return {}
 
@@ -412,8 +385,8 @@ class PeakLedger:
     @entry()
     def _before_reset(self, device: int) -> Stats | None:
         self.fold()
-        open_here = self._windows and device in self._allocator.devices()
-        return self._allocator.stats(device) if open_here else None
+        open_here = self._windows and device in self.allocator.devices()
+        return self.allocator.stats(device) if open_here else None
 
     def _has_been_reset(self, device: int, _before: Stats | None) -> None:
         self._shadow.pop(device, None)
@@ -423,13 +396,9 @@ class PeakLedger:
     def _after_reset(self, device: int, before: Stats | None) -> None:
         self._shadow.pop(device, None)
         if before is not None and not self._fold_epoch(
-            device, before, self._allocator.stats(device)
+            device, before, self.allocator.stats(device)
         ):
             self._flaw()
-
-
-def _key(device: int, metric: str) -> str:
-    return f"{DEVICE_TYPE}:{device}/{metric}"
 
 
 def _in_use(stats: Stats) -> bool:

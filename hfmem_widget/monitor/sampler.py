@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import Source
-from hfmem_widget.sources.host import HostSource
-from hfmem_widget.sources.torch_cuda import TorchCudaSource
+from hfmem_widget.sources.allocator import Instant
 
 READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
@@ -28,15 +27,10 @@ FULLEST_SHARE = 0.05
 """The same where a step or one of its parts begins: a high of the part before it is not its own."""
 
 BESIDE_PERIOD = 0.45
-"""Seconds between looks at the host while CUDA is up: it is then the lesser of two."""
+"""Seconds between looks at what is secondary (the host) while an allocator has devices."""
 
 STALE_AFTER = 1.0
 """Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
-
-Known = Mapping[str, Sequence[float]]
-"""By a source's name, the values of its series where somebody has just read them."""
-
-NOTHING_KNOWN: Known = {}
 
 
 @dataclass(slots=True)
@@ -51,11 +45,16 @@ class _Reader:
     cost: float = 0.0
     failed: bool = False
     notes_taken: int = 0
-    name: str = field(init=False)
+    at: Callable[[Instant], Sequence[float] | None] | None = field(init=False)
     blocks: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.name, self.blocks = self.source.name, self.source.blocks
+        self.at, self.blocks = self.source.at, self.source.blocks
+
+    @property
+    def is_up(self) -> bool:
+        """True for an allocator that has devices: read at every edge, and not beside something else."""
+        return bool(self.source.devices) and not (self.blocks or self.source.secondary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +106,24 @@ class Sampler:
         self._layout = _Layout((((), ()),) * len(sources), ((),) * len(sources), ())
         self._adopting = threading.Lock()
 
-    def poll(self, known: Known = NOTHING_KNOWN) -> tuple[float, ...]:
-        """Read every source once; for the poller's thread. `known` is as in `edge`."""
-        return self._read_all(known)
+    def poll(self, instant: Instant | None = None) -> tuple[float, ...]:
+        """Read every source once; for the poller's thread. `instant` is as in `edge`."""
+        return self._read_all(instant)
 
     def edge(
-        self, known: Known = NOTHING_KNOWN, *, share: float | None = None
+        self, instant: Instant | None = None, *, share: float | None = None
     ) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
         Parameters
         ----------
-        known : mapping of str to sequence of float, optional
-            What need not be read again, by a source's name: the values of its series.
+        instant : Instant, optional
+            What has been read already, and is not read again.
         share : float, optional
             Of the time, what reading may take at edges that are very many: what was read a moment ago is
             then not read again.
         """
-        return self._read_all(known, at_edge=True, share=share)
+        return self._read_all(instant, at_edge=True, share=share)
 
     def try_again(self) -> None:
         """Read again what has failed."""
@@ -143,13 +142,14 @@ class Sampler:
             reader.source.close()
 
     def _read_all(
-        self, known: Known, *, at_edge: bool = False, share: float | None = None
+        self, instant: Instant | None, *, at_edge: bool = False, share: float | None = None
     ) -> tuple[float, ...]:
         now = self._clock()
         oldest = now - STALE_AFTER
         read: list[Sequence[float]] = []
+        is_gpu_known = False
         for reader, own in zip(self._readers, self._layout.columns, strict=True):
-            values = known.get(reader.name)
+            values = None if instant is None or reader.at is None else reader.at(instant)
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(own):
                 if not at_edge:
@@ -157,10 +157,13 @@ class Sampler:
                 elif reader.blocks:
                     is_due = False
                 else:
-                    is_due = now - reader.latest_at >= _age_at_edge(reader, known, share)
+                    age = _age_at_edge(reader, share, is_gpu_known=is_gpu_known)
+                    is_due = now - reader.latest_at >= age
                 if is_due:
                     self._read(reader)
                 values = values or (reader.latest if reader.latest_at >= oldest else ())
+            elif reader.source.devices:
+                is_gpu_known = True
             read.append(values)
         layout = self._layout_now()
         row: list[float] = []
@@ -221,13 +224,10 @@ class Sampler:
             # All of it once all is made: half of it would have every column twice the next time.
             self.series, self.devices, self._layout = tuple(series), devices, layout
             self.version += 1
-            for reader in self._readers:
-                if reader.name == HostSource.name and self._cuda_is_up():
-                    reader.period = BESIDE_PERIOD
+            if any(reader.is_up for reader in self._readers):
+                for reader in self._readers:
+                    reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
             return layout
-
-    def _cuda_is_up(self) -> bool:
-        return any(one.source.devices and one.name == TorchCudaSource.name for one in self._readers)
 
     def take_notes(self) -> list[str]:
         """Return what the sources have had to say since the last time."""
@@ -245,11 +245,10 @@ class Sampler:
         self.version += 1
 
 
-def _age_at_edge(reader: _Reader, known: Known, share: float | None) -> float:
+def _age_at_edge(reader: _Reader, share: float | None, *, is_gpu_known: bool) -> float:
     """Return how old a reading may be that is taken for one of now."""
     if share is None:
         return 0.0
-    is_gpu_known = TorchCudaSource.name in known
     return FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import gt
 from typing import Any
 
-Stats = dict[str, Any]
+from hfmem_widget.sources.allocator import Stats
 
 
 class Shadow:

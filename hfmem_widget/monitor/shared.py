@@ -39,14 +39,13 @@ def shared_monitor() -> Monitor:
 
 
 def _made() -> Monitor:
-    from hfmem_widget.sources import open_sources
+    from hfmem_widget.sources import open_allocators, open_sources
     from hfmem_widget.sources.tensors import TensorSource
-    from hfmem_widget.sources.torch_cuda import CudaAllocator
 
-    sources = open_sources(os.environ)
+    allocators = open_allocators()
+    sources = open_sources(os.environ, allocators)
     held = next(one for one in sources if isinstance(one, TensorSource))
-    ledger = PeakLedger(CudaAllocator())
-    monitor = Monitor(Sampler(sources), ledger, attribution=Attribution(held))
+    monitor = Monitor(Sampler(sources), PeakLedger(*allocators), attribution=Attribution(held))
     atexit.register(monitor.shutdown)
     _follow_forks()
     return monitor

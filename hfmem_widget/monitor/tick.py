@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from hfmem_widget.monitor.late import LateEdges
-from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.register import Register
 from hfmem_widget.monitor.rhythm import Rhythm, back_off
-from hfmem_widget.monitor.sampler import NOTHING_KNOWN, Sampler
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import Watched
-from hfmem_widget.sources.torch_cuda import readings_of_all
+from hfmem_widget.sources.allocator import Instant
 
 PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
@@ -78,8 +78,8 @@ class Tick:
         started = self._cpu()
         now = self._clock()
         self._ledger.install()
-        peaks, readings = self._look(now)
-        row = self._sampler.poll(readings_of_all(readings) if readings else NOTHING_KNOWN)
+        peaks, instant = self._look(now)
+        row = self._sampler.poll(instant)
         self._late.enter_all()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
@@ -99,9 +99,9 @@ class Tick:
         back_off(sessions, ticker, self._cpu() - started)
         self._register.publish(listening)
 
-    def _look(self, now: float) -> tuple[dict[Window, Peaks], Readings]:
+    def _look(self, now: float) -> tuple[dict[Window, Peaks], Instant | None]:
         if now - self._last_look < PROGRESS_PERIOD:
-            return {}, {}
+            return {}, None
         self._last_look = now
         return self._ledger.look()
 

@@ -146,6 +146,8 @@ class HostSource:
 
     name = "host"
     blocks = False
+    secondary = True
+    at = None
 
     def __init__(
         self,

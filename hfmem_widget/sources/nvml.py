@@ -51,6 +51,8 @@ class NvmlSource:
 
     name = "nvml"
     blocks = True
+    secondary = False
+    at = None
 
     def __init__(
         self,

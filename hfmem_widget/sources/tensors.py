@@ -11,6 +11,7 @@ from typing import Final
 
 from hfmem_widget.session import HELD, Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.allocator import Instant
 
 _METRICS: Final = (*HELD, "unattributed")
 """The last is no count: a session fills it in, which knows when its steps began."""
@@ -24,6 +25,7 @@ class TensorSource:
 
     name = "tensors"
     blocks = False
+    secondary = False
 
     def __init__(self) -> None:
         self.devices: tuple[Device, ...] = ()
@@ -57,6 +59,10 @@ class TensorSource:
         """Return the values of `series` in bytes; `now` is not needed."""
         latest = self.latest
         return (*latest, *[NOT_AVAILABLE] * (len(self.series) - len(latest)))
+
+    def at(self, instant: Instant) -> Sequence[float] | None:
+        """Return what was counted then."""
+        return instant.held
 
     def close(self) -> None:
         """Nothing was opened."""

@@ -1,4 +1,4 @@
-"""What PyTorch's CUDA caching allocator counts, read without ever initialising CUDA.
+"""PyTorch's CUDA caching allocator (ROCm's too), used without ever initialising CUDA.
 
 Each tick makes one call per device, `torch._C._cuda_memoryStats(i)`: host-side counters, no CUDA
 runtime call, no synchronisation (10 µs on an H200, where `torch.cuda.memory_allocated` takes 57).
@@ -8,7 +8,7 @@ initialise it, or create a context, or forbid forking (pytorch#103584, accelerat
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
-from hfmem_widget.session import Device, Series
-from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session import Device
+from hfmem_widget.sources.allocator import RanOut, ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.torch_cuda_history import CudaHistory, backend_of
 from hfmem_widget.text import plain
-
-Stats = dict[str, Any]
-ReadStats = Callable[[int], Stats]
-ResetPeak = Callable[[int], None]
 
 RAW: Final = "__hfmem_raw__"
 """The attribute by which a wrapped entry point gives the original."""
@@ -32,29 +29,7 @@ _STATS: Final = "_cuda_memoryStats"
 _RESET: Final = "_cuda_resetPeakMemoryStats"
 _ACCELERATOR_STATS: Final = "_accelerator_getDeviceStats"
 _ACCELERATOR_RESET: Final = "_accelerator_resetPeakStats"
-
-_BYTES: Final = (
-    ("allocated", "allocated", "allocated_bytes", "current"),
-    ("reserved", "reserved", "reserved_bytes", "current"),
-    ("peak", "allocator peak", "allocated_bytes", "peak"),
-    ("active", "active", "active_bytes", "current"),
-    ("requested", "requested", "requested_bytes", "current"),
-    ("inactive_split", "inactive, split", "inactive_split_bytes", "current"),
-)
-_COUNTS: Final = (
-    ("alloc_retries", "allocation retries (count)", "num_alloc_retries"),
-    ("ooms", "out-of-memory errors (count)", "num_ooms"),
-)
-_PRIVATE_POOLS: Final = ("private_pools", "reserved in private pools")
-
-_WALK: Final = tuple((family, kind) for _, _, family, kind in _BYTES)
-_COUNTERS: Final = tuple(name for _, _, name in _COUNTS)
-_METRICS: Final = tuple((entry[0], entry[1]) for entry in (*_BYTES, *_COUNTS, _PRIVATE_POOLS))
-_ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = (
-    [metric for metric, _ in _METRICS].index(metric)
-    for metric in ("allocated", "reserved", "requested", "inactive_split")
-)
-_NOTHING: Final = (NOT_AVAILABLE,) * len(_METRICS)
+_OBSERVE: Final = "_cuda_attach_out_of_memory_observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +42,19 @@ class _EntryPoint:
 
 
 class CudaAllocator:
-    """The only object that touches the allocator's entry points in `torch._C`.
+    """The only object that touches the CUDA allocator's entry points: an `Allocator`.
 
-    Python reads and resets the counters through these attributes, looked up at every call, so that
-    wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported.
+    Python reads and resets the counters through attributes of `torch._C`, looked up at every call, so that
+    wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported. Calls made
+    before CUDA is initialised, or with anything but a device's index, reach the original as they are.
 
     Parameters
     ----------
     modules : mapping of str to module
         Where torch is found once the user has imported it.
     """
+
+    device_type = "cuda"
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
@@ -86,35 +64,15 @@ class CudaAllocator:
 
     @property
     def installed(self) -> bool:
-        """Whether the entry points are wrapped."""
+        """Whether the entry points are wrapped by this very object."""
         return bool(self._wrapped)
 
     def supported(self) -> bool:
         """Return whether torch is loaded and has both of the CUDA entry points."""
         return hasattr(self._extension(), _STATS) and hasattr(self._extension(), _RESET)
 
-    def devices(self) -> range:
-        """Return the indices of the visible devices; empty until the user has initialised CUDA.
-
-        Also empty in a forked child of a process that had: CUDA cannot be used there.
-        """
-        # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
-        if self._up_in == os.getpid():
-            return self._indices
-        cuda = getattr(self._modules.get("torch"), "cuda", None)
-        is_initialized = getattr(cuda, "is_initialized", None)
-        if is_initialized is None or not is_initialized():
-            return range(0)
-        # Not `torch.cuda.device_count`, which parses CUDA_VISIBLE_DEVICES anew through NVML.
-        self._indices = range(int(self._extension()._cuda_getDeviceCount()))
-        self._up_in = os.getpid()
-        return self._indices
-
     def other_accelerator(self) -> str | None:
-        """Return what accelerator a torch without CUDA is built for ("mps", "xpu"), "" for none.
-
-        None while torch is not there, or still being imported.
-        """
+        """Return what a torch without CUDA is built for ("mps", "xpu"), "" for none; None while it loads."""
         torch: Any = self._modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return None
@@ -125,18 +83,35 @@ class CudaAllocator:
         except (AttributeError, RuntimeError):  # a build for CPUs raises
             return ""
 
-    def properties(self, index: int) -> Any:
-        """Return an initialised device's properties: ``name``, ``uuid``, ``total_memory``."""
-        return self._modules["torch"].cuda.get_device_properties(index)
+    def devices(self) -> range:
+        """Return the indices of the visible devices; empty until the user has initialised CUDA."""
+        # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
+        if self._up_in == os.getpid():
+            return self._indices
+        is_initialized = getattr(self._cuda(), "is_initialized", None)
+        if is_initialized is None or not is_initialized():
+            return range(0)
+        # Not `torch.cuda.device_count`, which parses CUDA_VISIBLE_DEVICES anew through NVML.
+        self._indices = range(int(self._extension()._cuda_getDeviceCount()))
+        self._up_in = os.getpid()
+        return self._indices
+
+    def device(self, index: int) -> Device:
+        """Return what an initialised device is, with NVML's UUID."""
+        found = self._cuda().get_device_properties(index)
+        name, uuid = plain(found.name), plain(getattr(found, "uuid", ""))
+        # CUDA gives a MIG instance its own UUID and says in its name that it is one.
+        prefix = "MIG-" if " MIG " in name else "GPU-"
+        total = float(found.total_memory)
+        return Device(f"cuda:{index}", name, prefix + uuid if uuid else "", total)
+
+    def capability(self, index: int) -> tuple[int, ...]:
+        """Return an initialised device's compute capability."""
+        found = self._cuda().get_device_properties(index)
+        return int(found.major), int(found.minor)
 
     def stats(self, index: int) -> Stats:
-        """Return the allocator's counters of one initialised device, past any wrapper.
-
-        Returns
-        -------
-        dict
-            As `torch.cuda.memory_stats_as_nested_dict`: bytes and counts.
-        """
+        """Return the counters of one initialised device, past any wrapper."""
         stats: Stats = self._raw(_STATS)(index)
         return stats
 
@@ -144,21 +119,52 @@ class CudaAllocator:
         """Set one initialised device's peaks to its current values, past any wrapper."""
         self._raw(_RESET)(index)
 
+    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Return the segments, copied under the allocator's lock: no call of CUDA's runtime."""
+        cuda = self._cuda()
+        if (backend := backend_of(self._modules["torch"])) not in {"native", ""}:
+            # CUDA's own pool would be listed as empty, or raise, by version.
+            raise SourceUnavailable(backend)
+        found: Sequence[Mapping[str, Any]]
+        try:
+            found = cuda.memory_snapshot(include_traces=False)
+        except TypeError:
+            # Before torch 2.13 a snapshot brings the traces along, which takes seconds where there are any.
+            if quick and self._is_recording():
+                message = "this torch cannot list its segments without their history"
+                raise SourceUnavailable(message) from None
+            found = cuda.memory_snapshot()
+        except RuntimeError as error:
+            raise SourceUnavailable(plain(error)) from error
+        return found
+
+    def observe(self, ran_out: RanOut) -> None:
+        """Have it called for good; it would initialise CUDA, so nothing is done before that is up."""
+        attach = getattr(self._extension(), _OBSERVE, None)
+        if attach is not None and self.devices():
+            with contextlib.suppress(Exception):  # backend:cudaMallocAsync has no observers
+                attach(ran_out)
+
+    def history(self, on_start: Callable[[], object]) -> CudaHistory:
+        """Return a recording of allocations that waits for its first look."""
+        return CudaHistory(self._modules, on_start=on_start)
+
+    def autocast(self) -> bool:
+        """Return whether autocast is on for CUDA on the calling thread."""
+        is_on: Any = self._modules["torch"].is_autocast_enabled
+        try:
+            return bool(is_on("cuda"))
+        except TypeError:  # before torch 2.4 it took nothing
+            return bool(is_on())
+
+    def empty_cache(self) -> None:
+        """Return cached memory to the driver; torch does nothing where CUDA is not up."""
+        self._cuda().empty_cache()
+
     def install(
-        self,
-        read: Callable[[ReadStats, int], Stats],
-        reset: Callable[[ResetPeak, int], None],
+        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
     ) -> None:
-        """Let the user's readings go through `read(raw, device)` and resets through `reset(raw, device)`.
-
-        Calls made before CUDA is initialised, or with anything but a device's index, reach the
-        original as they are. Nothing is initialised; installed again, the two functions are replaced.
-
-        Raises
-        ------
-        SourceUnavailable
-            Where this build of torch has no such entry points.
-        """
+        """Let the user's readings and resets go through two functions."""
         if not self.supported():
             message = "this build of torch has no CUDA memory counters, so peaks are sampled"
             raise SourceUnavailable(message)
@@ -175,6 +181,13 @@ class CudaAllocator:
         for name, entry in wrapped.items():
             if getattr(extension, name, None) is entry.wrapper:
                 setattr(extension, name, entry.before)
+
+    def _is_recording(self) -> bool:
+        is_on = getattr(self._extension(), "_cuda_isHistoryEnabled", None)
+        return is_on is not None and bool(is_on())
+
+    def _cuda(self) -> Any:
+        return getattr(self._modules.get("torch"), "cuda", None)
 
     def _extension(self) -> Any:
         return getattr(self._modules.get("torch"), "_C", None)
@@ -214,143 +227,3 @@ class CudaAllocator:
         setattr(wrapper, RAW, raw)
         self._wrapped[name] = _EntryPoint(before, raw, wrapper)
         setattr(extension, name, wrapper)
-
-
-class TorchCudaSource:
-    """The caching allocator's counters of every visible GPU, from the moment the user initialises CUDA.
-
-    Parameters
-    ----------
-    allocator : CudaAllocator
-        Where the counters are read.
-    """
-
-    name = "torch"
-    blocks = False
-
-    def __init__(self, allocator: CudaAllocator | None = None) -> None:
-        self.allocator = allocator if allocator is not None else CudaAllocator()
-        self.devices: tuple[Device, ...] = ()
-        self.series: tuple[Series, ...] = ()
-        self.notes: list[str] = []
-        self._other_accelerator: str | None = None
-
-    def uuids(self) -> tuple[str, ...] | None:
-        """Return the devices' UUIDs in CUDA's own order, None until CUDA is up and has been read."""
-        return tuple(device.uuid for device in self.devices) or None
-
-    def reserved(self, uuid: str) -> float:
-        """Return what the allocator has of a device right now, in bytes; 0 of one it does not know."""
-        indices = self.allocator.devices()
-        for index, device in enumerate(self.devices[: len(indices)]):
-            if device.uuid == uuid:
-                return readings(self.allocator.stats(index))[_RESERVED]
-        return 0.0
-
-    def read(self, now: float) -> Sequence[float]:
-        """Return the values of `series` in bytes and counts; `now` is not needed."""
-        try:
-            indices = self.allocator.devices()
-            if len(indices) > len(self.devices):
-                self._adopt(indices)
-            elif not indices and self._other_accelerator is None:
-                self._look_for_other_accelerator()
-        except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
-            self._note(f"GPU memory cannot be read from torch ({plain(error)}); update torch.")
-            indices = range(0)
-        values: list[float] = []
-        for index in indices:
-            values += self._read_device(index)
-        values += [NOT_AVAILABLE] * (len(self.series) - len(values))
-        return values
-
-    def close(self) -> None:
-        """Nothing was opened."""
-
-    def _read_device(self, index: int) -> Sequence[float]:
-        try:
-            return readings(self.allocator.stats(index))
-        except Exception as error:  # noqa: BLE001  (pluggable allocators raise what they like)
-            self._note(
-                f"The allocator of cuda:{index} gives no figures ({plain(error)}); the other devices are "
-                "read as before. PyTorch's own CUDA allocator would give them."
-            )
-            return _NOTHING
-
-    def _adopt(self, indices: range) -> None:
-        devices = tuple(self._device(index) for index in indices)
-        # Assigned whole, series first: the poller and the user's thread may come here at the same time.
-        self.series = tuple(
-            Series(device.key, metric, label) for device in devices for metric, label in _METRICS
-        )
-        self.devices = devices
-
-    def _device(self, index: int) -> Device:
-        key = f"cuda:{index}"
-        try:
-            found = self.allocator.properties(index)
-            name, uuid = plain(found.name), plain(getattr(found, "uuid", ""))
-            # CUDA gives a MIG instance its own UUID and says in its name that it is one.
-            prefix = "MIG-" if " MIG " in name else "GPU-"
-            return Device(key, name, prefix + uuid if uuid else "", float(found.total_memory))
-        except Exception as error:  # noqa: BLE001  (a device off the bus must not hide others)
-            self._note(f"torch cannot describe {key} ({plain(error)}).")
-            return Device(key, "")
-
-    def _look_for_other_accelerator(self) -> None:
-        self._other_accelerator = self.allocator.other_accelerator()
-        if self._other_accelerator:
-            self._note(
-                f"This torch is built for {plain(self._other_accelerator)}, whose memory is not read yet; "
-                "this process' own memory is. GPUs are read with a torch built for CUDA."
-            )
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
-
-def readings_of_all(stats: Mapping[int, Stats]) -> dict[str, Sequence[float]]:
-    """Return the values of all devices' series as `Sampler.edge` takes them; empty if none was ever used."""
-    values = [value for index in sorted(stats) for value in readings(stats[index])]
-    return {TorchCudaSource.name: values} if any(values) else {}
-
-
-def readings(stats: Stats) -> Sequence[float]:
-    """Return the values of one device's series from the allocator's counters; NaN where a key is missing."""
-    try:
-        # As `_WALK` has it, written out: this is read at every tick, with cold caches.
-        allocated = stats["allocated_bytes"]["all"]
-        values = [
-            float(allocated["current"]),
-            float(stats["reserved_bytes"]["all"]["current"]),
-            float(allocated["peak"]),
-            float(stats["active_bytes"]["all"]["current"]),
-            float(stats["requested_bytes"]["all"]["current"]),
-            float(stats["inactive_split_bytes"]["all"]["current"]),
-            float(stats["num_alloc_retries"]),
-            float(stats["num_ooms"]),
-        ]
-    except (KeyError, TypeError, ValueError):
-        values = [_value(stats, family, "all", kind) for family, kind in _WALK]
-        values += [_value(stats, name) for name in _COUNTERS]
-    pools = stats.get("reserved_bytes_by_private_pools")
-    if pools:
-        values.append(sum((_value(pool, "all", "current") for pool in pools.values()), 0.0))
-    else:
-        values.append(NOT_AVAILABLE if pools is None else 0.0)
-    if values[_REQUESTED] == 0.0 < values[_ALLOCATED]:
-        # backend:cudaMallocAsync keeps neither of the two and says 0.
-        values[_REQUESTED] = values[_INACTIVE_SPLIT] = NOT_AVAILABLE
-    if min(values) >= 0.0 and max(values) < math.inf:
-        return values
-    return [value if 0.0 <= value < math.inf else NOT_AVAILABLE for value in values]
-
-
-def _value(stats: Any, *path: str) -> float:
-    try:
-        for key in path:
-            stats = stats[key]
-        return float(stats)
-    except (KeyError, TypeError, ValueError):
-        return NOT_AVAILABLE

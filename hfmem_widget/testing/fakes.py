@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hfmem_widget.session import Device, Series
+from hfmem_widget.sources.allocator import Instant
 
 
 class FakeClock:
@@ -40,7 +41,7 @@ class FakeSource:
     values : sequence of float, optional
         What `read` returns until it is changed; NaN for every series where left out.
     name : str
-    blocks : bool
+    blocks, secondary : bool
         As in `Source`.
 
     Attributes
@@ -48,6 +49,8 @@ class FakeSource:
     values : list of float
     failure : Exception or None
         Raised by `read` while set.
+    known : sequence of float or None
+        What `at` returns, of whatever instant.
     reads : int
         How often `read` was called.
     closed : bool
@@ -61,14 +64,17 @@ class FakeSource:
         *,
         name: str = "fake",
         blocks: bool = False,
+        secondary: bool = False,
     ) -> None:
         self.name = name
         self.blocks = blocks
+        self.secondary = secondary
         self.devices: tuple[Device, ...] = tuple(devices)
         self.series: tuple[Series, ...] = tuple(series)
         self.values = list(values) if values is not None else [math.nan] * len(self.series)
         self.notes: list[str] = []
         self.failure: Exception | None = None
+        self.known: Sequence[float] | None = None
         self.reads = 0
         self.closed = False
 
@@ -78,6 +84,10 @@ class FakeSource:
         if self.failure is not None:
             raise self.failure
         return tuple(self.values)
+
+    def at(self, instant: Instant) -> Sequence[float] | None:  # noqa: ARG002  (as `Source` has it)
+        """Return what is known without reading."""
+        return self.known
 
     def close(self) -> None:
         """Remember that it was closed."""

@@ -16,9 +16,10 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.tensors import TensorSource
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
 
@@ -59,9 +60,12 @@ def mirrored() -> Iterator[Mirror]:
     allocator = FakeAllocator()
     modules = {"torch": FakeTorch(allocator)}
     held = TensorSource()
-    ledger = PeakLedger(CudaAllocator(modules))
-    sampler = Sampler([TorchCudaSource(CudaAllocator(modules)), held])
-    with _shared(Monitor(sampler, ledger, attribution=Attribution(held))), Mirror(allocator) as one:
+    cuda = CudaAllocator(modules)
+    sampler = Sampler([AllocatorSource(cuda), held])
+    with (
+        _shared(Monitor(sampler, PeakLedger(cuda), attribution=Attribution(held))),
+        Mirror(allocator) as one,
+    ):
         yield one
 
 

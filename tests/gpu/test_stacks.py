@@ -17,8 +17,8 @@ WATCHED_TRAINING = (
 
 FEW_EVENTS = """
 import functools
-import hfmem_widget.features.stacks.companion as companion
-companion.AllocationHistory = functools.partial(companion.AllocationHistory, most={most})
+import hfmem_widget.sources.torch_cuda as torch_cuda
+torch_cuda.CudaHistory = functools.partial(torch_cuda.CudaHistory, most={most})
 """
 
 

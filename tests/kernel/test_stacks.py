@@ -187,8 +187,8 @@ from tests.fakes.torch_history import FakeTorch
 fake = FakeTorch()
 fake.recording = True
 import hfmem_widget.features.stacks.companion as companion
-History = companion.AllocationHistory
-companion.AllocationHistory = lambda **options: History({{"torch": fake}}, **options)
+from hfmem_widget.sources.torch_cuda import CudaAllocator
+companion.open_allocators = lambda: (CudaAllocator({{"torch": fake}}),)
 """
 
 

@@ -6,16 +6,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.guard import warn
-from hfmem_widget.sources.host import HostSource
-from hfmem_widget.sources.nvml import NvmlSource
-from hfmem_widget.sources.torch_cuda import TorchCudaSource
+from hfmem_widget.sources import Source, open_allocators, open_sources
 from hfmem_widget.text import MIB, plain
 
 CONTEXT: Final = 680 * MIB
@@ -81,18 +79,17 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 
     The sentence is empty where all is well. Nothing is initialised but NVML.
     """
-    torch_cuda, nvml, host = _sources()
-    return read_rooms(torch_cuda, nvml, host, time.monotonic())
+    cuda, nvml, host, _ = _sources()
+    return read_rooms(cuda, nvml, host, time.monotonic())
 
 
 def read_rooms(
-    torch_cuda: TorchCudaSource, nvml: NvmlSource, host: HostSource, now: float
+    cuda: Source, nvml: Source, host: Source, now: float
 ) -> tuple[tuple[Room, ...], str]:
     """Return the rooms that these sources tell of."""
-    ours = _read(torch_cuda, now)
+    ours = _read(cuda, now)
     driver = _read(nvml, now)
     machine = _read(host, now)
-    is_up = torch_cuda.uuids() is not None
     found = [
         Room(
             device.key,
@@ -103,7 +100,7 @@ def read_rooms(
             - _or_zero(driver, f"{device.key}/driver_reserved"),
             cached=_or_zero(ours, f"{device.key}/reserved")
             - _or_zero(ours, f"{device.key}/allocated"),
-            context=0.0 if is_up else CONTEXT,
+            context=0.0 if cuda.devices else CONTEXT,
         )
         for device in nvml.devices
     ]
@@ -127,15 +124,13 @@ def read_rooms(
 
 
 @cache
-def _sources() -> tuple[TorchCudaSource, NvmlSource, HostSource]:
+def _sources() -> tuple[Source, ...]:
     """Return what is kept open, since opening NVML again and again has been trouble."""
-    torch_cuda = TorchCudaSource()
-    return torch_cuda, NvmlSource(torch_cuda.uuids, os.environ), HostSource()
+    return open_sources(os.environ, open_allocators()[:1])
 
 
-def _read(source: Any, now: float) -> Mapping[str, float]:
-    read: Callable[[float], Sequence[float]] = source.read
-    values = read(now)
+def _read(source: Source, now: float) -> Mapping[str, float]:
+    values = source.read(now)
     return dict(zip((one.key for one in source.series), values, strict=True))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hfmem_widget.features.free.request import Request
+from hfmem_widget.sources import loaded_allocator
+from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.text import format_counted, plain
 
@@ -31,8 +31,12 @@ class Done:
     interrupted: bool = False
 
 
-def carry_out(request: Request) -> Done:
-    """Let go of what was named, and then collect, empty and trim as far as that was asked for."""
+def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
+    """Let go of what was named, and then collect, empty and trim as far as that was asked for.
+
+    The cache is by default that of the torch that is loaded.
+    """
+    allocator = allocator or loaded_allocator()
     steps: list[str] = []
     try:
         for name, slots in request.items.items():
@@ -42,9 +46,9 @@ def carry_out(request: Request) -> Done:
         if request.collect:
             # What lies in a cycle goes now, and what the allocator got back can be returned next.
             steps.append(f"{format_counted(gc.collect(), 'unreachable object')} collected")
-        if request.empty_cache and _cuda_is_up():
-            sys.modules["torch"].cuda.empty_cache()
-            steps.append("CUDA's cache emptied")
+        if request.empty_cache and allocator.devices():
+            allocator.empty_cache()
+            steps.append(f"{allocator.device_type.upper()}'s cache emptied")
         if request.trim:
             steps.append(_trimmed())
     except KeyboardInterrupt:
@@ -71,12 +75,6 @@ def _left_by_interrupt(request: Request) -> str:
 
 def _is_gone(slots: Sequence[Slot]) -> bool:
     return all(slot.is_empty() for slot in slots)
-
-
-def _cuda_is_up() -> bool:
-    torch: Any = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _trimmed() -> str:

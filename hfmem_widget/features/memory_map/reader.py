@@ -1,16 +1,9 @@
-"""Segments and blocks, read from PyTorch's CUDA allocator and from the C heap.
-
-`torch.cuda.memory_snapshot(include_traces=False)` copies the allocator's list of blocks under its lock: no
-CUDA runtime call, no synchronisation. Like everything else it is only called once the user's own code has
-initialised CUDA.
-"""
+"""Segments and blocks, read from PyTorch's caching allocator and from the C heap."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
 from typing import Any, Final
 
 from hfmem_widget.features.memory_map.model import MemoryMap
@@ -22,8 +15,10 @@ from hfmem_widget.features.memory_map.segments import (
     SegmentKind,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources import loaded_allocator
+from hfmem_widget.sources.allocator import Allocator, keys_of
+from hfmem_widget.sources.counters import readings
 from hfmem_widget.sources.host import Mallinfo, ReadHeap, find_glibc_heap
-from hfmem_widget.sources.torch_cuda import CudaAllocator, readings
 from hfmem_widget.text import format_bytes, plain
 
 HOST: Final = "cpu"
@@ -44,8 +39,8 @@ class SegmentReader:
 
     Parameters
     ----------
-    modules : mapping of str to module
-        Where torch is found once the user has imported it.
+    allocator : Allocator, optional
+        By default that of the torch that is loaded when it reads.
     find_heap : callable
         Returns how to read the C heap, or None where that cannot be known.
     clock : callable
@@ -54,20 +49,19 @@ class SegmentReader:
 
     def __init__(
         self,
-        modules: Mapping[str, ModuleType] = sys.modules,
+        allocator: Allocator | None = None,
         find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._modules = modules
-        self._allocator = CudaAllocator(modules)
+        self._given = allocator
         self._find_heap = find_heap
         self._heap: ReadHeap | None = None
         self._looked_for_heap = False
         self._clock = clock
 
     def devices(self) -> tuple[str, ...]:
-        """Return the devices there are maps of; GPUs once the user has initialised CUDA."""
-        return (*(f"cuda:{index}" for index in self._allocator.devices()), HOST)
+        """Return the devices there are maps of; GPUs once the user's code has initialised them."""
+        return (*keys_of(self._allocator()), HOST)
 
     def read(self, device: str = "") -> MemoryMap:
         """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
@@ -75,47 +69,22 @@ class SegmentReader:
         Where the allocator cannot list its segments the map has none, and a note that says so.
         """
         started = self._clock()
-        gpus = [one for one in self.devices() if one != HOST]
+        allocator = self._allocator()
+        gpus = keys_of(allocator)
         if device == HOST or not gpus:
             segments, notes = self._heap_segments()
             return MemoryMap((HOST,), segments, self._clock() - started, notes)
         wanted = tuple(one for one in gpus if one == device or not device)
-        segments, notes = self._cuda_segments(wanted)
+        try:
+            listed = segments_of(allocator.snapshot(), allocator.device_type)
+            segments, notes = tuple(one for one in listed if one.device in wanted), {}
+        except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
+            segments = ()
+            notes = {one: _unlisted(allocator, gpus.index(one), one, error) for one in wanted}
         return MemoryMap(wanted, segments, self._clock() - started, notes)
 
-    def _cuda_segments(
-        self, wanted: tuple[str, ...]
-    ) -> tuple[tuple[Segment, ...], Mapping[str, str]]:
-        try:
-            listed = self._snapshot()
-        except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
-            return (), {device: self._unlisted(device, error) for device in wanted}
-        return segments_of(one for one in listed if f"cuda:{one['device']}" in wanted), {}
-
-    def _snapshot(self) -> list[dict[str, Any]]:
-        cuda: Any = self._modules["torch"].cuda
-        backend = getattr(cuda, "get_allocator_backend", lambda: "native")()
-        if backend != "native":
-            # CUDA's own pool would be listed as empty, or raise, by version.
-            raise NotImplementedError(backend)
-        try:
-            segments: list[dict[str, Any]] = cuda.memory_snapshot(include_traces=False)
-        except TypeError:  # before torch 2.13 there is no such parameter
-            segments = cuda.memory_snapshot()
-        return segments
-
-    def _unlisted(self, device: str, error: Exception) -> str:
-        try:
-            found = readings(self._allocator.stats(int(device.partition(":")[2])))
-        except Exception:  # noqa: BLE001  (the same allocators)
-            found = (NOT_AVAILABLE, NOT_AVAILABLE)
-        sums = (
-            f"{format_bytes(found[ALLOCATED])} in use of {format_bytes(found[RESERVED])} reserved"
-        )
-        return (
-            f"The allocator of {device} ({plain(error)}) keeps no list of its segments, so whether memory is "
-            f"fragmented cannot be seen; its sums are {sums}."
-        )
+    def _allocator(self) -> Allocator:
+        return self._given or loaded_allocator()
 
     def _heap_segments(self) -> tuple[tuple[Segment, ...], Mapping[str, str]]:
         if not self._looked_for_heap:
@@ -133,11 +102,23 @@ class SegmentReader:
         return heap_segments(self._heap()), {HOST: note}
 
 
-def segments_of(listed: Iterable[Mapping[str, Any]]) -> tuple[Segment, ...]:
-    """Return the segments of `torch.cuda.memory_snapshot`."""
+def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -> str:
+    try:
+        found = readings(allocator.stats(index))
+    except Exception:  # noqa: BLE001  (the same allocators)
+        found = (NOT_AVAILABLE, NOT_AVAILABLE)
+    sums = f"{format_bytes(found[ALLOCATED])} in use of {format_bytes(found[RESERVED])} reserved"
+    return (
+        f"The allocator of {device} ({plain(error)}) keeps no list of its segments, so whether memory is "
+        f"fragmented cannot be seen; its sums are {sums}."
+    )
+
+
+def segments_of(listed: Iterable[Mapping[str, Any]], kind: str = "cuda") -> tuple[Segment, ...]:
+    """Return the segments of `torch.cuda.memory_snapshot`, of devices of a kind."""
     return tuple(
         Segment(
-            device=f"cuda:{one['device']}",
+            device=f"{kind}:{one['device']}",
             address=one["address"],
             size=one["total_size"],
             kind="small" if one["segment_type"] == "small" else "large",

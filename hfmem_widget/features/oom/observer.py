@@ -1,10 +1,9 @@
-"""What PyTorch's CUDA allocator has at the instant at which it runs out of memory.
+"""What PyTorch's caching allocator has at the instant at which it runs out of memory.
 
-`torch._C._cuda_attach_out_of_memory_observer` is private, cannot be undone, initialises CUDA, and lets what
-the observer raises into the user's code. So one observer is attached to a process, only once the user's own
-code has initialised CUDA; it calls whoever listens then, and nothing gets out of it. It is called on the
-thread that asked for memory, before the error is raised and without the allocator's lock. In a backward pass
-that is autograd's own thread, on which no Python need be running.
+An observer cannot be detached, and lets what it raises into the user's code. So one is attached to a process,
+only once the user's own code has initialised its devices; it calls whoever listens then, and nothing gets out
+of it. It is called on the thread that asked for memory, before the error is raised and without the
+allocator's lock. In a backward pass that is autograd's own thread, on which no Python need be running.
 """
 
 from __future__ import annotations
@@ -15,14 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, Final
 
+from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.features.oom.blocks import summed_up
 from hfmem_widget.features.oom.shortage import BACKWARD, Blocks, Shortage
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.torch_cuda import RAW
+from hfmem_widget.sources import loaded_allocator
+from hfmem_widget.sources.allocator import Allocator, keys_of
 
 Listener = Callable[[Shortage], None]
 
@@ -40,10 +41,6 @@ _AUTOGRADS: Final = "pt_autograd"
 
 _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
 
-_ATTACH: Final = "_cuda_attach_out_of_memory_observer"
-_STATS: Final = "_cuda_memoryStats"
-_IS_RECORDING: Final = "_cuda_isHistoryEnabled"
-
 _BYTES: Final = {
     "allocated": "allocated_bytes",
     "reserved": "reserved_bytes",
@@ -53,22 +50,23 @@ _BYTES: Final = {
 
 
 class ShortageObserver:
-    """Tells whoever listens of every request that the CUDA allocator cannot serve.
+    """Tells whoever listens of every request that the caching allocator cannot serve.
 
     Parameters
     ----------
-    modules : mapping of str to module, optional
-        Where torch is found once the user has imported it.
+    allocator : Allocator, optional
+        By default that of the torch that is loaded when it attaches.
     clock : callable, optional
         Monotonic seconds.
     """
 
     def __init__(
         self,
-        modules: Mapping[str, ModuleType] = sys.modules,
+        allocator: Allocator | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._modules = modules
+        self._given = allocator
+        self._allocator = allocator or loaded_allocator()
         self._clock = clock
         self._listeners: list[Listener] = []
         self._settled = False
@@ -90,35 +88,21 @@ class ShortageObserver:
             self._listeners.remove(listener)
 
     def attach(self) -> None:
-        """Attach to the allocator if the user has initialised CUDA; doing so again does nothing."""
-        torch: Any = self._modules.get("torch")
-        is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
-        if self._settled or is_initialized is None or not is_initialized():
+        """Attach to the allocator once its devices are initialised; doing so again does nothing."""
+        if self._settled:
             return
-        self._settled = True
-        attach = _entry(torch, _ATTACH)
-        if attach is None:
-            return
-        try:
-            attach(self._ran_out)
-        except Exception:  # noqa: BLE001  (backend:cudaMallocAsync has no observers: the error's text remains)
-            return
+        self._allocator = self._given or loaded_allocator()
+        if self._allocator.devices():
+            self._settled = True
+            self._allocator.observe(self._ran_out)
 
     def describe(self, device: str) -> tuple[float, tuple[int, ...]]:
-        """Return a CUDA device's capacity and compute capability; nothing is initialised for it."""
-        torch: Any = self._modules.get("torch")
-        kind, _, index = device.partition(":")
-        if (
-            kind != "cuda"
-            or not index.isdecimal()
-            or torch is None
-            or not torch.cuda.is_initialized()
-        ):
-            return NOT_AVAILABLE, ()
+        """Return a device's capacity and compute capability; nothing is initialised for it."""
+        allocator = self._allocator
         try:
-            found = torch.cuda.get_device_properties(int(index))
-            return float(found.total_memory), (int(found.major), int(found.minor))
-        except (AttributeError, AssertionError, RuntimeError):
+            index = keys_of(allocator).index(device)
+            return allocator.device(index).total, allocator.capability(index)
+        except (AttributeError, AssertionError, RuntimeError, ValueError):
             return NOT_AVAILABLE, ()
 
     def _ran_out(self, device: int, asked: int, ceiling: int, free: int) -> None:
@@ -140,10 +124,8 @@ class ShortageObserver:
         self, device: int, asked: int, ceiling: int, free: int, frame: FrameType | None
     ) -> Shortage:
         began = self._clock()
-        torch: Any = self._modules["torch"]
-        entry = _entry(torch, _STATS)
         # Past the ledger of peaks, which may be in the middle of something on this very thread.
-        stats = getattr(entry, RAW, entry)(device)
+        stats = self._allocator.stats(device)
         readings = {
             metric: float(stats[family]["all"]["current"])
             for metric, family in _BYTES.items()
@@ -154,12 +136,13 @@ class ShortageObserver:
         calls = calls_of(chain(outwards(frame), waits))
         blocks = None
         if began >= self._look_again_at and _block_count(stats) <= MOST_BLOCKS:
-            blocks = _blocks(torch, device, asked)
+            blocks = self._blocks(device, asked)
         ended = self._clock()
         self._look_again_at = ended + (ended - began) / SNAPSHOT_SHARE
-        total, capability = self.describe(f"cuda:{device}")
+        key = f"{self._allocator.device_type}:{device}"
+        total, capability = self.describe(key)
         return Shortage(
-            device=f"cuda:{device}",
+            device=key,
             asked=float(asked),
             ceiling=float(ceiling),
             free=float(free),
@@ -168,9 +151,16 @@ class ShortageObserver:
             blocks=blocks,
             calls=calls,
             capability=capability,
-            autocast=_autocast(torch) if frame is not None and not is_autograds else None,
+            autocast=self._allocator.autocast() if frame is not None and not is_autograds else None,
             seconds=ended - began,
         )
+
+    def _blocks(self, device: int, asked: int) -> Blocks | None:
+        """Return the blocks, summed up; None where they cannot be had without the whole history."""
+        try:
+            return summed_up(self._allocator.snapshot(quick=True), device, asked)
+        except SourceUnavailable:
+            return None
 
 
 SHORTAGES: Final = ShortageObserver()
@@ -216,33 +206,6 @@ def _waits_for_autograd(frame: FrameType) -> bool:
     return _name_of(frame) == BACKWARD
 
 
-def _entry(torch: Any, name: str) -> Any:
-    """Return one of torch's entry points; None in a build that has no such thing."""
-    return getattr(vars(torch)["_C"], name, None)
-
-
 def _block_count(stats: Mapping[str, Any]) -> int:
     counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
     return sum(int(one.get("current", 0)) for one in counts)
-
-
-def _blocks(torch: Any, device: int, asked: int) -> Blocks | None:
-    """Return the blocks, summed up; None where they cannot be had without the whole history."""
-    try:
-        segments = torch.cuda.memory_snapshot(include_traces=False)
-    except TypeError:
-        # An older torch: its snapshot brings the traces along, which takes seconds where there are any.
-        recording = _entry(torch, _IS_RECORDING)
-        if recording is not None and recording():
-            return None
-        segments = torch.cuda.memory_snapshot()
-    except RuntimeError:  # an allocator that keeps no blocks, such as cudaMallocAsync
-        return None
-    return summed_up(segments, device, asked)
-
-
-def _autocast(torch: Any) -> bool:
-    try:
-        return bool(torch.is_autocast_enabled("cuda"))
-    except TypeError:  # before torch 2.4 it took nothing
-        return bool(torch.is_autocast_enabled())

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hfmem_widget.features.stacks.allocation_history import AllocationHistory, Recorded
 from hfmem_widget.features.stacks.call_sites import sites_of
 from hfmem_widget.features.stacks.dispatch_tracker import (
     OperatorTracker,
@@ -25,6 +24,8 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
+from hfmem_widget.sources import open_allocators
+from hfmem_widget.sources.allocator import Recorded
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.screen import Screen
 
@@ -55,9 +56,10 @@ class StacksCompanion(Companion):
         self._with_cpu = not devices or "cpu" in devices
         self._with_cuda = not devices or any(key != "cpu" for key in devices)
         self._tracker = OperatorTracker()
-        self._history = AllocationHistory(on_start=self._tracker.pause)
+        histories = [one.history(self._tracker.pause) for one in open_allocators()]
+        self._histories = [one for one in histories if one is not None]
         # A tick may come too late: torch and CUDA often come up in one line.
-        self._when_imported = WhenImported({"torch": lambda _: self._history.look(imported=True)})
+        self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracks = False
         self._tracked: Tracked | None = None
         self._has_collected = False
@@ -67,10 +69,10 @@ class StacksCompanion(Companion):
         """Begin to record what can be recorded already, and wait for the rest."""
         del monitor, span
         if self._with_cuda:
-            self._history.look()
+            self._look()
             self._when_imported.begin()
             session.subscribe(self._on_tick)
-        if self._with_cpu and not self._history.knows_cuda_is_up:
+        if self._with_cpu and not any(one.knows_it_is_up for one in self._histories):
             self._tracks = self._tracker.begin()
 
     def end(self, session: Session, span: Span, error: BaseException | None) -> None:
@@ -100,18 +102,23 @@ class StacksCompanion(Companion):
 
     def _on_tick(self, session: Session) -> None:
         del session
-        self._history.look()
+        self._look()
+
+    def _look(self, *, imported: bool = False) -> None:
+        for one in self._histories:
+            one.look(imported=imported)
 
     def _collect(self, session: Session) -> None:
         self._has_collected = True
-        recorded = self._history.end() if self._with_cuda else None
+        ended = [one.end() for one in self._histories] if self._with_cuda else []
+        recorded = next(filter(None, ended), None)
         tracked, self._tracked = self._tracked, None
         if recorded is not None:
             self._found = _of_allocator(recorded, session)
         elif tracked is not None:
             self._found = _of_operators(tracked, session)
         session.stacks = self._found or session.stacks
-        note = self._history.obstacle
+        note = next(filter(None, (one.obstacle for one in self._histories)), "")
         if not note and self._found is None:
             note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
         if note and note not in session.notes:
@@ -123,7 +130,7 @@ def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
     snapshot, cells = recorded.snapshot, _cells()
     peaks, stacks_walked = [], 0
     for device, trace in enumerate(snapshot["device_traces"]):
-        key = f"cuda:{device}"
+        key = f"{recorded.device_type}:{device}"
         if not trace or session.index(f"{key}/allocated") is None:
             continue
         wrapped = len(trace) >= recorded.most

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.late import MOST_WAITING
-from hfmem_widget.monitor.sampler import Known
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
+from hfmem_widget.sources.allocator import Instant
 from tests.unit.monitor.conftest import Bench
 
 KEY = "cuda:0/allocated"
@@ -234,11 +234,11 @@ def test_who_looks_waits_for_another_thread_to_finish_entering(
     entering, go_on = threading.Event(), threading.Event()
     read = step.bench.sampler.edge
 
-    def held(known: Known, *, share: float | None = None) -> tuple[float, ...]:
+    def held(instant: Instant, *, share: float | None = None) -> tuple[float, ...]:
         if threading.current_thread() is other:
             entering.set()
             go_on.wait()
-        return read(known, share=share)
+        return read(instant, share=share)
 
     monkeypatch.setattr(step.bench.sampler, "edge", held)
     other = threading.Thread(target=step.monitor.catch_up)

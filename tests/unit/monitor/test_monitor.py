@@ -15,7 +15,8 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Series, Session
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.testing import FakeSource
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
@@ -169,7 +170,7 @@ def test_an_edge_reads_a_gpu_no_more_than_the_ledger_must() -> None:
     fake.alloc(1 << 20)
     torch = FakeTorch(fake)
     allocator = CudaAllocator({"torch": torch})
-    monitor = Monitor(Sampler([TorchCudaSource(allocator)]), PeakLedger(allocator))
+    monitor = Monitor(Sampler([AllocatorSource(allocator)]), PeakLedger(allocator))
     counted = Mock(side_effect=torch._C._cuda_memoryStats)
     torch._C._cuda_memoryStats = counted
     session = monitor.begin(WatchOptions(interval=60.0))

@@ -14,8 +14,9 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Sample, Session, SpanKind
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.tensors import TensorSource
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
 
@@ -47,7 +48,7 @@ class Card:
         self.counted = Counted(TensorSource())
         entry_points = CudaAllocator({"torch": FakeTorch(self.allocator)})
         self.monitor = Monitor(
-            Sampler([TorchCudaSource(entry_points), self.counted.source], clock=self.bench.clock),
+            Sampler([AllocatorSource(entry_points), self.counted.source], clock=self.bench.clock),
             PeakLedger(entry_points),
             attribution=self.counted,
             clock=self.bench.clock,

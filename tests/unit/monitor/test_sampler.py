@@ -9,7 +9,11 @@ import pytest
 
 from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE, Sampler
 from hfmem_widget.session import Device, Series
+from hfmem_widget.sources.allocator import Instant
 from hfmem_widget.testing import FakeClock, FakeSource
+
+INSTANT = Instant(None, {})
+"""Of which a `FakeSource` knows what it is told to."""
 
 
 @pytest.fixture
@@ -26,7 +30,9 @@ def torch() -> FakeSource:
 
 @pytest.fixture
 def host() -> FakeSource:
-    return FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")], [3.0], name="host")
+    return FakeSource(
+        [Device("cpu", "CPU")], [Series("cpu", "allocated")], [3.0], name="host", secondary=True
+    )
 
 
 @pytest.fixture
@@ -38,10 +44,10 @@ def sampler(torch: FakeSource, host: FakeSource, clock: FakeClock) -> Sampler:
 
 def test_what_is_known_is_not_read_again(sampler: Sampler, torch: FakeSource) -> None:
     """Values that somebody has just read stand in the row, and their source is left alone."""
-    reads = torch.reads
+    reads, torch.known = torch.reads, [10.0, 20.0]
 
-    assert sampler.edge({"torch": [10.0, 20.0]}) == (10.0, 20.0, 3.0)
-    assert sampler.poll({"torch": [11.0, 21.0]}) == (11.0, 21.0, 3.0)
+    assert sampler.edge(INSTANT) == (10.0, 20.0, 3.0)
+    assert sampler.poll(INSTANT) == (10.0, 20.0, 3.0)
     assert torch.reads == reads
 
 
@@ -49,9 +55,9 @@ def test_a_device_that_its_source_has_not_seen_comes_in_by_reading(
     torch: FakeSource, host: FakeSource, clock: FakeClock
 ) -> None:
     """CUDA may come up between two readings: the source then reads, and the known values stand."""
-    sampler = Sampler([torch, host], clock=clock)
+    sampler, torch.known = Sampler([torch, host], clock=clock), [10.0, 20.0]
 
-    assert sampler.edge({"torch": [10.0, 20.0]}) == (10.0, 20.0, 3.0)
+    assert sampler.edge(INSTANT) == (10.0, 20.0, 3.0)
     assert torch.reads == 1
 
 
@@ -70,24 +76,23 @@ def test_columns_stay_where_they_are_when_an_earlier_source_grows(
     assert sampler.series[0].key == "cpu/allocated"
 
 
-def test_an_edge_reads_the_host_anew(sampler: Sampler, host: FakeSource) -> None:
+def test_an_edge_reads_the_host_anew(sampler: Sampler, torch: FakeSource, host: FakeSource) -> None:
     """At a cell's edge the host's figures are of that instant, however shortly before they were read."""
-    host.values = [4.0]
+    torch.known, host.values = [1.0, 2.0], [4.0]
 
-    assert sampler.edge({"torch": [1.0, 2.0]})[-1] == 4.0
+    assert sampler.edge(INSTANT)[-1] == 4.0
 
 
 def test_a_fine_edge_takes_the_hosts_figures_from_the_last_tick(
-    sampler: Sampler, host: FakeSource, clock: FakeClock
+    sampler: Sampler, torch: FakeSource, host: FakeSource, clock: FakeClock
 ) -> None:
     """Where a GPU's figures are fresh, the host's are read again only once they are old."""
-    known = {"torch": [1.0, 2.0]}
-    host.values = [4.0]
+    torch.known, host.values = [1.0, 2.0], [4.0]
     clock.advance(0.9 * FINE_AGE)
-    soon = sampler.edge(known, share=0.005)[-1]
+    soon = sampler.edge(INSTANT, share=0.005)[-1]
     clock.advance(0.2 * FINE_AGE)
 
-    assert (soon, sampler.edge(known, share=0.005)[-1]) == (3.0, 4.0)
+    assert (soon, sampler.edge(INSTANT, share=0.005)[-1]) == (3.0, 4.0)
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc
 
 
@@ -16,13 +17,13 @@ def proc(tmp_path: Path) -> Path:
     return make_proc(tmp_path, HOST_NAMESPACE)
 
 
-def opened(torch: ModuleType) -> tuple[TorchCudaSource, CudaAllocator]:
+def opened(torch: ModuleType) -> tuple[AllocatorSource, CudaAllocator]:
     """Return a source and its allocator over a module torch."""
     allocator = CudaAllocator({"torch": torch})
-    return TorchCudaSource(allocator), allocator
+    return AllocatorSource(allocator), allocator
 
 
-def value(source: TorchCudaSource, key: str) -> float:
+def value(source: AllocatorSource, key: str) -> float:
     """Return one series' value, read now."""
     values = source.read(0.0)
     return values[[series.key for series in source.series].index(key)]

@@ -11,10 +11,11 @@ import pynvml
 import pytest
 
 from hfmem_widget.session import Series
-from hfmem_widget.sources import SOURCES, Source, open_sources
+from hfmem_widget.sources import Source, open_allocators, open_sources
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import ROOT
 from tests.fakes.nvml import FakeGpu, FakeNvml
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
@@ -35,7 +36,7 @@ def torch_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
     def fork() -> None:
         fake.initialized = False
 
-    return TorchCudaSource(CudaAllocator({"torch": FakeTorch(fake)})), [up, fail, fork]
+    return AllocatorSource(CudaAllocator({"torch": FakeTorch(fake)})), [up, fail, fork]
 
 
 def nvml_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
@@ -110,18 +111,11 @@ def test_the_contract_holds_through_everything(
     source.close()
 
 
-def test_the_registry_is_what_is_opened() -> None:
-    """`open_sources` gives one of each, in the order of `SOURCES`."""
-    opened = open_sources({})
-
-    assert tuple(type(source) for source in opened) == SOURCES
-    for source in opened:
-        source.close()
-
-
 def test_only_the_driver_may_block() -> None:
     """What is read on the user's thread never waits for a driver."""
-    assert [source.name for source in open_sources({}) if source.blocks] == ["nvml"]
+    assert [source.name for source in open_sources({}, open_allocators()) if source.blocks] == [
+        "nvml"
+    ]
 
 
 def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +123,7 @@ def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatc
     fake = FakeAllocator(devices=2)
     nvml = FakeNvml([FakeGpu(uuid=f"GPU-{pool.uuid}") for pool in reversed(fake.pools)])
     monkeypatch.setitem(sys.modules, "torch", FakeTorch(fake))
-    torch_cuda, driver, *_ = open_sources({})
+    torch_cuda, driver, *_ = open_sources({}, open_allocators())
     assert isinstance(driver, NvmlSource)
     monkeypatch.setattr(driver, "_load", nvml.load)
     torch_cuda.read(0.0)
@@ -142,8 +136,8 @@ def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatc
 def test_opening_and_polling_imports_nothing_of_the_users() -> None:
     """Neither importing, opening nor polling loads torch; opening loads no driver's library either."""
     code = (
-        "import sys; from hfmem_widget.sources import open_sources\n"
-        "sources = open_sources({})\n"
+        "import sys; from hfmem_widget.sources import open_allocators, open_sources\n"
+        "sources = open_sources({}, open_allocators())\n"
         "assert not {'torch', 'pynvml', 'psutil'} & set(sys.modules)\n"
         "for source in sources: source.read(0.0)\n"
         "assert 'torch' not in sys.modules\n"
@@ -154,7 +148,7 @@ def test_opening_and_polling_imports_nothing_of_the_users() -> None:
 
 def test_every_machine_has_figures() -> None:
     """Whatever is missing here, heap and resident set of this process are known."""
-    source = open_sources(os.environ)[-1]
+    source = open_sources(os.environ, open_allocators())[-1]
 
     assert all(value > 0 for value in source.read(0.0)[:2])
     source.close()

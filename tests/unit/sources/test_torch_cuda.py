@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.sources.torch_cuda import (
-    CudaAllocator,
-    TorchCudaSource,
-    readings,
-    readings_of_all,
-)
+from hfmem_widget.sources.allocator import Instant
+from hfmem_widget.sources.counters import AllocatorSource, readings
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.sources.conftest import opened, pass_on, value
 
@@ -24,7 +21,7 @@ MIB = 1 << 20
 
 def test_it_reads_nothing_until_torch_is_imported() -> None:
     """Without torch there are no devices, no series and no notes."""
-    source = TorchCudaSource(CudaAllocator({}))
+    source = AllocatorSource(CudaAllocator({}))
 
     assert source.read(0.0) == []
     assert (source.devices, source.series, source.notes) == ((), (), [])
@@ -98,15 +95,26 @@ def test_what_the_ledger_read_is_what_the_source_would_read() -> None:
     source, allocator = opened(FakeTorch(fake))
     fake.free(fake.alloc(30 * MIB, device=1))
     fake.alloc(10 * MIB, device=0)
-    stats = {index: allocator.stats(index) for index in (1, 0)}
+    stats = {index: allocator.stats(index) for index in allocator.devices()}
 
-    assert readings_of_all(stats) == {source.name: source.read(0.0)}
+    assert source.at(Instant(allocator, stats)) == source.read(0.0)
+
+
+def test_what_another_allocator_counted_is_not_taken() -> None:
+    """A source takes the counters of its own allocator alone."""
+    fake = FakeAllocator()
+    source, allocator = opened(FakeTorch(fake))
+    fake.alloc(MIB)
+
+    assert source.at(Instant(CudaAllocator({}), {0: allocator.stats(0)})) is None
 
 
 def test_devices_that_were_never_used_tell_nothing() -> None:
     """Where no GPU is at work, nothing is said to be known of it."""
-    assert readings_of_all({0: FakeAllocator().stats(0)}) == {}
-    assert readings_of_all({}) == {}
+    source, allocator = opened(FakeTorch(FakeAllocator()))
+
+    assert source.at(Instant(allocator, {0: allocator.stats(0)})) is None
+    assert source.at(Instant(allocator, {})) is None
 
 
 def test_private_pools_are_summed() -> None:
@@ -204,7 +212,7 @@ def test_another_accelerator_is_named_once() -> None:
 def test_the_installed_torch_is_read_or_left_alone() -> None:
     """The torch that is really here, initialised by nobody, gives no series and is not initialised."""
     torch = pytest.importorskip("torch")
-    source = TorchCudaSource()
+    source = AllocatorSource(CudaAllocator())
 
     assert source.read(0.0) == []
     assert not torch.cuda.is_initialized()

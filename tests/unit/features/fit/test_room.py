@@ -12,9 +12,11 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import room as module
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.features.fit.room import CONTEXT, max_memory, read_rooms
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
-from hfmem_widget.sources.torch_cuda import CudaAllocator, TorchCudaSource
+from hfmem_widget.sources.tensors import TensorSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
 from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc, two_cards
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
@@ -30,12 +32,12 @@ class Machine:
     ) -> None:
         self.cuda = FakeAllocator(initialized=False)
         self.nvml = FakeNvml(gpus)
-        torch_cuda = TorchCudaSource(CudaAllocator({"torch": FakeTorch(self.cuda)}))
+        torch_cuda = AllocatorSource(CudaAllocator({"torch": FakeTorch(self.cuda)}))
         nvml = NvmlSource(torch_cuda.uuids, environ or {}, load=self.nvml.load, proc=proc)
-        self.sources = (torch_cuda, nvml, HostSource())
+        self.sources = (torch_cuda, nvml, HostSource(), TensorSource())
 
     def rooms(self) -> Rooms:
-        return read_rooms(*self.sources, 0.0)
+        return read_rooms(*self.sources[:3], 0.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.features.memory_map.reader import SegmentReader, heap_segments, segments_of
 from hfmem_widget.sources.host import Mallinfo
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data.recorded import NAMES, recorded
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
@@ -21,7 +22,7 @@ def no_heap() -> None:
 
 
 def reader_of(torch: ModuleType | None, find_heap: Callable[[], Any] = no_heap) -> SegmentReader:
-    return SegmentReader({"torch": torch} if torch else {}, find_heap)
+    return SegmentReader(CudaAllocator({"torch": torch} if torch else {}), find_heap)
 
 
 def with_snapshot(snapshot: Callable[..., Any], devices: int = 1) -> FakeTorch:
@@ -172,5 +173,5 @@ def test_the_heap_is_looked_for_once() -> None:
 def test_its_own_cost_is_told() -> None:
     """A map knows how long reading it took."""
     ticks = iter((1.0, 1.5))
-    found = SegmentReader({}, no_heap, lambda: next(ticks)).read()
+    found = SegmentReader(CudaAllocator({}), no_heap, lambda: next(ticks)).read()
     assert found.seconds == 0.5

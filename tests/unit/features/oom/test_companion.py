@@ -17,6 +17,7 @@ from hfmem_widget.features.oom.observer import ShortageObserver
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Span
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from tests.fakes.torch_shortages import FakeCuda
@@ -37,7 +38,7 @@ class Run:
         self.cuda = FakeCuda(**cuda)
         self.stage = Stage("train", gpus=1)
         self.session = self.stage.session
-        self.observer = ShortageObserver(self.cuda.modules)
+        self.observer = ShortageObserver(CudaAllocator(self.cuda.modules))
         self.companion = OutOfMemory(observer=self.observer)
         self.monitor: Any = SimpleNamespace(
             attribution=SimpleNamespace(subjects=SimpleNamespace(all=lambda: (list(models), [])))
@@ -116,7 +117,7 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
 )
 def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseException) -> None:
     """Where no GPU is known the card says that the reason is not, and has none of the host's figures."""
-    observer = ShortageObserver({})
+    observer = ShortageObserver(CudaAllocator({}))
     stage = Stage("train", gpus=0)
     companion = OutOfMemory(observer=observer)
     with stage.span("cell", "x", "raised RuntimeError") as cell:
@@ -134,7 +135,7 @@ def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseExceptio
 def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
     """That no size was found speaks of no GPU: without one the machine's own memory is meant."""
     stage = Stage("train", gpus=0)
-    companion = OutOfMemory(observer=ShortageObserver({}))
+    companion = OutOfMemory(observer=ShortageObserver(CudaAllocator({})))
     with stage.span("cell", "x", "raised RuntimeError") as cell:
         companion.begin(Run().monitor, stage.session, cell)
         error = RuntimeError("No executable batch size found, reached zero.")

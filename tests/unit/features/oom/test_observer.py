@@ -12,6 +12,7 @@ import pytest
 from hfmem_widget.features.oom.blocks import summed_up
 from hfmem_widget.features.oom.observer import MOST_BLOCKS, ShortageObserver
 from hfmem_widget.features.oom.shortage import BACKWARD, LiveBlocks, Shortage
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_shortages import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
 
 GIB = 1 << 30
@@ -54,7 +55,7 @@ SEGMENTS = [
 
 def observed(cuda: FakeCuda, **more: int) -> list[Shortage]:
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     cuda.run_out(**more)
     return told
@@ -76,7 +77,7 @@ def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixtu
     """Autograd's thread has no Python: all figures are there, and who called the backward pass is named."""
     cuda = FakeCuda(SEGMENTS)
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
 
     def training_step() -> None:
@@ -96,7 +97,7 @@ def test_python_within_a_backward_pass_comes_first() -> None:
     """What autograd's thread runs, such as a user's Function, is told before who waits for it."""
     cuda = FakeCuda(SEGMENTS)
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
 
     def backward() -> None:
@@ -114,7 +115,7 @@ def test_another_thread_of_c_has_no_caller() -> None:
     """A thread that is none of autograd's is not told by who waits for autograd at that time."""
     cuda = FakeCuda(SEGMENTS)
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     cuda.run_out_in_backward(name=b"loader")
     assert [one.calls for one in told] == [()]
@@ -124,7 +125,7 @@ def test_of_two_backward_passes_none_is_named() -> None:
     """Where two threads wait, either may be the one, and neither is told."""
     cuda = FakeCuda(SEGMENTS)
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     waits, ends = threading.Event(), threading.Event()
 
@@ -145,7 +146,7 @@ def test_nothing_of_who_waits_is_kept() -> None:
     """A frame that was looked at would keep what its function holds, until a collection."""
     cuda = FakeCuda(SEGMENTS)
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
 
     class Activations:
@@ -205,7 +206,7 @@ def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> 
 def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
     """Attaching would initialise it; it happens once it is up, and once."""
     cuda = FakeCuda(initialized=False)
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(lambda _shortage: None)
     assert not cuda.observers
     assert not observer.settled
@@ -218,7 +219,7 @@ def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
 
 def test_without_torch_there_is_nothing_to_attach_to() -> None:
     """A process that never imports torch is left alone."""
-    observer = ShortageObserver({})
+    observer = ShortageObserver(CudaAllocator({}))
     observer.listen(lambda _shortage: None)
     assert not observer.settled
 
@@ -226,7 +227,7 @@ def test_without_torch_there_is_nothing_to_attach_to() -> None:
 def test_a_build_without_observers_is_asked_once() -> None:
     """A build for CPUs has none."""
     cuda = FakeCuda(can_observe=False)
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(lambda _shortage: None)
     assert observer.settled
 
@@ -241,7 +242,7 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
 
     cuda = FakeCuda()
     cuda.extension._cuda_attach_out_of_memory_observer = refuse
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(lambda _shortage: None)
     observer.attach()
     assert observer.settled
@@ -251,7 +252,7 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
 def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     """What a listener raises would take the place of the user's own error; it costs one line."""
     cuda = FakeCuda()
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
 
     def broken(_shortage: Shortage) -> None:
         raise ValueError("broken")
@@ -275,7 +276,7 @@ def test_where_nobody_listens_nothing_is_looked_at() -> None:
     """What is attached stays attached, and costs nothing once no watch is left."""
     cuda = FakeCuda(SEGMENTS)
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     observer.leave(told.append)
     cuda.run_out()
@@ -297,7 +298,7 @@ def test_one_shortage_after_another_is_looked_at_now_and_then() -> None:
     cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules, lambda: next(times))
+    observer = ShortageObserver(CudaAllocator(cuda.modules), lambda: next(times))
     observer.listen(told.append)
     for _ in range(3):
         cuda.run_out()

@@ -14,6 +14,7 @@ from hfmem_widget.features.oom.observer import ShortageObserver
 from hfmem_widget.features.oom.shortage import Shortage
 from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
 from hfmem_widget.session import Device, Sample, Session
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import DATA
 from tests.fakes.torch_shortages import FakeCuda
 
@@ -37,7 +38,7 @@ def shortage_of(one: dict[str, Any]) -> Shortage | None:
     cuda = FakeCuda(segments_of(one))
     cuda.stats = one["stats"]
     told: list[Shortage] = []
-    observer = ShortageObserver(cuda.modules)
+    observer = ShortageObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     _, asked, ceiling, free = one["arguments"]
     cuda.run_out(asked, free, ceiling)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.companions import companions_for
-from hfmem_widget.features.stacks.allocation_history import AllocationHistory
 from hfmem_widget.features.stacks.companion import StacksCompanion
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
+from hfmem_widget.sources.torch_cuda_history import CudaHistory
 from tests.fakes.torch_history import FakeTorch
 
 NO_MONITOR: Any = None
@@ -23,7 +23,7 @@ NO_MONITOR: Any = None
 @pytest.fixture(autouse=True)
 def _nobody_records() -> Iterator[None]:
     yield
-    AllocationHistory._active = None
+    CudaHistory._active = None
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from hfmem_widget.guard import warn
+from hfmem_widget.sources.allocator import Recorded
 
 MOST_EVENTS = 200_000
 """Per device; older ones make room. Their stacks take some 1 to 2 kB each while they are recorded."""
@@ -30,32 +30,8 @@ WITHOUT_CUDA = "This torch is built without CUDA."
 State = Literal["waiting", "recording", "refused", "ended"]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A snapshot of the allocator, as `torch.cuda.memory._snapshot` returns it.
-
-    Attributes
-    ----------
-    snapshot : dict
-    began_at : float
-        Seconds since the epoch.
-    seconds : float
-        That reading it took.
-    per_stack : float
-        Seconds that one Python stack takes to walk, tried here; NaN if that cannot be tried.
-    most : int
-        How many events per device could be kept.
-    """
-
-    snapshot: dict[str, Any]
-    began_at: float
-    seconds: float
-    per_stack: float
-    most: int
-
-
-class AllocationHistory:
-    """Records, from the moment CUDA is up until it is ended.
+class CudaHistory:
+    """The `History` of `CudaAllocator`: records from the moment CUDA is up until it is ended.
 
     Parameters
     ----------
@@ -73,7 +49,7 @@ class AllocationHistory:
         A sentence where it does not record; else empty.
     """
 
-    _active: ClassVar[AllocationHistory | None] = None
+    _active: ClassVar[CudaHistory | None] = None
 
     def __init__(
         self,
@@ -98,7 +74,7 @@ class AllocationHistory:
         return "" if self.reason in {"", UNUSED, WITHOUT_CUDA} else self.reason
 
     @property
-    def knows_cuda_is_up(self) -> bool:
+    def knows_it_is_up(self) -> bool:
         """True once it has seen that the user's code has initialised CUDA."""
         return self.state == "recording" or bool(self.obstacle)
 
@@ -129,7 +105,7 @@ class AllocationHistory:
         with self._lock:
             state, self.state = self.state, "ended"
         if state == "recording":
-            AllocationHistory._active = None
+            CudaHistory._active = None
             return self._take()
         if state == "waiting":
             self._leave_queue()
@@ -146,13 +122,13 @@ class AllocationHistory:
             self.reason = self._obstacle() or self._start()
             self.state = "refused" if self.reason else "recording"
         if self.state == "recording":
-            AllocationHistory._active = self
+            CudaHistory._active = self
             self._on_start()
 
     def _obstacle(self) -> str:
         """Return why nothing must or can be recorded, as a sentence; empty if it can."""
         torch: Any = self._modules["torch"]
-        if _backend(torch) == "cudaMallocAsync":
+        if backend_of(torch) == "cudaMallocAsync":
             return (
                 "cudaMallocAsync keeps no history of allocations. Without "
                 "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync stacks can be recorded."
@@ -162,7 +138,7 @@ class AllocationHistory:
             return "This torch cannot say whether a recording runs; torch 2.4 or later can."
         if not is_on():
             return ""
-        if AllocationHistory._active is not None:
+        if CudaHistory._active is not None:
             return "A watch around this one records stacks already."
         return (
             "Your own recording of allocation history runs, and was left alone. To see stacks here, end it "
@@ -199,7 +175,7 @@ class AllocationHistory:
         finally:
             # Only what we have begun: the call by itself leaves hooks behind (pytorch#153571).
             torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
-        return Recorded(snapshot, self._began_at, seconds, per_stack, self._most)
+        return Recorded(snapshot, self._began_at, seconds, per_stack, self._most, "cuda")
 
     def _refuse(self, reason: str) -> None:
         with self._lock:
@@ -240,7 +216,8 @@ class AllocationHistory:
             lock.release()
 
 
-def _backend(torch: Any) -> str:
+def backend_of(torch: Any) -> str:
+    """Return the allocator's name, such as "native"; empty where it has none."""
     try:
         return str(torch.cuda.get_allocator_backend())
     except Exception:  # noqa: BLE001  (an allocator of the user's own may not have a name)

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.allocation_history import UNUSED, WITHOUT_CUDA, AllocationHistory
+from hfmem_widget.sources.torch_cuda_history import UNUSED, WITHOUT_CUDA, CudaHistory
 from tests.fakes.torch_history import FakeTorch
 
 
 @pytest.fixture(autouse=True)
 def _nobody_records() -> Iterator[None]:
     yield
-    AllocationHistory._active = None
+    CudaHistory._active = None
 
 
-def begun(torch: ModuleType, **options: Any) -> AllocationHistory:
-    history = AllocationHistory({"torch": torch}, **options)
+def begun(torch: ModuleType, **options: Any) -> CudaHistory:
+    history = CudaHistory({"torch": torch}, **options)
     history.look()
     return history
 
@@ -233,6 +233,6 @@ def test_whether_cuda_is_up_is_known_once_it_was_seen() -> None:
         FakeTorch(),
     )
     del without._C._cuda_record_memory_history
-    told = [begun(torch).knows_cuda_is_up for torch in (FakeTorch(), refused, waits, without)]
+    told = [begun(torch).knows_it_is_up for torch in (FakeTorch(), refused, waits, without)]
 
     assert told == [True, True, False, False]

@@ -1,0 +1,225 @@
+"""A caching allocator of PyTorch's, as everybody here sees it: one protocol, one owner for each allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hfmem_widget.session import Device
+
+Stats = dict[str, Any]
+"""An allocator's counters, as `torch.cuda.memory_stats_as_nested_dict` returns them: bytes and counts."""
+
+ReadStats = Callable[[int], Stats]
+ResetPeak = Callable[[int], None]
+RanOut = Callable[[int, int, int, int], None]
+"""Takes a device's index, and bytes: asked for, usable by this process, free on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A snapshot of the allocator, as `torch.cuda.memory._snapshot` returns it.
+
+    Attributes
+    ----------
+    snapshot : dict
+    began_at : float
+        Seconds since the epoch.
+    seconds : float
+        That reading it took.
+    per_stack : float
+        Seconds that one Python stack takes to walk, tried here; NaN if that cannot be tried.
+    most : int
+        How many events per device could be kept.
+    device_type : str
+    """
+
+    snapshot: dict[str, Any]
+    began_at: float
+    seconds: float
+    per_stack: float
+    most: int
+    device_type: str
+
+
+class History(Protocol):
+    """The allocator's own recording of allocations and their stacks, for the time of a watch.
+
+    Where the user's own runs already, it is not read, changed or ended.
+    """
+
+    @property
+    def obstacle(self) -> str:
+        """Why nothing was recorded although the device was used, as a sentence; else empty."""
+        ...
+
+    @property
+    def knows_it_is_up(self) -> bool:
+        """True once it has seen that the user's code has initialised the device."""
+        ...
+
+    def look(self, *, imported: bool = False) -> None:
+        """Begin if the device is initialised, else when it will be; on any thread, any number of times.
+
+        With `imported`, torch is there although its import has not come back yet.
+        """
+        ...
+
+    def end(self) -> Recorded | None:
+        """End it, and return what was recorded; None where nothing was."""
+        ...
+
+
+class Allocator(Protocol):
+    """The caching allocator of one type of device: the only object that calls its entry points in torch.
+
+    The source, the peak ledger, the memory map, out-of-memory errors, stacks and `free` use this protocol.
+    A further member (XPU, MPS; ROCm is torch's "cuda") is one class in a file of its own, and one line in
+    `sources.ALLOCATORS`. It must have:
+
+    - `devices`, `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``: ``current``,
+      ``peak``), and `device`. A counter that is missing is shown as not available.
+    - For exact peaks: `reset_peak`, which sets every ``peak`` to its ``current``; the count
+      ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
+      its peaks leaves the ``peak`` keys out.
+    - Whatever else it lacks it says as each method tells it.
+
+    Every method may be called before torch is imported or the device is initialised, except those that take
+    an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
+    `reset_peak` and `devices` run at every tick and every edge: at most some 10 µs each.
+
+    One torch has one accelerator: at most one member has devices.
+
+    Attributes
+    ----------
+    device_type : str
+        As `torch.device.type`: what comes before the colon in a device's key.
+    """
+
+    device_type: str
+
+    @property
+    def installed(self) -> bool:
+        """Whether the entry points are wrapped by this very object."""
+        ...
+
+    def supported(self) -> bool:
+        """Return whether torch is loaded and built for this type of device."""
+        ...
+
+    def other_accelerator(self) -> str | None:
+        """Return the device type that torch is built for where it is not this one; "" for none.
+
+        None while torch is not there, or still being imported.
+        """
+        ...
+
+    def devices(self) -> range:
+        """Return the indices of the visible devices; empty until the user's code has initialised them.
+
+        Also empty in a forked child, where they cannot be used.
+        """
+        ...
+
+    def device(self, index: int) -> Device:
+        """Return what an initialised device is, named as the driver's library names it.
+
+        Raises what torch raises where it does not tell.
+        """
+        ...
+
+    def capability(self, index: int) -> tuple[int, ...]:
+        """Return an initialised device's compute capability; empty where there is no such thing."""
+        ...
+
+    def stats(self, index: int) -> Stats:
+        """Return the counters of an initialised device, past any wrapper; the caller may change them.
+
+        Raises what torch raises where the allocator keeps none.
+        """
+        ...
+
+    def reset_peak(self, index: int) -> None:
+        """Set the peaks of an initialised device to their current values, past any wrapper."""
+        ...
+
+    def install(
+        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
+    ) -> None:
+        """Let the user's readings go through `read(raw, index)` and resets through `reset(raw, index)`.
+
+        Installed again, the two functions are replaced.
+
+        Raises
+        ------
+        SourceUnavailable
+            Where torch has no such entry points.
+        """
+        ...
+
+    def uninstall(self) -> None:
+        """Put the original entry points back; where somebody has since wrapped ours, it only passes on."""
+        ...
+
+    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Return the segments of all initialised devices, as `torch.cuda.memory_snapshot` does.
+
+        Parameters
+        ----------
+        quick : bool
+            Refuse where torch would copy the recorded history along, which takes seconds.
+
+        Raises
+        ------
+        SourceUnavailable
+            Where the allocator keeps no list of segments, or refuses.
+        """
+        ...
+
+    def observe(self, ran_out: RanOut) -> None:
+        """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
+
+        On the thread that asked for memory, and nothing may get out of it. Only once `devices` has some. Does
+        nothing where the allocator cannot be observed: the error's text remains.
+        """
+        ...
+
+    def history(self, on_start: Callable[[], object]) -> History | None:
+        """Return a recording that waits for its first `look`; None where the allocator keeps none.
+
+        `on_start` is called once when it begins to record, on the thread that made it begin.
+        """
+        ...
+
+    def autocast(self) -> bool | None:
+        """Return whether autocast is on for these devices on the calling thread; None where unknown."""
+        ...
+
+    def empty_cache(self) -> None:
+        """Return cached memory to the driver. This disturbs, so only `features.free.act` may call it."""
+        ...
+
+
+def keys_of(allocator: Allocator) -> tuple[str, ...]:
+    """Return the keys of the initialised devices, in the order of their indices."""
+    return tuple(f"{allocator.device_type}:{index}" for index in allocator.devices())
+
+
+@dataclass(slots=True)
+class Instant:
+    """What has been read of one instant already, and need not be read again for a sample of it.
+
+    Attributes
+    ----------
+    allocator : Allocator or None
+        Whose counters were read.
+    stats : mapping of int to dict
+        Its counters by device, in the order of their indices.
+    held : sequence of float or None
+        What tensors were counted to be then: the values of `TensorSource`.
+    """
+
+    allocator: Allocator | None
+    stats: Mapping[int, Stats]
+    held: Sequence[float] | None = None

@@ -1,0 +1,180 @@
+"""The counters of a caching allocator as series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from hfmem_widget.session import Device, Series
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.allocator import Allocator, Instant, Stats
+from hfmem_widget.text import plain
+
+_BYTES: Final = (
+    ("allocated", "allocated", "allocated_bytes", "current"),
+    ("reserved", "reserved", "reserved_bytes", "current"),
+    ("peak", "allocator peak", "allocated_bytes", "peak"),
+    ("active", "active", "active_bytes", "current"),
+    ("requested", "requested", "requested_bytes", "current"),
+    ("inactive_split", "inactive, split", "inactive_split_bytes", "current"),
+)
+_COUNTS: Final = (
+    ("alloc_retries", "allocation retries (count)", "num_alloc_retries"),
+    ("ooms", "out-of-memory errors (count)", "num_ooms"),
+)
+_PRIVATE_POOLS: Final = ("private_pools", "reserved in private pools")
+
+_WALK: Final = tuple((family, kind) for _, _, family, kind in _BYTES)
+_COUNTERS: Final = tuple(name for _, _, name in _COUNTS)
+_METRICS: Final = tuple((entry[0], entry[1]) for entry in (*_BYTES, *_COUNTS, _PRIVATE_POOLS))
+_ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = (
+    [metric for metric, _ in _METRICS].index(metric)
+    for metric in ("allocated", "reserved", "requested", "inactive_split")
+)
+_NOTHING: Final = (NOT_AVAILABLE,) * len(_METRICS)
+
+
+class AllocatorSource:
+    """The counters of every visible device, from the moment the user's code initialises it.
+
+    Parameters
+    ----------
+    allocator : Allocator
+        Where the counters are read.
+    others : collection of str
+        Device types that other sources read.
+    """
+
+    name = "torch"
+    blocks = False
+    secondary = False
+
+    def __init__(self, allocator: Allocator, others: Collection[str] = ()) -> None:
+        self.allocator = allocator
+        self.devices: tuple[Device, ...] = ()
+        self.series: tuple[Series, ...] = ()
+        self.notes: list[str] = []
+        self._others = others
+        self._other_accelerator: str | None = None
+
+    def uuids(self) -> tuple[str, ...] | None:
+        """Return the devices' UUIDs in the allocator's order, None until they are up and have been read."""
+        return tuple(device.uuid for device in self.devices) or None
+
+    def reserved(self, uuid: str) -> float:
+        """Return what the allocator has of a device right now, in bytes; 0 of one it does not know."""
+        indices = self.allocator.devices()
+        for index, device in enumerate(self.devices[: len(indices)]):
+            if device.uuid == uuid:
+                return readings(self.allocator.stats(index))[_RESERVED]
+        return 0.0
+
+    def read(self, now: float) -> Sequence[float]:
+        """Return the values of `series` in bytes and counts; `now` is not needed."""
+        try:
+            indices = self.allocator.devices()
+            if len(indices) > len(self.devices):
+                self._adopt(indices)
+            elif not indices and self._other_accelerator is None:
+                self._look_for_other_accelerator()
+        except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
+            self._note(f"GPU memory cannot be read from torch ({plain(error)}); update torch.")
+            indices = range(0)
+        values: list[float] = []
+        for index in indices:
+            values += self._read_device(index)
+        values += [NOT_AVAILABLE] * (len(self.series) - len(values))
+        return values
+
+    def at(self, instant: Instant) -> Sequence[float] | None:
+        """Return the values where the counters have been read; None where no device was ever used."""
+        if instant.allocator is not self.allocator:
+            return None
+        values: list[float] = []
+        for stats in instant.stats.values():
+            values += readings(stats)
+        return values if any(values) else None
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+    def _read_device(self, index: int) -> Sequence[float]:
+        try:
+            return readings(self.allocator.stats(index))
+        except Exception as error:  # noqa: BLE001  (pluggable allocators raise what they like)
+            self._note(
+                f"The allocator of {self._key(index)} gives no figures ({plain(error)}); the other devices "
+                "are read as before. PyTorch's own CUDA allocator would give them."
+            )
+            return _NOTHING
+
+    def _adopt(self, indices: range) -> None:
+        devices = tuple(self._device(index) for index in indices)
+        # Assigned whole, series first: the poller and the user's thread may come here at the same time.
+        self.series = tuple(
+            Series(device.key, metric, label) for device in devices for metric, label in _METRICS
+        )
+        self.devices = devices
+
+    def _device(self, index: int) -> Device:
+        try:
+            return self.allocator.device(index)
+        except Exception as error:  # noqa: BLE001  (a device off the bus must not hide others)
+            self._note(f"torch cannot describe {self._key(index)} ({plain(error)}).")
+            return Device(self._key(index), "")
+
+    def _key(self, index: int) -> str:
+        return f"{self.allocator.device_type}:{index}"
+
+    def _look_for_other_accelerator(self) -> None:
+        self._other_accelerator = other = self.allocator.other_accelerator()
+        if other and other not in self._others:
+            self._note(
+                f"This torch is built for {plain(other)}, whose memory is not read yet; "
+                "this process' own memory is. GPUs are read with a torch built for CUDA."
+            )
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+def readings(stats: Stats) -> Sequence[float]:
+    """Return the values of one device's series from the allocator's counters; NaN where a key is missing."""
+    try:
+        # As `_WALK` has it, written out: this is read at every tick, with cold caches.
+        allocated = stats["allocated_bytes"]["all"]
+        values = [
+            float(allocated["current"]),
+            float(stats["reserved_bytes"]["all"]["current"]),
+            float(allocated["peak"]),
+            float(stats["active_bytes"]["all"]["current"]),
+            float(stats["requested_bytes"]["all"]["current"]),
+            float(stats["inactive_split_bytes"]["all"]["current"]),
+            float(stats["num_alloc_retries"]),
+            float(stats["num_ooms"]),
+        ]
+    except (KeyError, TypeError, ValueError):
+        values = [_value(stats, family, "all", kind) for family, kind in _WALK]
+        values += [_value(stats, name) for name in _COUNTERS]
+    pools = stats.get("reserved_bytes_by_private_pools")
+    if pools:
+        values.append(sum((_value(pool, "all", "current") for pool in pools.values()), 0.0))
+    else:
+        values.append(NOT_AVAILABLE if pools is None else 0.0)
+    if values[_REQUESTED] == 0.0 < values[_ALLOCATED]:
+        # backend:cudaMallocAsync keeps neither of the two and says 0.
+        values[_REQUESTED] = values[_INACTIVE_SPLIT] = NOT_AVAILABLE
+    if min(values) >= 0.0 and max(values) < math.inf:
+        return values
+    return [value if 0.0 <= value < math.inf else NOT_AVAILABLE for value in values]
+
+
+def _value(stats: Any, *path: str) -> float:
+    try:
+        for key in path:
+            stats = stats[key]
+        return float(stats)
+    except (KeyError, TypeError, ValueError):
+        return NOT_AVAILABLE
