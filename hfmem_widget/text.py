@@ -18,8 +18,8 @@ from hfmem_widget.errors import OptionError
 
 MAX_LENGTH = 120
 
-DEVICE_KEY = re.compile(r"cuda:\d+|cpu")
-"""What a device is called, everywhere."""
+DEVICE_KEY = re.compile(r"[a-z]+:\d+|cpu")
+"""What a device is called, everywhere: as `torch.device` prints it."""
 
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:

@@ -1,15 +1,17 @@
-"""A CUDA caching allocator without CUDA: alone, behind `CudaAllocator`'s interface, or as a fake `torch`."""
+"""A caching allocator without a device: alone, as an `Allocator` of its own, or behind a fake `torch`."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-Stats = dict[str, Any]
+from hfmem_widget.session import Device
+from hfmem_widget.sources.allocator import RanOut, Stats
 
 BYTES = (
     "allocated_bytes",
@@ -100,6 +102,28 @@ class FakeDevice:
             for stat in self.stats[name].values():
                 stat["peak"] = stat["current"]
 
+    def segment(self, index: int) -> dict[str, Any]:
+        """Return all that is reserved as one segment, as torch lists it; empty where there is none."""
+        reserved = self._current("reserved_bytes")
+        if not reserved:
+            return {}
+        blocks = [
+            {"size": rounded, "requested_size": size, "state": "active_allocated"}
+            for size, rounded in self.blocks.values()
+        ]
+        if free := reserved - self._current("allocated_bytes"):
+            blocks.append({"size": free, "requested_size": 0, "state": "inactive"})
+        return {
+            "device": index, "address": 4096, "total_size": reserved, "segment_type": "large",
+            "blocks": blocks,
+        }  # fmt: skip
+
+    def empty_cache(self) -> None:
+        """Give back what is reserved and not allocated."""
+        self._take(
+            "reserved_bytes", self._current("reserved_bytes") - self._current("allocated_bytes")
+        )
+
     def _current(self, name: str) -> int:
         current: int = self.stats[name]["all"]["current"]
         return current
@@ -119,28 +143,41 @@ class FakeDevice:
 
 
 class FakeAllocator:
-    """What `CudaAllocator` offers, over `FakeDevice`s, with the user's own calls beside it.
+    """A member of the protocol `Allocator`, over `FakeDevice`s, with the user's own calls beside it.
+
+    It has nothing of torch, and so is also what a second member of the protocol must be at least.
 
     Attributes
     ----------
+    device_type : str
+        What comes before the colon in its devices' keys.
     initialized : bool
         Whether the user has initialised CUDA.
     before_reset : callable or None
         Called once just before the next raw reset, as another thread would be.
     counts_allocations : bool
         False makes the allocator one that keeps no count of allocations, as cudaMallocAsync.
-    resets : int
-        Raw resets so far, whoever made them.
+    calls : Counter
+        How often counters were read and reset past any wrapper, and caches emptied, whoever did it.
     """
 
-    def __init__(self, devices: int = 1, *, initialized: bool = True) -> None:
+    def __init__(
+        self, devices: int = 1, *, initialized: bool = True, device_type: str = "cuda"
+    ) -> None:
+        self.device_type = device_type
         self.pools = [FakeDevice(uuid=f"0000000{index}-fake") for index in range(devices)]
         self.initialized = initialized
         self.before_reset: Callable[[], Any] | None = None
-        self.resets = 0
+        self.calls: Counter[str] = Counter()
+        self._observers: list[RanOut] = []
         self._blocks = itertools.count(1)
         self._owner: dict[int, FakeDevice] = {}
         self._through: tuple[Callable[..., Stats], Callable[..., None]] | None = None
+
+    @property
+    def resets(self) -> int:
+        """Raw resets so far, whoever made them."""
+        return self.calls["reset_peak"]
 
     @property
     def counts_allocations(self) -> bool:
@@ -159,8 +196,14 @@ class FakeAllocator:
 
     def alloc(self, size: int, device: int = 0) -> int:
         """Allocate bytes on a device, as the user's tensors do; return the block."""
-        block = next(self._blocks)
-        self.pools[device].alloc(block, size)
+        block, pool = next(self._blocks), self.pools[device]
+        try:
+            pool.alloc(block, size)
+        except OutOfMemoryError:
+            free = pool.total - pool.stats["reserved_bytes"]["all"]["current"]
+            for ran_out in self._observers:
+                ran_out(device, size, pool.total, free)
+            raise
         self._owner[block] = self.pools[device]
         return block
 
@@ -188,17 +231,48 @@ class FakeAllocator:
     def supported(self) -> bool:
         return True
 
+    def other_accelerator(self) -> str | None:
+        return ""
+
     def devices(self) -> range:
         return range(len(self.pools) if self.initialized else 0)
 
+    def device(self, index: int) -> Device:
+        pool = self.pools[index]
+        return Device(f"{self.device_type}:{index}", pool.name, pool.uuid, float(pool.total))
+
+    def capability(self, index: int) -> tuple[int, ...]:
+        return ()
+
+    def snapshot(self, *, quick: bool = False) -> list[dict[str, Any]]:
+        """Return one segment for each device, with a block for each that is live, and one that is free."""
+        return [
+            segment for index, pool in enumerate(self.pools) if (segment := pool.segment(index))
+        ]
+
+    def observe(self, ran_out: RanOut) -> None:
+        self._observers.append(ran_out)
+
+    def history(self, on_start: Callable[[], object]) -> None:
+        return None
+
+    def autocast(self) -> bool | None:
+        return None
+
+    def empty_cache(self) -> None:
+        self.calls["empty_cache"] += 1
+        for pool in self.pools:
+            pool.empty_cache()
+
     def stats(self, index: int) -> Stats:
+        self.calls["stats"] += 1
         return copy.deepcopy(self.pools[index].stats)
 
     def reset_peak(self, index: int) -> None:
         meanwhile, self.before_reset = self.before_reset, None
         if meanwhile is not None:
             meanwhile()
-        self.resets += 1
+        self.calls["reset_peak"] += 1
         self.pools[index].reset_peak()
 
     def install(self, read: Callable[..., Stats], reset: Callable[..., None]) -> None:

@@ -1,4 +1,4 @@
-"""A torch whose CUDA allocator keeps a history: as much of it as `AllocationHistory` touches."""
+"""A torch whose CUDA allocator keeps a history: as much of it as `CudaHistory` touches."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class FakeTorch(ModuleType):
         self.initialized = initialized
         self.snapshot: dict[str, Any] = {"segments": [], "device_traces": [[]]}
         self._C = SimpleNamespace(
+            _cuda_getDeviceCount=lambda: 1,
             _cuda_record_memory_history=None,
             _cuda_isHistoryEnabled=lambda: self.recording,
             _profiler=SimpleNamespace(gather_traceback=lambda **_: None),

@@ -76,6 +76,7 @@ class FakeCuda:
         self._segments = list(segments)
         self._old = old
         extension = SimpleNamespace(
+            _cuda_getDeviceCount=lambda: 1,
             _cuda_memoryStats=lambda _device: self.stats,
             _cuda_isHistoryEnabled=lambda: self.recording,
         )
@@ -88,7 +89,7 @@ class FakeCuda:
             is_initialized=lambda: self.initialized,
             memory_snapshot=self._old_snapshot if old else self._snapshot,
             get_device_properties=lambda _device: SimpleNamespace(
-                total_memory=80 << 30, major=9, minor=0
+                name="NVIDIA Fake", total_memory=80 << 30, major=9, minor=0
             ),
         )
         module.is_autocast_enabled = lambda *_device: False

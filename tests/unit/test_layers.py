@@ -192,14 +192,22 @@ def loaded_by(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
+OWNERS = {"sources/torch_cuda.py", "sources/torch_cuda_history.py"}
+"""Where the allocator's entry points are called."""
+
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
 MAY_DISTURB = "features/free/act.py"
 
 
-def called(tree: ast.AST) -> Iterator[str]:
-    """Yield what is named after a dot, with ``gc`` before it where it is the collector's."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+def called(tree: ast.AST, within: str = "", *, passes_on: bool) -> Iterator[str]:
+    """Yield what is named after a dot, with ``gc`` before it where it is the collector's.
+
+    With `passes_on`, a method may pass on to torch what it is itself called for.
+    """
+    for node in ast.iter_child_nodes(tree):
+        name = node.name if isinstance(node, ast.FunctionDef) else within
+        yield from called(node, name, passes_on=passes_on)
+        if isinstance(node, ast.Attribute) and not (passes_on and node.attr == within):
             of = node.value.id if isinstance(node.value, ast.Name) else ""
             yield f"gc.{node.attr}" if of == "gc" else node.attr
 
@@ -207,10 +215,37 @@ def called(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_one_file_alone_collects_and_empties(path: Path) -> None:
     """Nothing but what the user asks for by name collects garbage, empties a cache or waits for a device."""
-    names = set(called(ast.parse(path.read_text(encoding="utf-8"))))
+    relative = str(path.relative_to(PACKAGE))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = set(called(tree, passes_on=relative in OWNERS))
     found = names & (DISTURBING | {"gc.collect", "gc.freeze", "gc.disable"})
 
-    assert not found or str(path.relative_to(PACKAGE)) == MAY_DISTURB
+    assert not found or relative == MAY_DISTURB
+
+
+PRIVATE = re.compile(
+    r"_cuda_\w+|_accelerator_\w+|_record_memory_history\w*|_lazy_call|_queued_calls"
+)
+"""The allocator's entry points that are no public name of torch's."""
+
+
+def entry_points(tree: ast.Module) -> Iterator[str]:
+    """Yield the allocator's entry points that a module names, as an attribute or as a text of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            of = node.value.attr if isinstance(node.value, ast.Attribute) else ""
+            if PRIVATE.fullmatch(node.attr) or (of == "cuda" and "memory" in node.attr):
+                yield node.attr
+        elif isinstance(node, ast.Constant) and PRIVATE.fullmatch(str(node.value)):
+            yield str(node.value)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_an_allocator_has_one_owner(path: Path) -> None:
+    """The CUDA allocator is read, reset, listed and observed in one place; all others are handed it."""
+    found = set(entry_points(ast.parse(path.read_text(encoding="utf-8"))))
+
+    assert bool(found) == (str(path.relative_to(PACKAGE)) in OWNERS), found
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}

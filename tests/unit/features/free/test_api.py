@@ -25,7 +25,9 @@ from hfmem_widget.features.free.request import asked
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB, MIB
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
 
 @pytest.fixture
@@ -178,39 +180,37 @@ def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None
         gc.enable()
 
 
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stand in for torch.cuda: it is up, and counts how often its cache is emptied."""
-    fake = SimpleNamespace(emptied=0, up=True)
-    fake.is_initialized = lambda: fake.up
-
-    def empty_cache() -> None:
-        fake.emptied += 1
-
-    fake.empty_cache = empty_cache
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=fake))
-    return fake
-
-
-def test_the_cache_is_emptied_once_and_only_where_cuda_is_up(cuda: SimpleNamespace) -> None:
-    """CUDA's cache is emptied on request alone, and never where CUDA was not initialised."""
-    done = act.carry_out(asked(["cache"], shell=None))
+def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
+    """The allocator's cache is emptied on request alone, and never where its device was not initialised."""
+    fake = FakeAllocator()
+    done = act.carry_out(asked(["cache"], shell=None), fake)
     assert done.steps == ("CUDA's cache emptied",)
-    act.carry_out(asked(["garbage"], shell=None, empty_cache=False))
-    cuda.up = False
-    act.carry_out(asked(["garbage"], shell=None))
-    assert cuda.emptied == 1
+    act.carry_out(asked(["garbage"], shell=None, empty_cache=False), fake)
+    fake.initialized = False
+    act.carry_out(asked(["garbage"], shell=None), fake)
+    assert fake.calls["empty_cache"] == 1
 
 
-def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(cuda: SimpleNamespace) -> None:
+def test_cudas_cache_is_emptied_through_torch() -> None:
+    """The allocator of the torch that is loaded does it."""
+    torch: Any = FakeTorch(FakeAllocator())
+    torch.cuda.empty_cache = torch.allocator.empty_cache
+    act.carry_out(asked(["cache"], shell=None), CudaAllocator({"torch": torch}))
+    assert torch.allocator.calls["empty_cache"] == 1
+
+
+def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An error as the cache is emptied becomes a note, and is not raised."""
+    fake = FakeAllocator()
 
     def broken() -> None:
         message = "CUDA error: device-side assert triggered"
         raise RuntimeError(message)
 
-    cuda.empty_cache = broken
-    done = act.carry_out(asked(["garbage"], shell=None))
+    monkeypatch.setattr(fake, "empty_cache", broken)
+    done = act.carry_out(asked(["garbage"], shell=None), fake)
     assert done.notes == (
         "It ended early (RuntimeError: CUDA error: device-side assert triggered).",
     )

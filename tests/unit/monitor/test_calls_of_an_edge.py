@@ -1,0 +1,80 @@
+"""How often the allocator is read and reset: what a tick and an edge cost where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.testing import FakeClock
+from tests.fakes.torch_cuda import FakeAllocator
+from tests.unit.monitor.conftest import HandTicker
+
+
+class Machine:
+    """A watched cell on two GPUs, of which one is in use, and how often their counters are touched."""
+
+    def __init__(self) -> None:
+        self.fake = FakeAllocator(devices=2)
+        self.fake.alloc(1 << 20)
+        self.clock = FakeClock()
+        self.monitor = Monitor(
+            Sampler([AllocatorSource(self.fake)], clock=self.clock),
+            PeakLedger(self.fake),
+            clock=self.clock,
+            wall=self.clock,
+            make_ticker=self.make_ticker,
+        )
+        self.session = self.monitor.begin(WatchOptions())
+        self.monitor.open_span(self.session, "cell")
+
+    def make_ticker(self, tick: Callable[[], object], interval: float) -> HandTicker:
+        self.ticker = HandTicker(tick, interval, clock=self.clock)
+        return self.ticker
+
+    def counted(self, action: Callable[[], object]) -> tuple[int, int]:
+        """Return how many readings and resets something takes."""
+        self.fake.calls.clear()
+        action()
+        return self.fake.calls["stats"], self.fake.calls["reset_peak"]
+
+    def tick(self) -> None:
+        """Let time pass, and a tick come at its end."""
+        self.clock.advance(0.1)
+        self.ticker.step()
+
+    def enter(self) -> None:
+        """Enter what was left for later."""
+        self.monitor.catch_up()
+
+
+@pytest.mark.parametrize("kind", ["forward", "step", "block"])
+def test_an_edge_reads_each_device_once_and_that_in_use_once_more(kind: str) -> None:
+    """To open, to turn and to close; a sample of that instant takes no further reading."""
+    machine = Machine()
+    monitor, session = machine.monitor, machine.session
+    spans = [0]
+
+    def edge(make: Callable[[], int]) -> tuple[int, int]:
+        return machine.counted(lambda: spans.append(make()))
+
+    made = [
+        edge(lambda: monitor.open_span(session, kind).id),  # type: ignore[arg-type]
+        edge(lambda: monitor.turn(session, spans[-1], kind).id),  # type: ignore[arg-type]
+        edge(lambda: monitor.close_span(session, spans[-1]).id),
+    ]
+
+    assert made == [(3, 1)] * 3
+    assert machine.counted(machine.enter) == (0, 0)
+
+
+def test_a_tick_reads_each_device_once_and_resets_none() -> None:
+    """Also where the peaks of open spans are looked at, from the same reading."""
+    machine = Machine()
+
+    assert [machine.counted(machine.tick) for _ in range(12)] == [(2, 0)] * 12
