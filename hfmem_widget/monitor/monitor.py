@@ -13,7 +13,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.guard import harmless, interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.late import LateEdge, LateEdges
-from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Window
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.register import HAS_ENDED, Register
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
@@ -409,7 +409,7 @@ class Monitor:
 
     def _row_at(self, window: Window, kind: SpanKind) -> Sequence[float]:
         """Read everything at a window's newest edge, but not again what its ledger has just read."""
-        instant = self._instant(window.take_readings(), self._held.latest)
+        instant = Instant(self.ledger.allocator, window.take_readings(), self._held.latest)
         return self.sampler.edge(instant, share=_share_of(kind))
 
     def _row_now(self, kind: SpanKind | None) -> Sequence[float] | None:
@@ -417,9 +417,6 @@ class Monitor:
         if self.ledger.in_use:
             return None
         return self.sampler.edge(Instant(None, {}, self._held.latest), share=_share_of(kind))
-
-    def _instant(self, readings: Readings, held: Sequence[float]) -> Instant:
-        return Instant(self.ledger.allocator, readings, held)
 
     def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what the memory is for; a fault in it costs the counting, not the watch."""
@@ -443,7 +440,8 @@ class Monitor:
         """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
         row = edge.row
         if row is None:
-            row = self.sampler.edge(self._instant(edge.readings, edge.held), share=FINE_SHARE)
+            instant = Instant(self.ledger.allocator, edge.readings, edge.held)
+            row = self.sampler.edge(instant, share=FINE_SHARE)
         ended, begun = edge.ended, edge.begun
         self._adopt(edge.watched)
         if begun is not None and edge.watched.base(begun.kind, begun.label, row):

@@ -233,8 +233,9 @@ def entry_points(tree: ast.Module) -> Iterator[str]:
     """Yield the allocator's entry points that a module names, as an attribute or as a text of its own."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            of = node.value.attr if isinstance(node.value, ast.Attribute) else ""
-            if PRIVATE.fullmatch(node.attr) or (of == "cuda" and "memory" in node.attr):
+            of = ast.unparse(node.value)
+            is_private = PRIVATE.fullmatch(node.attr) and of != "self"
+            if is_private or (of.endswith("cuda") and "memory" in node.attr):
                 yield node.attr
         elif isinstance(node, ast.Constant) and PRIVATE.fullmatch(str(node.value)):
             yield str(node.value)

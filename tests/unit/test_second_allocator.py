@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from hfmem_widget import sources
 from hfmem_widget.features.oom.observer import SHORTAGES
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Peak
+from hfmem_widget.sources.allocator import Stats
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, OutOfMemoryError
 
@@ -51,6 +53,28 @@ def test_its_peaks_are_exact(npu: FakeAllocator) -> None:
     peaks = {span.label: span.peaks["npu:0/allocated"] for span in session.spans}
     assert peaks == {"cell": Peak(8 * MIB, "exact"), "inner": Peak(2 * MIB, "exact")}
     assert npu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 8 * MIB
+
+
+def test_without_peaks_it_has_current_values(
+    npu: FakeAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allocator that keeps no peaks is read, is never reset, and no peak of it is called exact."""
+    read = npu.stats
+
+    def stats(index: int) -> Stats:
+        return {
+            name: {"all": {"current": read(index)[name]["all"]["current"]}}
+            for name in ("allocated_bytes", "reserved_bytes")
+        }
+
+    monkeypatch.setattr(npu, "stats", stats)
+    with hfmem_widget.watch("cell", quiet=True, interval=60.0) as session:
+        npu.alloc(4 * MIB)
+
+    assert session.latest("npu:0/allocated") == 4 * MIB
+    assert math.isnan(session.latest("npu:0/peak"))
+    assert npu.resets == 0
+    assert session.spans[0].peaks["npu:0/allocated"] == Peak(4 * MIB, "sampled")
 
 
 def test_it_has_a_memory_map(npu: FakeAllocator) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from hfmem_widget.monitor.shadow import Shadow, Stats
+from hfmem_widget.monitor.shadow import Shadow
+from hfmem_widget.sources.allocator import Stats
 from tests.fakes.torch_cuda import FakeAllocator
 
 MIB = 1 << 20
