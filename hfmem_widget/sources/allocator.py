@@ -54,11 +54,6 @@ class History(Protocol):
         """Why nothing was recorded although the device was used, as a sentence; else empty."""
         ...
 
-    @property
-    def knows_it_is_up(self) -> bool:
-        """True once it has seen that the user's code has initialised the device."""
-        ...
-
     def look(self, *, imported: bool = False) -> None:
         """Begin if the device is initialised, else when it will be; on any thread, any number of times.
 

@@ -73,11 +73,6 @@ class CudaHistory:
         """Why CUDA's history was not recorded although CUDA was used, as a sentence; else empty."""
         return "" if self.reason in {"", UNUSED, WITHOUT_CUDA} else self.reason
 
-    @property
-    def knows_it_is_up(self) -> bool:
-        """True once it has seen that the user's code has initialised CUDA."""
-        return self.state == "recording" or bool(self.obstacle)
-
     def look(self, *, imported: bool = False) -> None:
         """Begin if CUDA is up, else have it begin with CUDA; on any thread, any number of times.
 

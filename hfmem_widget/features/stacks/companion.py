@@ -56,7 +56,8 @@ class StacksCompanion(Companion):
         self._with_cpu = not devices or "cpu" in devices
         self._with_cuda = not devices or any(key != "cpu" for key in devices)
         self._tracker = OperatorTracker()
-        histories = [one.history(self._tracker.pause) for one in open_allocators()]
+        self._allocators = open_allocators()
+        histories = [one.history(self._tracker.pause) for one in self._allocators]
         self._histories = [one for one in histories if one is not None]
         # A tick may come too late: torch and CUDA often come up in one line.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
@@ -72,7 +73,8 @@ class StacksCompanion(Companion):
             self._look()
             self._when_imported.begin()
             session.subscribe(self._on_tick)
-        if self._with_cpu and not any(one.knows_it_is_up for one in self._histories):
+        is_up = self._with_cuda and any(one.devices() for one in self._allocators)
+        if self._with_cpu and not is_up:
             self._tracks = self._tracker.begin()
 
     def end(self, session: Session, span: Span, error: BaseException | None) -> None:

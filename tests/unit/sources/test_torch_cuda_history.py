@@ -223,16 +223,3 @@ def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
     assert torch.calls == []
     history.look(imported=True)
     assert [name for name, _ in torch.calls] == ["record"]
-
-
-def test_whether_cuda_is_up_is_known_once_it_was_seen() -> None:
-    """By a history that records, and by one that could not; not by one that waits, or has no CUDA."""
-    waits, refused, without = (
-        FakeTorch(initialized=False),
-        FakeTorch(backend="cudaMallocAsync"),
-        FakeTorch(),
-    )
-    del without._C._cuda_record_memory_history
-    told = [begun(torch).knows_it_is_up for torch in (FakeTorch(), refused, waits, without)]
-
-    assert told == [True, True, False, False]

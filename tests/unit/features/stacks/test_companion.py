@@ -11,6 +11,7 @@ import pytest
 
 from hfmem_widget.features.companions import companions_for
 from hfmem_widget.features.stacks.companion import StacksCompanion
+from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
 from hfmem_widget.sources.torch_cuda_history import CudaHistory
@@ -69,6 +70,22 @@ def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
     assert session.stacks.peaks[0].exact
     assert session.stacks.can_be_saved
     assert not cuda.recording
+
+
+@pytest.mark.parametrize(("devices", "follows"), [((), []), (("cpu",), [True])])
+def test_operators_are_followed_where_cuda_is_not_up_or_not_watched(
+    cuda: FakeTorch, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], follows: list[bool]
+) -> None:
+    """Where the CPU alone is watched, its operators are followed beside a CUDA that is up."""
+    begun: list[bool] = []
+    monkeypatch.setattr(OperatorTracker, "begin", lambda _: begun.append(True))
+    session, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True, devices=devices))
+    companion.begin(NO_MONITOR, session, span)
+
+    assert begun == follows
+    assert cuda.recording == (not devices)
+    companion.end(session, span, None)
 
 
 def test_a_peak_that_is_a_lower_bound_is_not_compared(cuda: FakeTorch) -> None:
