@@ -130,8 +130,10 @@ class PeakLedger:
         """
         if self.allocator.installed:
             return
-        supported = next((one for one in self._allocators if one.supported()), None)
-        if supported is None:
+        for supported in self._allocators:
+            if supported.supported():
+                break
+        else:
             return
         with self._lock:
             self.allocator = supported

@@ -27,6 +27,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAllocator]:
     monkeypatch.setattr(sources, "ALLOCATORS", (lambda: CudaAllocator({}), lambda: fake))
     monkeypatch.setattr(SHORTAGES, "_settled", False)
     monkeypatch.setattr(SHORTAGES, "_allocator", fake)
+    monkeypatch.setattr(SHORTAGES, "_allocators", sources.open_allocators())
     yield fake
     release_monitor()
 

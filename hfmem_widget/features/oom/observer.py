@@ -22,7 +22,7 @@ from hfmem_widget.features.oom.blocks import summed_up
 from hfmem_widget.features.oom.shortage import BACKWARD, Blocks, Shortage
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources import loaded_allocator
+from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator, keys_of
 
 Listener = Callable[[Shortage], None]
@@ -54,19 +54,17 @@ class ShortageObserver:
 
     Parameters
     ----------
-    allocator : Allocator, optional
-        By default that of the torch that is loaded when it attaches.
+    *allocators : Allocator
+        Of which it attaches to the first that has devices; by default all there are.
     clock : callable, optional
         Monotonic seconds.
     """
 
     def __init__(
-        self,
-        allocator: Allocator | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        self, *allocators: Allocator, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._given = allocator
-        self._allocator = allocator or loaded_allocator()
+        self._allocators = allocators or open_allocators()
+        self._allocator = self._allocators[0]
         self._clock = clock
         self._listeners: list[Listener] = []
         self._settled = False
@@ -91,10 +89,11 @@ class ShortageObserver:
         """Attach to the allocator once its devices are initialised; doing so again does nothing."""
         if self._settled:
             return
-        self._allocator = self._given or loaded_allocator()
-        if self._allocator.devices():
-            self._settled = True
-            self._allocator.observe(self._ran_out)
+        for allocator in self._allocators:
+            if allocator.devices():
+                self._settled, self._allocator = True, allocator
+                allocator.observe(self._ran_out)
+                return
 
     def describe(self, device: str) -> tuple[float, tuple[int, ...]]:
         """Return a device's capacity and compute capability; nothing is initialised for it."""

@@ -298,7 +298,7 @@ def test_one_shortage_after_another_is_looked_at_now_and_then() -> None:
     cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
     told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules), lambda: next(times))
+    observer = ShortageObserver(CudaAllocator(cuda.modules), clock=lambda: next(times))
     observer.listen(told.append)
     for _ in range(3):
         cuda.run_out()
