@@ -88,7 +88,8 @@ class CudaAllocator:
         # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
         if self._up_in == os.getpid():
             return self._indices
-        is_initialized = getattr(self._cuda(), "is_initialized", None)
+        cuda = getattr(self._modules.get("torch"), "cuda", None)
+        is_initialized = getattr(cuda, "is_initialized", None)
         if is_initialized is None or not is_initialized():
             return range(0)
         # Not `torch.cuda.device_count`, which parses CUDA_VISIBLE_DEVICES anew through NVML.
@@ -187,7 +188,8 @@ class CudaAllocator:
         return is_on is not None and bool(is_on())
 
     def _cuda(self) -> Any:
-        return getattr(self._modules.get("torch"), "cuda", None)
+        torch: Any = self._modules["torch"]
+        return torch.cuda
 
     def _extension(self) -> Any:
         return getattr(self._modules.get("torch"), "_C", None)
