@@ -71,8 +71,8 @@ class Window:
         self.bounded = bounded
         self.flawed = False
         self.peaks: Peaks = {}
-        self.at_open: dict[tuple[int, str], tuple[float, float]] = {}
-        """Current and peak value when a bounded window was opened."""
+        self.at_open: dict[str, tuple[float, float]] = {}
+        """Current and peak value by series key when a bounded window was opened."""
         self._at_edge: Readings = {}
         self._told: tuple[Sequence[float], bool] = ((), False)
 
@@ -173,14 +173,7 @@ class PeakLedger:
         window = Window(bounded=bounded)
         with self._lock:
             if bounded:
-                for device in self.allocator.devices():
-                    stats = self._seen_by_user(device)
-                    for metric, name in STATISTICS.items():
-                        now, peak = (
-                            _statistic(stats, name, "current"),
-                            _statistic(stats, name, "peak"),
-                        )
-                        window.at_open[device, metric] = (now, peak)
+                window.at_open = self._all_seen_by_user()
                 return window
             self.install()
             self._edge(opening=window, late=late)
@@ -342,16 +335,21 @@ class PeakLedger:
 
     def _bounds(self, window: Window) -> Peaks:
         peaks: Peaks = {}
-        for device in self.allocator.devices():
-            stats = self._seen_by_user(device)
-            for metric, name in STATISTICS.items():
-                now, peak = _statistic(stats, name, "current"), _statistic(stats, name, "peak")
-                now_at_open, peak_at_open = window.at_open.get((device, metric), (0.0, 0.0))
-                # Risen, the counter is the window's own, unless the user reset it meanwhile: nobody
-                # can tell, so it stays a bound.
-                known = peak if peak > peak_at_open else max(now, now_at_open)
-                peaks[f"{self._key(device)}/{metric}"] = Peak(known, "at least")
+        for key, (now, peak) in self._all_seen_by_user().items():
+            now_at_open, peak_at_open = window.at_open.get(key, (0.0, 0.0))
+            # Risen, the counter is the window's own, unless the user reset it meanwhile: nobody can tell,
+            # so it stays a bound.
+            known = peak if peak > peak_at_open else max(now, now_at_open)
+            peaks[key] = Peak(known, "at least")
         return peaks
+
+    def _all_seen_by_user(self) -> dict[str, tuple[float, float]]:
+        seen = {self._key(one): self._seen_by_user(one) for one in self.allocator.devices()}
+        return {
+            f"{key}/{metric}": (_statistic(stats, name, "current"), _statistic(stats, name, "peak"))
+            for key, stats in seen.items()
+            for metric, name in STATISTICS.items()
+        }
 
     def _key(self, device: int) -> str:
         return f"{self.allocator.device_type}:{device}"

@@ -191,10 +191,6 @@ class HostSource:
             return (NOT_AVAILABLE,) * len(self.series)
         return (in_use, resident, peak, self._machine, kept)
 
-    def resident_peak(self) -> float:
-        """Return the resident set's high-water mark in bytes, fresh (about 10 µs), for a span's edge."""
-        return self._memory.resident_peak()
-
     def close(self) -> None:
         """Close the files."""
         self._memory.close()

@@ -105,16 +105,6 @@ def test_freed_memory_is_not_in_use(source: HostSource) -> None:
 
 
 @linux
-def test_the_peak_is_fresh_on_demand(source: HostSource) -> None:
-    """A peak that came and went is in the kernel's mark."""
-    array = np.ones(100 * MB, dtype=np.uint8)
-    resident = read(source)["reserved"]
-    del array
-
-    assert source.resident_peak() >= 0.99 * resident
-
-
-@linux
 def test_the_mark_is_this_programs_own() -> None:
     """A program started by a large process does not begin with that one's peak, as ru_maxrss would."""
     array = np.ones(300 * MB, dtype=np.uint8)
