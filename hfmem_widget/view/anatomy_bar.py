@@ -6,19 +6,17 @@ from collections.abc import Sequence
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Anatomy
-from hfmem_widget.text import for_html, format_bytes
+from hfmem_widget.text import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_table import moment_text
 from hfmem_widget.view.chart.scene import CAPACITY_FROM
-from hfmem_widget.view.root import caption, drawing
+from hfmem_widget.view.html import bar, caption
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("context") + 1]
 BESIDE = ("driver", "others", "unexplained")
 
 BESIDE_UP_TO = 2.0
 """Who else uses the device is drawn where it leaves the process this share of the bar, as 1 to 2."""
-
-_HEIGHT = 16
 
 
 def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
@@ -64,21 +62,13 @@ def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
 
 
 def _bar(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
-    left, shapes = 0.0, []
-    for part in anatomy.parts:
-        if part.name in names:
-            share = 100 * part.bytes / full
-            shapes.append(
-                f'<rect x="{left:.2f}%" width="{share:.2f}%" height="{_HEIGHT}" '
-                f'fill="{palette.PARTS[part.name]}">'
-                f"<title>{for_html(part.label)} {format_bytes(part.bytes)}</title></rect>"
-            )
-            left += share
-    said = (
-        f"{anatomy.device.key} {moment_text(anatomy)}: allocated {format_bytes(anatomy.allocated)}"
+    pieces = (
+        (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        for part in anatomy.parts
+        if part.name in names
     )
-    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return drawing(
-        f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{_HEIGHT}" '
-        f'style="display:block;width:100%;height:{_HEIGHT}px">{"".join(shapes)}</svg>'
+    return bar(
+        pieces,
+        full,
+        f"{anatomy.device.key} {moment_text(anatomy)}: allocated {format_bytes(anatomy.allocated)}",
     )

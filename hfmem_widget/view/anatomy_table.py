@@ -1,10 +1,9 @@
-"""What a table of anatomies says, before it is drawn: names, columns, cells as text."""
+"""Anatomies of one device as a table: the parts, and below them the sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
 from hfmem_widget.analysis.parts import LABELS
@@ -12,53 +11,19 @@ from hfmem_widget.session import Anatomy, Device
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import MINUS, format_bytes, format_share, plain
+from hfmem_widget.view import palette
+from hfmem_widget.view.html import Content, Fragment, marked
+from hfmem_widget.view.table import Column, Row, table
 
 SUMS = ("allocated", "reserved", "process")
 
 AT_LEAST = "\u2265 "
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column, a cell for each row.
-
-    Attributes
-    ----------
-    head : str
-    cells : tuple of str
-        Plain text; empty where there is nothing to say.
-    is_text : bool
-        True where cells stand at the left.
-    is_quiet : bool
-        True for what is said beside a figure.
-    """
-
-    head: str
-    cells: tuple[str, ...]
-    is_text: bool = False
-    is_quiet: bool = False
+_Cells = tuple[Column, tuple[str, ...]]
+"""A column with its cells, one for each row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The parts of one device, and below them its sums.
-
-    Attributes
-    ----------
-    names, labels : tuple of str
-        Of each row.
-    parts : int
-        How many of the rows are parts.
-    columns : tuple of Column
-    """
-
-    names: tuple[str, ...]
-    labels: tuple[str, ...]
-    parts: int
-    columns: tuple[Column, ...]
-
-
-def table_of(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> Table:
+def anatomy_table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> Fragment:
     """Return the table of one device at one moment or several.
 
     Parameters
@@ -83,8 +48,20 @@ def table_of(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> Ta
         columns += _predicted(anatomies[-1], names, predicted)
     notes = tuple(_note(anatomies, name) for name in names)
     if any(notes):
-        columns.append(Column("", notes, is_text=True))
-    return Table(names, tuple(labels[name] for name in names), len(parts), tuple(columns))
+        columns.append((Column(is_words=True, is_quiet=True), notes))
+    rows = [
+        Row(
+            (_marked(name, labels[name]), *(cells[at] for _, cells in columns)),
+            is_sum=at >= len(parts),
+            is_ruled=at == len(parts),
+        )
+        for at, name in enumerate(names)
+    ]
+    return table([Column("part"), *(column for column, _ in columns)], rows)
+
+
+def _marked(name: str, label: str) -> Content:
+    return marked(palette.PARTS[name], label) if name in LABELS else label
 
 
 def moment_text(anatomy: Anatomy) -> str:
@@ -108,31 +85,31 @@ def _value(anatomy: Anatomy, name: str) -> float:
     return sums.get(name, anatomy.bytes(name))
 
 
-def _measured(anatomy: Anatomy, names: Sequence[str]) -> Column:
+def _measured(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
     bound = AT_LEAST if anatomy.certainty == "at least" else ""
     cells = tuple(
         _known(value, (bound if name == "allocated" else "") + format_bytes(value))
         for name in names
         for value in [_value(anatomy, name)]
     )
-    return Column(moment_text(anatomy), cells)
+    return Column(moment_text(anatomy)), cells
 
 
-def _shares(anatomy: Anatomy, names: Sequence[str]) -> Column:
+def _shares(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
     """Return the shares of the device: of the last moment, lest the table grow too wide to be read."""
     values = [_value(anatomy, name) for name in names]
     shares = tuple(_known(one, format_share(one / anatomy.device.total)) for one in values)
-    return Column(f"of {format_bytes(anatomy.device.total)}", shares, is_quiet=True)
+    return Column(f"of {format_bytes(anatomy.device.total)}", is_quiet=True), shares
 
 
 def _predicted(
     anatomy: Anatomy, names: Sequence[str], predicted: Mapping[str, float]
-) -> list[Column]:
+) -> list[_Cells]:
     values = [predicted.get(name, NOT_AVAILABLE) for name in names]
     measured = [_value(anatomy, name) for name in names]
     return [
-        Column("predicted", tuple(_known(one, format_bytes(one)) for one in values)),
-        Column("off by", tuple(map(_off, values, measured))),
+        (Column("predicted"), tuple(_known(one, format_bytes(one)) for one in values)),
+        (Column("off by"), tuple(map(_off, values, measured))),
     ]
 
 

@@ -6,15 +6,15 @@ from hfmem_widget.analysis.anatomy import devices_with_parts, end_of, peak_of
 from hfmem_widget.analysis.facts import active_devices, allocated_peak
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Session, Span
-from hfmem_widget.text import for_html, number, unit_for
+from hfmem_widget.text import number, unit_for
 from hfmem_widget.view import palette
+from hfmem_widget.view.html import NOTHING, Fragment, block, marked, phrases, quiet, words
 
 OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
 PASSING = {"activations"}
 """What nobody expects to stay."""
 
-NOTHING = "0.00"
-UNBROKEN = "\u00a0"
+ZERO = "0.00"
 
 
 def parts_html(session: Session, span: Span) -> str:
@@ -29,10 +29,10 @@ def parts_html(session: Session, span: Span) -> str:
     device = max(known, key=lambda one: allocated_peak(session, span, one.key).value)
     peak, end = peak_of(session, span, device), end_of(session, span, device)
     where = f"{device.key} " if len(active) > 1 else ""
-    told = _line(f"{where}{peak.moment}", peak)
+    told = [_line(f"{where}{peak.moment}", peak)]
     if span.after is not None and _kinds(end) - PASSING != _kinds(peak) - PASSING:
-        told += _line(f"{where}{end.moment}", end)
-    return f'<div style="margin:8px 0 0;font-size:12px">{told}</div>' if told else ""
+        told.append(_line(f"{where}{end.moment}", end))
+    return block("margin:8px 0 0;font-size:12px", *told).html
 
 
 def _shown(anatomy: Anatomy) -> list[tuple[str, str]]:
@@ -40,26 +40,21 @@ def _shown(anatomy: Anatomy) -> list[tuple[str, str]]:
     divisor, _ = unit_for(anatomy.allocated)
     figures = ((name, anatomy.bytes(name)) for name in OF_USE)
     told = [(name, number(value, divisor)) for name, value in figures if value > 0]
-    return [(name, text) for name, text in told if text != NOTHING]
+    return [(name, text) for name, text in told if text != ZERO]
 
 
 def _kinds(anatomy: Anatomy) -> set[str]:
     return {name for name, _ in _shown(anatomy)}
 
 
-def _line(moment: str, anatomy: Anatomy) -> str:
+def _line(moment: str, anatomy: Anatomy) -> Fragment:
     """Return the parts in one row that may break between them; the unit is said once."""
     shown = _shown(anatomy)
+    if not shown:
+        return NOTHING
     _, unit = unit_for(anatomy.allocated)
-    phrases = []
-    for at, (name, text) in enumerate(shown):
-        square = f'<span aria-hidden="true" style="color:{palette.PARTS[name]}">\u25a0</span>'
-        figure = f"{text} {unit}" if at == 0 else text
-        dot = " \u00b7" if at < len(shown) - 1 else ""
-        phrases.append(square + f" {LABELS[name]} {figure}{dot}".replace(" ", UNBROKEN))
-    if not phrases:
-        return ""
-    return (
-        f'<div style="margin:0"><span style="opacity:.72">{for_html(moment)}:</span> '
-        f"{' '.join(phrases)}</div>"
-    )
+    told = [
+        marked(palette.PARTS[name], f"{LABELS[name]} {text}" + ("" if at else f" {unit}"))
+        for at, (name, text) in enumerate(shown)
+    ]
+    return block("margin:0", words(quiet(f"{moment}:"), phrases(told)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from hfmem_widget.session import Finding
 from hfmem_widget.text import plain
 from hfmem_widget.view import palette
+from hfmem_widget.view.html import Fragment, block, fold, shown
 
 IN_SIGHT = 3
 MOST = 12
@@ -28,7 +28,6 @@ _UNSEEN = (
     "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
 )
 _HANGING = "margin:0;padding-left:17px;text-indent:-17px;overflow-wrap:anywhere"
-_SUMMARY = "cursor:pointer;font-size:11.5px;opacity:.72"
 
 
 def findings_html(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> str:
@@ -36,10 +35,8 @@ def findings_html(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> str:
     if not findings:
         return ""
     first, rest = findings[:in_sight], findings[in_sight:MOST]
-    folded = ""
-    if rest:
-        folded = _folded(_more(len(rest)), "".join(map(_finding, rest)), "margin:4px 0 0")
-    return f'<div style="margin:9px 0 0">{"".join(map(_finding, first))}{folded}</div>'
+    folded = [fold(_more(len(rest)), *map(_finding, rest), style="margin:4px 0 0")] if rest else []
+    return block("margin:9px 0 0", *map(_finding, first), *folded).html
 
 
 def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> list[str]:
@@ -53,25 +50,24 @@ def _more(count: int) -> str:
     return f"{count} more {'finding' if count == 1 else 'findings'}"
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding) -> Fragment:
     mark, colour, word = MARKS[finding.severity]
-    title = (
+    html = (
         f'<div style="{_HANGING}"><span aria-hidden="true" style="color:{colour};display:inline-block;'
         f'width:17px;text-indent:0">{mark}</span><span style="{_UNSEEN};text-indent:0">{word}: </span>'
-        f"{escape(sentence(finding.title))}</div>"
+        f"{_shown(finding.title)}</div>"
     )
     advice = "".join(
-        f'<li style="margin:2px 0 0">{escape(sentence(one))}</li>'
-        for one in finding.advice[:MOST_ADVICE]
+        f'<li style="margin:2px 0 0">{_shown(one)}</li>' for one in finding.advice[:MOST_ADVICE]
     )
     if advice:
-        items = f'<ol style="margin:0;padding-left:20px">{advice}</ol>'
-        title += _folded("what to do", items, "margin:0 0 0 17px")
-    return f'<div style="margin:4px 0 0">{title}</div>'
+        items = Fragment(f'<ol style="margin:0;padding-left:20px">{advice}</ol>')
+        html += fold("what to do", items, style="margin:0 0 0 17px").html
+    return block("margin:4px 0 0", Fragment(html))
 
 
-def _folded(summary: str, inside: str, style: str) -> str:
-    return f'<details style="{style}"><summary style="{_SUMMARY}">{summary}</summary>{inside}</details>'
+def _shown(text: str) -> str:
+    return shown(sentence(text), SENTENCE + 1).html
 
 
 def sentence(text: str, limit: int = SENTENCE) -> str:

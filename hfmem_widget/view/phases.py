@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.session import Peak, Phase, Session, Span, SpanKind
-from hfmem_widget.text import for_html, format_count, format_duration, plain
+from hfmem_widget.text import format_count, format_duration, plain
+from hfmem_widget.view.html import fold
 from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.table import Column, Row, table
 
 MOST_IN_SIGHT = 8
 """More rows than these are folded away until somebody asks for them."""
@@ -23,11 +25,6 @@ _ORDER: tuple[SpanKind, ...] = (
 """What is worth a row; the rest says nothing that these, or the card, do not."""
 
 _PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
-_BARE = "border:0;background:none"
-_CELL = f"padding:1px 0 1px 14px;text-align:right;white-space:nowrap;{_BARE}"
-_FIRST = f"padding:1px 0;text-align:left;white-space:nowrap;{_BARE}"
-_LAST = f"padding:1px 0 1px 14px;text-align:left;white-space:normal;{_BARE}"
-_QUIET = "opacity:.72"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +81,10 @@ def phases_html(session: Session, span: Span) -> str:
     if not rows:
         return ""
     names_devices = len({row.device for row in rows} - {""}) > 1
-    drawn = "".join(_row_html(row, names_device=names_devices) for row in rows)
-    table = (
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;table-layout:auto;'
-        'border:0;margin:0;font-size:12px;color:inherit">'
-        f'<thead style="border:0"><tr>{_head()}</tr></thead><tbody>{drawn}</tbody></table></div>'
-    )
-    if len(rows) > MOST_IN_SIGHT:
-        summary = f'<summary style="font-size:11.5px;opacity:.8">{len(rows)} phases</summary>'
-        table = f"<details>{summary}{table}</details>"
-    return f'<div style="margin:8px 0 0">{table}</div>'
+    heads = ("phase", "count", "time", "highest peak")
+    columns = [*map(Column, heads), Column(is_words=True, is_quiet=True)]
+    drawn = table(columns, [_told(row, names_device=names_devices) for row in rows], size=12)
+    return fold(f"{len(rows)} phases", drawn).html if len(rows) > MOST_IN_SIGHT else drawn.html
 
 
 def _is_itself(phase: Phase, span: Span) -> bool:
@@ -134,27 +125,9 @@ def _note(worst: Span | None) -> str:
     return f"worst: {name}" + (f" ({format_count(tokens)} tokens)" if tokens > 0 else "")
 
 
-def _head() -> str:
-    heads = {"phase": _FIRST, "count": _CELL, "time": _CELL, "highest peak": _CELL, "": _LAST}
-    return "".join(
-        f'<th scope="col" style="{style};font-weight:normal">'
-        f'<span style="font-size:11px;{_QUIET}">{head}</span></th>'
-        for head, style in heads.items()
-    )
-
-
-def _row_html(row: PhaseRow, *, names_device: bool) -> str:
-    indent = ";padding-left:12px" if row.is_part else ""
+def _told(row: PhaseRow, *, names_device: bool) -> Row:
     peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
     notes = [row.device if names_device and peak else "", row.note]
     told = " \u00b7 ".join(note for note in notes if note)
-    cells = (format_count(row.count), format_duration(row.seconds), peak)
-    # The note may take two lines, and JupyterLab would have the rest in the middle of both.
-    top = ";vertical-align:top" if told else ""
-    return (
-        # JupyterLab stripes rows; here they are the card's own.
-        f'<tr style="background:none"><th scope="row" style="{_FIRST};font-weight:normal{indent}{top}">'
-        f"{for_html(row.name)}</th>"
-        + "".join(f'<td style="{_CELL}{top}">{for_html(cell)}</td>' for cell in cells)
-        + f'<td style="{_LAST};{_QUIET}{top}">{for_html(told)}</td></tr>'
-    )
+    cells = (row.name, format_count(row.count), format_duration(row.seconds), peak, told)
+    return Row(cells, is_indented=row.is_part)

@@ -6,7 +6,7 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import format_counted
 from hfmem_widget.view.card import card_bundle, compact_bundle
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.html import BOX
 
 MOST_CELLS = 10
 """Cells of `%memwatch on` that are listed, the newest."""

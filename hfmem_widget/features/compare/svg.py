@@ -7,9 +7,8 @@ import numpy as np
 from hfmem_widget.features.compare.align import Line
 from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, has_band
 from hfmem_widget.features.compare.text import part_label
-from hfmem_widget.text import for_html
 from hfmem_widget.view import palette
-from hfmem_widget.view.root import CHART, drawing
+from hfmem_widget.view.html import CHART, drawing, shown
 
 _WIDTH = 1000
 """Units across the stretched part; text stands outside of it and keeps its size."""
@@ -32,7 +31,7 @@ def _lines(scene: ComparisonScene) -> str:
     bands = "".join(_band(cell, line, scene) for cell, line in drawn if has_band(line))
     paths = "".join(_path(cell, line, scene) for cell, line in drawn)
     inside = _grid(scene) + _frame(bands + paths) + _ticks(scene)
-    said = for_html(f"{scene.what}: {', '.join(cell.name for cell, _ in drawn)}")
+    said = shown(f"{scene.what}: {', '.join(cell.name for cell, _ in drawn)}").html
     height = _HEIGHT + _FOOT
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     chart = drawing(
@@ -41,7 +40,7 @@ def _lines(scene: ComparisonScene) -> str:
         f'fill="currentColor"><title>{said}</title>{inside}</svg>'
     )
     return (
-        f'<div style="opacity:.8;margin:2px 4px 4px">{for_html(scene.what)}</div>'
+        f'<div style="opacity:.8;margin:2px 4px 4px">{shown(scene.what).html}</div>'
         f'<div style="padding:2px 20px 0 {_GUTTER}px">'
         f"{chart}</div>"
     )
@@ -124,8 +123,8 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
     return (
         '<div style="margin:5px 4px 0"><svg width="22" height="8" aria-hidden="true" '
         f'style="width:22px;height:8px"><path d="M0 4H22" stroke="{cell.colour}" stroke-width="2"{dashes}/>'
-        f'</svg> <strong style="overflow-wrap:anywhere">{for_html(cell.name)}</strong> '
-        f'<span style="white-space:nowrap">{for_html(cell.peak)}</span>{bar}</div>'
+        f'</svg> <strong style="overflow-wrap:anywhere">{shown(cell.name).html}</strong> '
+        f'<span style="white-space:nowrap">{shown(cell.peak).html}</span>{bar}</div>'
     )
 
 
@@ -134,7 +133,7 @@ def _legend(scene: ComparisonScene) -> str:
         '<span style="white-space:nowrap"><svg width="10" height="10" aria-hidden="true" '
         'style="width:10px;height:10px;vertical-align:-1px">'
         f'<rect width="10" height="10" rx="2" fill="{palette.PARTS[name]}"/></svg> '
-        f"{for_html(part_label(name))}</span> "
+        f"{shown(part_label(name)).html}</span> "
         for name in scene.part_names
     )
     return (

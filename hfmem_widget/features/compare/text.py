@@ -11,36 +11,18 @@ from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import MINUS, format_bytes, format_duration, number, plain, unit_for
+from hfmem_widget.view.table import Column, Row, table
 
 TO = "\u2013"
 NAME_LENGTH = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What stands in one place of a table.
-
-    Attributes
-    ----------
-    value : str
-        The figure.
-    change : str
-        How far it is from the baseline's; empty for the baseline itself.
-    spread : str
-        Its range over the runs; empty where there is none.
-    """
-
-    value: str
-    change: str = ""
-    spread: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One figure of every cell."""
+class Figures:
+    """One figure of every cell: its value, its range over the runs, how far it is from the baseline's."""
 
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[tuple[str, str, str], ...]
 
 
 def name_of(cell: Compared, limit: int = NAME_LENGTH) -> str:
@@ -69,7 +51,7 @@ def about(comparison: Comparison, cell: Compared) -> str:
     return " · ".join(told)
 
 
-def figure_columns(comparison: Comparison) -> list[Column]:
+def figure_columns(comparison: Comparison) -> list[Figures]:
     """Return the figures that are known of any cell."""
     per_second = ("samples_per_second", "samples/s")
     if not _is_known(comparison, "samples_per_second"):
@@ -83,13 +65,13 @@ def figure_columns(comparison: Comparison) -> list[Column]:
         ("duration", "duration", format_duration),
     ]
     return [
-        Column(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
+        Figures(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
         for figure, title, shown in wanted
         if _is_known(comparison, figure)
     ]
 
 
-def part_columns(comparison: Comparison) -> list[tuple[str, Column]]:
+def part_columns(comparison: Comparison) -> list[tuple[str, Figures]]:
     """Return the parts at the peak that any cell has, each with its name; from the bottom of a stack."""
     columns = []
     baseline = comparison.cells[comparison.baseline]
@@ -97,7 +79,7 @@ def part_columns(comparison: Comparison) -> list[tuple[str, Column]]:
         if not any(cell.at_peak.get(part, 0.0) > 0 for cell in comparison.cells):
             continue
         cells = [_part(cell, baseline, part) for cell in comparison.cells]
-        columns.append((part, Column(part_label(part), tuple(cells))))
+        columns.append((part, Figures(part_label(part), tuple(cells))))
     return columns
 
 
@@ -149,31 +131,31 @@ def percent_text(percent: float) -> str:
 Shown = Callable[[float], str]
 
 
-def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> Cell:
+def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> tuple[str, str, str]:
     figure = cell.figures[name]
     value = shown(figure.middle)
     if name == "peak" and figure.runs:
         value = f"≥ {value}" if cell.certainty == "at least" else f"{value} {cell.certainty}"
     if cell is comparison.cells[comparison.baseline]:
-        return Cell(value, "", _spread(figure, shown))
+        return value, _spread(figure, shown), ""
     unsigned = format_bytes if shown is _signed_bytes else shown
     change = comparison.difference(cell, name)
     if unsigned is format_bytes:
         change = of_something(change, figure.middle)
-    return Cell(value, change_text(change, unsigned), _spread(figure, shown))
+    return value, _spread(figure, shown), change_text(change, unsigned)
 
 
-def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
+def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]:
     if not cell.at_peak:
-        return Cell(format_bytes(math.nan))
+        return format_bytes(math.nan), "", ""
     value = cell.at_peak.get(part, 0.0)
     shown = format_bytes(value) if value > 0 else "0"
     if cell is baseline or not baseline.at_peak:
-        return Cell(shown)
+        return shown, "", ""
     before = baseline.at_peak.get(part, 0.0)
     percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
     change = of_something(Difference(value - before, percent), value)
-    return Cell(shown, change_text(change, format_bytes))
+    return shown, "", change_text(change, format_bytes)
 
 
 def of_something(change: Difference, value: float) -> Difference:
@@ -212,23 +194,6 @@ def _is_known(comparison: Comparison, figure: str) -> bool:
     return any(cell.figures[figure].runs for cell in comparison.cells)
 
 
-def _aligned(title: str, names: Sequence[str], columns: Sequence[Column]) -> str:
-    rows = [[title, *(column.title for column in columns)]]
-    for at, name in enumerate(names):
-        cells = [column.cells[at] for column in columns]
-        rows.append([name, *(cell.value for cell in cells)])
-        below = ([cell.spread for cell in cells], [cell.change for cell in cells])
-        rows += [["", *told] for told in below if any(told)]
-    return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of text as columns, the first to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            told.rjust(width) if at else told.ljust(width)
-            for at, (told, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+def _aligned(title: str, names: Sequence[str], figures: Sequence[Figures]) -> str:
+    rows = [Row((name, *(one.cells[at] for one in figures))) for at, name in enumerate(names)]
+    return table([*map(Column, (title, *(one.title for one in figures)))], rows).text

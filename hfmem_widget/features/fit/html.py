@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
-from html import escape
 
 from hfmem_widget.features.fit.model import Fit, Forecast, ForecastPart, Setting, Verdict
-from hfmem_widget.text import for_html, format_bytes, format_count, plain
+from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import palette
-from hfmem_widget.view.root import FRAMED, drawing
+from hfmem_widget.view.html import (
+    BULLET,
+    UNBROKEN,
+    Fragment,
+    bar,
+    bundle,
+    headed,
+    line,
+    marked,
+    notes,
+    phrases,
+    strong,
+    words,
+)
+from hfmem_widget.view.table import Column, Row, table
 
 TIMES = "\u00d7"
-UNBROKEN = "\u00a0"
 NOTE_LENGTH = 300
 MOST_ROWS = 1 << 20
 
@@ -24,48 +36,23 @@ MOMENTS = {
 BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about", "lower": "at least"}
 KV_CACHE = "#9C8A00"
 
-_QUIET = "opacity:.72"
-_SMALL = '<div style="margin:7px 0 0;font-size:11.5px;overflow-wrap:anywhere;opacity:.8">'
-_NAME = "flex:9 1 112px;min-width:0;max-width:190px"
-_FIGURE = "flex:0 0 66px;text-align:right;white-space:nowrap"
-_SAID = f"flex:9 1 210px;min-width:0;{_QUIET}"
-_RULE = "border-top:1px solid rgba(128,128,128,.35);margin-top:2px;padding-top:2px"
-_HEIGHT = 16
-
 
 def fit_bundle(fit: Fit) -> dict[str, str]:
     """Return a fit by MIME type."""
-    forecast = fit.forecast
-    html = "".join(
-        (
-            FRAMED,
-            _header(fit),
-            _bar(forecast),
-            _table(forecast),
-            *(_verdict_html(verdict, fit) for verdict in fit.verdicts),
-            *(f"{_SMALL}{escape(plain(note, NOTE_LENGTH))}</div>" for note in notes_of(fit)),
-            "</div>",
-        )
+    forecast, title = fit.forecast, _title(fit)
+    return bundle(
+        headed("memfit", title, phrases(_facts(forecast))),
+        _bar(forecast),
+        _table(forecast),
+        *(_verdict(one, fit) for one in fit.verdicts),
+        *notes(plain(one, NOTE_LENGTH) for one in notes_of(fit)),
+        title=" · ".join([title, *_facts(forecast)]),
     )
-    return {"text/html": html, "text/plain": fit_text(fit)}
 
 
 def fit_text(fit: Fit) -> str:
     """Return a fit as plain text."""
-    forecast = fit.forecast
-    rows = [("", "at the peak", "in full", "how known")]
-    rows += [
-        (part.label, format_bytes(part.bytes), format_bytes(part.full), _known(part))
-        for part in _shown(forecast)
-    ]
-    rows.append(("allocated", format_bytes(forecast.total), "", _peak_text(forecast)))
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    table = [
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip()
-        for row in rows
-    ]
-    said = [_verdict_text(verdict, fit) for verdict in fit.verdicts]
-    return "\n".join([" · ".join([_title(fit), *_facts(forecast)]), *table, *said, *notes_of(fit)])
+    return fit_bundle(fit)["text/plain"]
 
 
 def notes_of(fit: Fit) -> list[str]:
@@ -135,89 +122,46 @@ def _peak_text(forecast: Forecast) -> str:
     return f"{told} ({', '.join(others)})" if others else told
 
 
-def _header(fit: Fit) -> str:
-    facts = _facts(fit.forecast)
-    told = " ".join(
-        f'<span style="white-space:nowrap">{for_html(fact)}{" ·" if at < len(facts) - 1 else ""}</span>'
-        for at, fact in enumerate(facts)
-    )
-    return (
-        '<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px">'
-        f'<strong style="font-size:15px;overflow-wrap:anywhere">{for_html(_title(fit))}</strong> '
-        f'<span style="{_QUIET}">{told}</span></div>'
-    )
-
-
 def _colour(name: str) -> str:
     return KV_CACHE if name == "kv_cache" else palette.PARTS[name]
 
 
-def _bar(forecast: Forecast) -> str:
+def _bar(forecast: Forecast) -> Fragment:
     """Return the parts at the peak as one bar."""
-    left, shapes = 0.0, []
-    for part in forecast.parts:
-        share = 100 * part.bytes / max(forecast.total, 1)
-        shapes.append(
-            f'<rect x="{left:.2f}%" width="{share:.2f}%" height="{_HEIGHT}" fill="{_colour(part.name)}">'
-            f"<title>{for_html(part.label)} {format_bytes(part.bytes)}</title></rect>"
-        )
-        left += share
-    said = f"allocated at the peak: {format_bytes(forecast.total)}"
-    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    return drawing(
-        f'<svg role="img" aria-label="{said}" width="100%" height="{_HEIGHT}" '
-        f'style="display:block;width:100%;height:{_HEIGHT}px;margin:9px 0 0">{"".join(shapes)}</svg>'
+    pieces = (
+        (_colour(part.name), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        for part in forecast.parts
     )
+    said = f"allocated at the peak: {format_bytes(forecast.total)}"
+    return Fragment(bar(pieces, max(forecast.total, 1), said))
 
 
-def _table(forecast: Forecast) -> str:
-    """Return the parts as rows that break where there is little room, which a table's would not."""
-    small = f"font-size:11px;{_QUIET}"
-    rows = [_row("part", "at the peak", "in full", "how known", small, role="columnheader")]
-    rows += [
-        _row(
-            part.label,
-            format_bytes(part.bytes),
-            format_bytes(part.full),
-            _known(part),
-            name=part.name,
+def _table(forecast: Forecast) -> Fragment:
+    rows = [
+        Row(
+            (
+                marked(_colour(part.name), part.label),
+                format_bytes(part.bytes),
+                format_bytes(part.full),
+                _known(part),
+            )
         )
         for part in _shown(forecast)
     ]
-    total = format_bytes(forecast.total)
-    rows.append(_row("allocated", total, "", _peak_text(forecast), _RULE))
-    return f'<div role="table" style="margin:8px 0 0;font-size:12px">{"".join(rows)}</div>'
-
-
-def _row(
-    label: str,
-    peak: str,
-    full: str,
-    said: str,
-    style: str = "",
-    *,
-    name: str = "",
-    role: str = "cell",
-) -> str:
-    square = f'<span aria-hidden="true" style="color:{_colour(name)}">■</span> ' if name else ""
-    weight = ";font-weight:600" if style == _RULE else ""
-    return (
-        f'<div role="row" style="display:flex;flex-wrap:wrap;align-items:baseline;gap:0 14px;{style}">'
-        f'<span role="{role}" style="{_NAME}{weight}">{square}{for_html(label)}</span>'
-        f'<span role="{role}" style="{_FIGURE}{weight}">{peak}</span>'
-        f'<span role="{role}" style="{_FIGURE}">{full}</span>'
-        f'<span role="{role}" style="{_SAID}">{for_html(said)}</span></div>'
+    total = ("allocated", format_bytes(forecast.total), "", _peak_text(forecast))
+    columns = (
+        *map(Column, ("", "at the peak", "in full")),
+        Column("how known", is_words=True, is_quiet=True),
     )
+    return table(columns, [*rows, Row(total, is_sum=True, is_ruled=True)], size=12)
 
 
-def _verdict_html(verdict: Verdict, fit: Fit) -> str:
+def _verdict(verdict: Verdict, fit: Fit) -> Fragment:
     colours = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}
-    bullet = f'<span aria-hidden="true" style="color:{colours[verdict.fits]}">●</span>'
-    where, _, told = _verdict_text(verdict, fit).partition(": ")
-    return (
-        f'<div style="margin:7px 0 0;overflow-wrap:anywhere">{bullet} '
-        f"<strong>{for_html(where)}</strong> {escape(told)}</div>"
-    )
+    text = _verdict_text(verdict, fit)
+    where, _, told = text.partition(": ")
+    said = words(marked(colours[verdict.fits], sign=BULLET), strong(where), told, limit=NOTE_LENGTH)
+    return Fragment(line(said).html, text)
 
 
 def _verdict_text(verdict: Verdict, fit: Fit) -> str:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from hfmem_widget.sources.heap.model import Grown, Growth
-from hfmem_widget.text import MIB, format_count, format_duration, plain
-from hfmem_widget.view.root import headed
-from hfmem_widget.view.table_parts import (
-    PATH_LENGTH,
-    SMALL,
-    TABLE,
-    code,
-    head_html,
-    row_html,
-    size_text,
-)
+from hfmem_widget.text import MIB, format_count, format_duration
+from hfmem_widget.view.html import Fragment, bundle, code, headed, line, note, section, size_text
+from hfmem_widget.view.table import Column, Row, table
 
 MOST_ROWS = 25
 NOTHING = "no name holds more than before"
@@ -31,15 +21,15 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
         Rows that grew by fewer bytes are told as one.
     """
     devices = list(dict.fromkeys(one.device for one in growth.rows))
-    groups = {device: [one for one in growth.rows if one.device == device] for device in devices}
-    html = "".join(_group_html(device, rows, least) for device, rows in groups.items())
-    text = "\n\n".join(_group_text(device, rows, least) for device, rows in groups.items())
-    below = _below(growth)
-    return {
-        "text/html": headed("memholders", "since the last time")
-        + f'{html or escape(NOTHING)}<div style="{SMALL}">{escape(below)}</div></div>',
-        "text/plain": f"{text or NOTHING}\n{below}",
-    }
+    return bundle(
+        headed("memholders", "since the last time"),
+        *(
+            _section(key, [one for one in growth.rows if one.device == key], least)
+            for key in devices
+        ),
+        *([] if devices else [line(NOTHING)]),
+        note(_below(growth)),
+    )
 
 
 def _below(growth: Growth) -> str:
@@ -62,33 +52,11 @@ def _facts(row: Grown) -> str:
     return f"{kind}{more}{size_text(row.now)} in all"
 
 
-def _group_html(device: str, rows: list[Grown], least: float) -> str:
-    shown, others = _shown(rows, least)
-    body = "".join(
-        row_html(
-            f'{code(one.path)}<div style="{SMALL}">{escape(_facts(one))}</div>',
-            f"+{size_text(one.bytes)}",
-            strong=True,
-        )
-        for one in shown
-    )
+def _section(device: str, grown: list[Grown], least: float) -> Fragment:
+    shown, others = _shown(grown, least)
+    rows = [Row((code(one.path), f"+{size_text(one.bytes)}"), facts=_facts(one)) for one in shown]
     if others:
-        size = sum(one.bytes for one in rows[len(shown) :])
-        body += row_html(escape(others), f"+{size_text(size)}")
-    return (
-        f'<div style="margin:0 0 8px"><strong>{escape(plain(device))}</strong>'
-        f"{TABLE}{head_html('held by', 'more than before')}<tbody>{body}</tbody></table></div></div>"
-    )
-
-
-def _group_text(device: str, rows: list[Grown], least: float) -> str:
-    shown, others = _shown(rows, least)
-    lines = [
-        (f"+{size_text(one.bytes)}", f"{plain(one.path, PATH_LENGTH)}  ({_facts(one)})")
-        for one in shown
-    ]
-    if others:
-        size = sum(one.bytes for one in rows[len(shown) :])
-        lines.append((f"+{size_text(size)}", others))
-    width = max((len(size) for size, _ in lines), default=0)
-    return "\n".join((plain(device), *(f"{size:>{width}}  {text}" for size, text in lines)))
+        size = sum(one.bytes for one in grown[len(shown) :])
+        rows.append(Row((others, f"+{size_text(size)}"), is_quiet=True))
+    columns = (Column("held by"), Column("more than before", is_bold=True))
+    return section(device, "", table(columns, rows, names_last=True, fills=True))

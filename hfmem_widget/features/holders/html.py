@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
 from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
-from hfmem_widget.view.root import headed
-from hfmem_widget.view.table_parts import (
-    PATH_LENGTH,
-    QUIET,
-    RULE,
-    SMALL,
-    TABLE,
+from hfmem_widget.view.html import (
+    Fragment,
+    bundle,
     code,
-    head_html,
-    row_html,
+    headed,
+    line,
+    note,
+    section,
     size_text,
+    words,
 )
+from hfmem_widget.view.table import Column, Row, table
 
 MOST_ROWS = 25
 UNEXPLAINED = "not explained by any Python object that was reached"
@@ -38,22 +37,12 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     """
     held = [one.device for one in holders.rows]
     devices = list(dict.fromkeys([*held, *(one.device for one in holders.remainders)]))
-    groups = [holders.of(device) for device in devices]
-    cost = _cost(holders)
-    html = "".join(
-        _group_html(device, group, least, detail=detail)
-        for device, group in zip(devices, groups, strict=True)
+    return bundle(
+        headed("memholders"),
+        *(_section(one, holders.of(one), least, detail=detail) for one in devices),
+        *([] if devices else [line("no tensor is held by any name")]),
+        note(_cost(holders)),
     )
-    text = "\n\n".join(
-        _group_text(device, group, least, detail=detail)
-        for device, group in zip(devices, groups, strict=True)
-    )
-    nothing = "" if devices else "no tensor is held by any name\n"
-    return {
-        "text/html": headed("memholders")
-        + f'{html}{escape(nothing)}<div style="{SMALL}">{escape(cost)}</div></div>',
-        "text/plain": f"{text}\n{nothing}{cost}",
-    }
 
 
 def _cost(holders: Holders) -> str:
@@ -99,53 +88,25 @@ def _remainder_label(one: Remainder) -> str:
     return UNEXPLAINED_ON_THE_HOST if one.is_host else UNEXPLAINED
 
 
-def _group_html(device: str, group: Holders, least: float, *, detail: bool) -> str:
+def _section(device: str, group: Holders, least: float, *, detail: bool) -> Fragment:
     shown, others = _shown(group.rows, least)
-    rows = "".join(_row_html(row, detail=detail) for row in shown)
+    rows = [_row(one, detail=detail) for one in shown]
     if others:
         size = sum(one.bytes for one in group.rows[len(shown) :])
-        rows += _line_html(others, size_text(size))
-    rows += "".join(
-        _line_html(_remainder_label(one), size_text(one.bytes), RULE) for one in group.remainders
+        rows.append(Row((others, size_text(size)), is_quiet=True))
+    rows += [
+        Row((_remainder_label(one), size_text(one.bytes)), is_quiet=True, is_ruled=True)
+        for one in group.remainders
+    ]
+    columns = (Column("held by"), Column("held", is_bold=True))
+    return section(device, "", table(columns, rows, names_last=True, fills=True))
+
+
+def _row(row: Holder, *, detail: bool) -> Row:
+    also = words("also", words(*map(code, row.also), between=", ")) if row.also else ""
+    parts = [words(size_text(size), code(name), between="  ") for name, size in row.parts]
+    return Row(
+        (code(row.path), size_text(row.bytes)),
+        facts=" \u00b7 ".join(filter(None, (_kept(row), _biggest(row)))),
+        below=(_graph_note(row), also, *(parts if detail else [])),
     )
-    return (
-        f'<div style="margin:0 0 8px"><strong>{escape(plain(device))}</strong>'
-        f"{TABLE}{head_html('held by', 'held')}<tbody>{rows}</tbody></table></div></div>"
-    )
-
-
-def _row_html(row: Holder, *, detail: bool) -> str:
-    facts = " \u00b7 ".join(filter(None, (_kept(row), _biggest(row))))
-    below = [escape(one) for one in (facts, _graph_note(row)) if one]
-    if row.also:
-        below.append("also " + ", ".join(map(code, row.also)))
-    if detail:
-        below += [f"{escape(size_text(size))} {code(name)}" for name, size in row.parts]
-    notes = "".join(f'<div style="{SMALL}">{one}</div>' for one in below)
-    return row_html(code(row.path) + notes, size_text(row.bytes), strong=True)
-
-
-def _line_html(label: str, size: str, style: str = "") -> str:
-    return row_html(escape(label), size, style=f";{QUIET}{style}")
-
-
-def _group_text(device: str, group: Holders, least: float, *, detail: bool) -> str:
-    shown, others = _shown(group.rows, least)
-    lines: list[tuple[str, str]] = []
-    for row in shown:
-        facts = " \u00b7 ".join(filter(None, (_kept(row), _biggest(row))))
-        lines.append((size_text(row.bytes), f"{plain(row.path, PATH_LENGTH)}  ({facts})"))
-        if row.graph_bytes:
-            lines.append(("", f"  {_graph_note(row)}"))
-        if row.also:
-            lines.append(("", "  also " + ", ".join(plain(one, PATH_LENGTH) for one in row.also)))
-        if detail:
-            lines += [
-                ("", f"  {size_text(size)}  {plain(name, PATH_LENGTH)}") for name, size in row.parts
-            ]
-    if others:
-        size = sum(one.bytes for one in group.rows[len(shown) :])
-        lines.append((size_text(size), others))
-    lines += [(size_text(one.bytes), _remainder_label(one)) for one in group.remainders]
-    width = max((len(size) for size, _ in lines), default=0)
-    return "\n".join((plain(device), *(f"{size:>{width}}  {text}" for size, text in lines)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import chain
 
 from hfmem_widget.features.memory_map.fragmentation import Fragmentation, Place
@@ -15,7 +14,6 @@ from hfmem_widget.features.memory_map.sentences import place_name, sentences
 from hfmem_widget.features.memory_map.svg import STEP, picture_html
 from hfmem_widget.session import Part
 from hfmem_widget.text import (
-    MIB,
     format_bytes,
     format_count,
     format_counted,
@@ -24,7 +22,20 @@ from hfmem_widget.text import (
     plain,
 )
 from hfmem_widget.view import palette
-from hfmem_widget.view.root import headed
+from hfmem_widget.view.html import (
+    Fragment,
+    block,
+    bundle,
+    code,
+    headed,
+    line,
+    marked,
+    note,
+    quiet,
+    section,
+    size_text,
+)
+from hfmem_widget.view.table import Column, Row, table
 
 MOST_PIECES = 2400
 """Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
@@ -46,11 +57,6 @@ NOTHING = "nothing is reserved"
 NONE = "\u2013"
 COLUMNS = ("largest segments", "size", "free", "largest hole", "blocks")
 
-_NAME = "padding:1px 0;text-align:left;vertical-align:top;border:0;font-weight:normal;white-space:normal"
-_CELL = "padding:1px 0 1px 14px;text-align:right;vertical-align:top;white-space:nowrap;border:0"
-_QUIET = "opacity:.75"
-_HEAD = f";font-size:11px;{_QUIET}"
-_TABLE = '<table style="border-collapse:collapse;border:0;margin:0;font-size:13px;color:inherit">'
 _MARKS = {
     "used": "\u2588",
     "rounding": "\u2593",
@@ -87,24 +93,14 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
         What to call each moment, and what was there.
     """
     groups = [one for title, found in moments for one in _groups_of(title, found)]
-    html = "".join(_group_html(one, len(groups)) for one in groups)
-    text = "\n\n".join("\n".join((*_lines(one), *_notes(one))) for one in groups)
-    cost = _cost(moments)
-    return {
-        "text/html": headed("memmap")
-        + f'{html}<div style="font-size:11px;{_QUIET}">{escape(cost)}</div></div>',
-        "text/plain": f"{text}\n{cost}",
-    }
+    sections = (_section(one, len(groups)) for one in groups)
+    return bundle(headed("memmap"), *sections, note(_cost(moments)))
 
 
 def live_bundle(found: MemoryMap) -> dict[str, str]:
     """Return what is shown while it changes, by MIME type: pictures and their legends, in some 20 kB."""
     groups = _groups_of("", found)
-    html = "".join(_live_html(one, len(groups)) for one in groups)
-    return {
-        "text/html": f"{headed('memmap')}{html}</div>",
-        "text/plain": "\n\n".join("\n".join(_lines(one)) for one in groups),
-    }
+    return bundle(headed("memmap"), *(_live(one, len(groups)) for one in groups))
 
 
 def _groups_of(title: str, found: MemoryMap) -> list[_Group]:
@@ -134,94 +130,66 @@ def _heading(group: _Group) -> tuple[str, str]:
     return plain(how.device), " \u00b7 ".join(told)
 
 
-def _heading_html(group: _Group) -> str:
-    device, about = _heading(group)
-    return (
-        f'<div style="margin:0 0 4px"><strong>{escape(device)}</strong> '
-        f'<span style="{_QUIET}">{escape(about)}</span></div>'
-    )
-
-
 def _notes(group: _Group) -> list[str]:
     return [plain(one, NOTE_LENGTH) for one in (*sentences(group.how), group.note) if one]
 
 
-def _group_html(group: _Group, groups: int) -> str:
+def _section(group: _Group, groups: int) -> Fragment:
     how = group.how
-    drawn = picture_html(how, MOST_PIECES // groups) + _legend_html(how) if how.reserved else ""
-    notes = "".join(
-        f'<div style="margin:3px 0 0;overflow-wrap:anywhere">{escape(note)}</div>'
-        for note in _notes(group)
+    drawn = picture_html(how, MOST_PIECES // groups) if how.reserved else ""
+    legend = table(
+        [Column(), Column(), Column(is_quiet=True)], [_row(part, how) for part in how.parts]
     )
-    table = _segments_html(how, MOST_SEGMENTS // groups)
-    return f'<div style="margin:0 0 10px">{_heading_html(group)}{drawn}{notes}{table}</div>'
+    return section(
+        *_heading(group),
+        Fragment(drawn + legend.html if how.reserved else "", "\n".join(_lines(group))),
+        *(line(one) for one in _notes(group)),
+        Fragment(_segments(how, MOST_SEGMENTS // groups).html),
+    )
 
 
-def _live_html(group: _Group, groups: int) -> str:
+def _live(group: _Group, groups: int) -> Fragment:
     """Return a picture that keeps its height while there are a few rows more or less, and a short legend."""
     how = group.how
     picture = picture_html(how, LIVE_PIECES // groups) if how.reserved else ""
     rows = ROWS_OF_A_HEAP if how.is_host else ROWS + 2
-    legend = " ".join(
-        f'<span style="display:inline-block;margin:0 14px 0 0">{_square(part)}{escape(part.label)} '
-        f"{escape(_size(part.bytes))}</span>"
+    legend = (
+        quiet(
+            marked(palette.BLOCKS[part.name], f"{part.label} {_size(part.bytes)}"),
+            style="display:inline-block;margin:0 14px 0 0",
+        )
         for part in how.parts
     )
-    return (
-        f'<div style="margin:0 0 10px">{_heading_html(group)}'
+    drawn = (
         f'<div style="min-height:{rows * STEP}px">{picture}</div>'
-        f'<div style="font-size:12px">{legend}</div></div>'
+        f"{block('font-size:12px', *legend).html}"
     )
+    return section(*_heading(group), Fragment(drawn, "\n".join(_lines(group))))
 
 
-def _legend_html(how: Fragmentation) -> str:
-    rows = "".join(
-        # JupyterLab stripes rows; here they are the table's own.
-        f'<tr style="background:none"><th scope="row" style="{_NAME}">{_square(part)}'
-        f"{escape(part.label)}</th>"
-        f'<td style="{_CELL}">{escape(_size(part.bytes))}</td>'
-        f'<td style="{_CELL};{_QUIET}">{escape(_share(part.bytes, how))}</td></tr>'
-        for part in how.parts
-    )
-    return f'<div style="margin:6px 0 4px">{_TABLE}<tbody>{rows}</tbody></table></div>'
-
-
-def _square(part: Part) -> str:
-    return f'<span aria-hidden="true" style="color:{palette.BLOCKS[part.name]}">\u25a0</span>\u00a0'
+def _row(part: Part, how: Fragmentation) -> Row:
+    name = marked(palette.BLOCKS[part.name], part.label)
+    return Row((name, _size(part.bytes), _share(part.bytes, how)))
 
 
 def _size(size: float) -> str:
-    """Return bytes as text, in which a few are not told as none."""
-    return f"<{format_bytes(0.01 * MIB)}" if size < 0.005 * MIB else format_bytes(size)
+    """Return bytes as text, in which a few, or none, are told as few."""
+    return size_text(size or 1.0)
 
 
 def _share(size: float, how: Fragmentation) -> str:
     return format_share(size / how.reserved)
 
 
-def _segments_html(how: Fragmentation, most: int) -> str:
-    if how.is_host or not how.places:
-        return ""
-    head = "".join(
-        f'<th scope="col" style="{_NAME if at == 0 else _CELL}{_HEAD};font-weight:normal">{escape(one)}</th>'
-        for at, one in enumerate(COLUMNS)
-    )
+def _segments(how: Fragmentation, most: int) -> Fragment:
+    if how.is_host:
+        return Fragment("")
     every = [(one, place) for place in how.places for one in place.segments]
     largest = sorted(every, key=lambda pair: -pair[0].size)[: max(1, most)]
-    rows = "".join(_segment_html(*_segment_row(*one)) for one in largest)
-    return (
-        f'<div style="overflow-x:auto;margin:8px 0 4px">{_TABLE}<thead style="border:0"><tr>{head}'
-        f"</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _segment_html(name: str, *figures: str) -> str:
-    code = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px"
-    cells = "".join(f'<td style="{_CELL}">{escape(one)}</td>' for one in figures)
-    return (
-        f'<tr style="background:none"><th scope="row" style="{_NAME};{code}">{escape(name)}</th>'
-        f"{cells}</tr>"
-    )
+    rows = [
+        Row((code(name), *figures)) for name, *figures in (_segment_row(*one) for one in largest)
+    ]
+    return table([*map(Column, COLUMNS)], rows)
 
 
 def _segment_row(segment: Segment, place: Place) -> tuple[str, ...]:
@@ -244,7 +212,7 @@ def _lines(group: _Group) -> list[str]:
         f"{mark} {size:>{width}}  {_share(part.bytes, how):>6}  {part.label}"
         for mark, size, part in shown
     ]
-    return [" ".join(_heading(group)), *([_strip(how)] if how.reserved else []), *legend]
+    return [*([_strip(how)] if how.reserved else []), *legend]
 
 
 def _strip(how: Fragmentation) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from hfmem_widget.features.memory_map.fragmentation import LABELS, Fragmentation, Place
 from hfmem_widget.features.memory_map.rows import WIDTH, Bar, Layout, layout
 from hfmem_widget.features.memory_map.sentences import place_name
-from hfmem_widget.text import for_html, format_bytes, format_count
+from hfmem_widget.text import format_bytes, format_count
 from hfmem_widget.view import palette
-from hfmem_widget.view.root import caption, drawing
+from hfmem_widget.view.html import caption, drawing, shown
 
 HEIGHT = 13
 STEP = 17
@@ -44,7 +43,7 @@ def _place_html(
     heading = f'<div style="margin:6px 0 0">{caption(said)}</div>' if len(how.places) > 1 else ""
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return heading + drawing(
-        f'<svg role="img" aria-label="{for_html(said)}" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg role="img" aria-label="{shown(said).html}" viewBox="0 0 {WIDTH} {height}" '
         f'preserveAspectRatio="none" '
         f'style="display:block;width:100%;height:{height}px">{shapes}</svg>'
     )
@@ -70,7 +69,7 @@ def _title(bar: Bar, full: float, labels: Mapping[str, str]) -> str:
     width = bar.size * WIDTH / full
     return (
         f'<rect x="{_short(bar.left)}" y="{bar.row * STEP}" width="{_short(width)}" height="{HEIGHT}" '
-        f'fill-opacity="0"><title>{escape(bar_text(bar, labels))}</title></rect>'
+        f'fill-opacity="0"><title>{shown(bar_text(bar, labels), 400).html}</title></rect>'
     )
 
 

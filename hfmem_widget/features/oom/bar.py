@@ -5,9 +5,9 @@ from __future__ import annotations
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.features.oom.model import Incident
 from hfmem_widget.session import Part
-from hfmem_widget.text import for_html, size_text
+from hfmem_widget.text import size_text
 from hfmem_widget.view import palette
-from hfmem_widget.view.root import drawing
+from hfmem_widget.view.html import QUIET, bar, shown
 
 OF_THE_PROCESS = tuple(LABELS)[: tuple(LABELS).index("cache") + 1]
 """What counts against a limit on this process: all that PyTorch has reserved."""
@@ -17,7 +17,6 @@ DRAWN_UP_TO = 1.0
 
 _HEIGHT = 18
 _INSET = 2
-_QUIET = "opacity:.72"
 
 
 def told_parts(incident: Incident) -> tuple[Part, ...]:
@@ -46,26 +45,24 @@ def bar_html(incident: Incident) -> str:
         return ""
     asked = incident.asked if incident.asked <= DRAWN_UP_TO * there_is else 0.0
     full = max(there_is, taken + asked)
-    left, shapes = 0.0, []
-    for part in parts:
-        shapes.append(_rectangle(part, left, full))
-        left += part.bytes
-    if asked:
-        shapes.append(_request(left, asked, full))
+    pieces = (
+        (palette.PARTS[one.name], one.bytes, f"{one.label} {size_text(one.bytes)}") for one in parts
+    )
     end = 100 * there_is / full
     # Drawn over the rest, in the colour of text: it is what did not give way.
-    shapes.append(
+    limit = (
         f'<line x1="{end:.2f}%" x2="{end:.2f}%" y1="0" y2="{_HEIGHT}" stroke="currentColor" '
         f'stroke-width="{2 if end < 99.9 else 0}"/>'
     )
-    said = f"{_whose(incident)}: {size_text(taken)} taken of {size_text(there_is)}"
-    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    bar = drawing(
-        f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{_HEIGHT}" '
-        f'style="display:block;width:100%;height:{_HEIGHT}px;background:{palette.PARTS["free"]}">'
-        f"{''.join(shapes)}</svg>"
+    drawn = bar(
+        pieces,
+        full,
+        f"{_whose(incident)}: {size_text(taken)} taken of {size_text(there_is)}",
+        height=_HEIGHT,
+        over=(_request(taken, asked, full) if asked else "") + limit,
+        style=f";background:{palette.PARTS['free']}",
     )
-    return bar + _scale(incident, there_is, asked, overshoots=full > there_is)
+    return drawn + _scale(incident, there_is, asked, overshoots=full > there_is)
 
 
 def _capacity(incident: Incident) -> float:
@@ -74,14 +71,6 @@ def _capacity(incident: Incident) -> float:
     anatomy = incident.anatomy
     whole = sum(one.bytes for one in anatomy.parts) if anatomy is not None else 0.0
     return max(whole, incident.capacity) if incident.capacity > 0 else whole
-
-
-def _rectangle(part: Part, left: float, full: float) -> str:
-    return (
-        f'<rect x="{100 * left / full:.2f}%" width="{100 * part.bytes / full:.2f}%" height="{_HEIGHT}" '
-        f'fill="{palette.PARTS[part.name]}"><title>{for_html(part.label)} {size_text(part.bytes)}</title>'
-        "</rect>"
-    )
 
 
 def _request(left: float, asked: float, full: float) -> str:
@@ -105,5 +94,5 @@ def _scale(incident: Incident, there_is: float, asked: float, *, overshoots: boo
         told.insert(0, f"dashed: the request{end}")
     return (
         f'<div style="display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 12px;font-size:11px;'
-        f'{_QUIET}">{"".join(f"<span>{for_html(one)}</span>" for one in told)}</div>'
+        f'{QUIET}">{"".join(f"<span>{shown(one).html}</span>" for one in told)}</div>'
     )

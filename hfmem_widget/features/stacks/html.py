@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 
 from hfmem_widget.features.stacks.call_sites import NO_NAMES
 from hfmem_widget.features.stacks.icicle import icicle_html
 from hfmem_widget.session.stacks import By, LivePeak, Recording, Row, Stacks
 from hfmem_widget.text import (
     MIB,
-    for_html,
     format_bytes,
     format_count,
     format_duration,
     format_share,
     plain,
 )
-from hfmem_widget.view.root import BOX
+from hfmem_widget.view.html import (
+    NOTHING,
+    QUIET,
+    SMALL,
+    Content,
+    Fragment,
+    block,
+    bundle,
+    code,
+    fold,
+    headed,
+    note,
+    notes,
+    quiet,
+    words,
+)
+from hfmem_widget.view.table import Column, table
+from hfmem_widget.view.table import Row as TableRow
 
 MOST_ROWS = 15
 NAME_LENGTH = 100
@@ -31,17 +46,8 @@ HEADS: tuple[tuple[By, str], ...] = (
     ("operator", "by operator"),
 )
 VIEWER = "https://pytorch.org/memory_viz"
+TITLE = "live at the peak"
 SAVE = 'session.stacks.save("peak.pickle")'
-
-_CODE = (
-    "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:.95em;"
-    "background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
-)
-_NAME = "padding:2px 0;text-align:left;vertical-align:top;border:0;font-weight:normal"
-_CELL = "padding:2px 0 2px 14px;text-align:right;vertical-align:top;white-space:nowrap;border:0"
-_QUIET = "opacity:.75"
-_SMALL = f"font-size:11.5px;{_QUIET}"
-_RULE = ";border-top:1px solid rgba(128,128,128,.35)"
 
 
 def stacks_bundle(stacks: Stacks) -> dict[str, str]:
@@ -55,15 +61,10 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
                 "allocate is not followed"
             )
         told = ". ".join((told, *stacks.recording.notes))
-        html = f'{BOX}<div style="{_SMALL}">{escape(told)}</div></div>'
-        return {"text/html": html, "text/plain": told}
-    html = "".join(_peak_html(one, is_first=at == 0) for at, one in enumerate(shown))
+        return bundle(headed(TITLE), note(told))
     facts = _facts(shown, stacks.recording)
-    below = "".join(f'<div style="{_SMALL}">{escape(one)}</div>' for one in facts)
-    return {
-        "text/html": f"{BOX}{html}{below}{_how_to_keep(stacks)}</div>",
-        "text/plain": "\n".join([*(_peak_text(one) for one in shown), *facts]),
-    }
+    peaks = (_peak(one, is_first=at == 0) for at, one in enumerate(shown))
+    return bundle(headed(TITLE), *peaks, *notes(facts), _how_to_keep(stacks))
 
 
 def _title(peak: LivePeak) -> str:
@@ -128,102 +129,59 @@ def _facts(peaks: Sequence[LivePeak], recording: Recording) -> list[str]:
     return [*told, *recording.notes]
 
 
-def _how_to_keep(stacks: Stacks) -> str:
+def _how_to_keep(stacks: Stacks) -> Fragment:
+    """Return what belongs to the HTML alone: plain text has no link."""
     if not stacks.can_be_saved:
-        return ""
-    return (
-        f'<div style="{_SMALL}">With <code style="{_CODE}">%%memwatch --stacks -o session</code>, '
-        f'<code style="{_CODE}">{escape(SAVE)}</code> writes what '
-        f'<a href="{VIEWER}" style="color:inherit">{VIEWER.removeprefix("https://")}</a> reads. '
-        "No file was written.</div>"
+        return NOTHING
+    viewer = f'<a href="{VIEWER}" style="color:inherit">{VIEWER.removeprefix("https://")}</a>'
+    told = words(
+        words("With", code("%%memwatch --stacks -o session")),
+        words(",", code(SAVE), "writes what", Fragment(viewer), "reads. No file was written."),
+        between="",
+    )
+    return Fragment(note(told).html)
+
+
+def _peak(peak: LivePeak, *, is_first: bool) -> Fragment:
+    tables = (_table(peak, by, head, is_open=is_first and by == "line") for by, head in HEADS)
+    head = Fragment(quiet(_title(peak)).html, f"live at the peak of {plain(_title(peak))}")
+    return block(
+        "margin:0 0 6px", words(head, Fragment(icicle_html(peak)), *tables, between="\n\n")
     )
 
 
-def _peak_html(peak: LivePeak, *, is_first: bool) -> str:
-    tables = "".join(
-        _table_html(peak, by, head, is_open=is_first and by == "line") for by, head in HEADS
-    )
-    return (
-        '<div style="margin:0 0 6px"><div style="margin:0 0 5px"><strong>Live at the peak</strong> '
-        f'<span style="{_QUIET}">{for_html(_title(peak))}</span></div>{icicle_html(peak)}{tables}</div>'
-    )
-
-
-def _table_html(peak: LivePeak, by: By, head: str, *, is_open: bool) -> str:
+def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> Fragment:
     rows = peak.rows(by)
-    drawn = "".join(_row_html(row) for row in rows[:MOST_ROWS])
+    told = [_row(row) for row in rows[:MOST_ROWS]]
     if rows[MOST_ROWS:]:
-        name, size, share = _everything_else(rows[MOST_ROWS:])
-        drawn += _line_html(name, size, share)
-    for at, (name, size) in enumerate(_sums(peak)):
-        drawn += _line_html(name, size, "", _RULE if at == 0 else "")
-    opened = " open" if is_open else ""
-    return (
-        f'<details{opened} style="margin:3px 0"><summary style="cursor:pointer">{head} '
-        f'<span style="{_SMALL}">{format_count(len(rows))}</span></summary>'
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;border:0;margin:2px 0 4px;'
-        f'font-size:12.5px;color:inherit;width:100%;table-layout:auto"><tbody>{drawn}</tbody></table></div></details>'
+        told.append(_everything_else(rows[MOST_ROWS:]))
+    told += [
+        TableRow((name, size, ""), is_quiet=True, is_ruled=at == 0)
+        for at, (name, size) in enumerate(_sums(peak))
+    ]
+    columns = (Column(), Column(is_bold=True), Column(is_quiet=True))
+    count = quiet(format_count(len(rows)))
+    summary = Fragment(f"{head} {count.html}", head)
+    return fold(
+        summary,
+        table(columns, told, names_last=True, fills=True),
+        is_open=is_open,
+        style="margin:3px 0",
     )
 
 
-def _row_html(row: Row) -> str:
-    source = f' <code style="{_CODE};{_QUIET}">{escape(row.source)}</code>' if row.source else ""
-    times = (
-        f' <span style="{_SMALL}">\u00d7 {format_count(row.blocks)}</span>'
-        if row.blocks > 1
-        else ""
-    )
-    return (
-        # JupyterLab stripes rows; here they are the table's own.
-        f'<tr style="background:none"><th scope="row" style="{_NAME}">'
-        f"{_name(row.name)}{source}{times}</th>"
-        f'<td style="{_CELL};font-weight:600">{escape(_size(row.bytes))}</td>'
-        f'<td style="{_CELL};{_QUIET}">{format_share(row.share)}</td></tr>'
-    )
+def _row(row: Row) -> TableRow:
+    name = plain(row.name, NAME_LENGTH)
+    told: list[Content] = [name if name in NO_NAMES else code(name)]
+    told += [code(row.source, NAME_LENGTH, QUIET)] if row.source else []
+    told += [quiet(f"\u00d7 {format_count(row.blocks)}", style=SMALL)] if row.blocks > 1 else []
+    return TableRow((words(*told, between="  "), _size(row.bytes), format_share(row.share)))
 
 
-def _name(name: str) -> str:
-    told = escape(plain(name, NAME_LENGTH))
-    # MathJax, which reads what stands between dollars, leaves code alone.
-    return told if name in NO_NAMES else f'<code style="{_CODE}">{told}</code>'
-
-
-def _line_html(name: str, size: str, share: str, style: str = "") -> str:
-    return (
-        f'<tr style="background:none"><th scope="row" style="{_NAME};{_QUIET}{style}">{escape(name)}</th>'
-        f'<td style="{_CELL};{_QUIET}{style}">{escape(size)}</td>'
-        f'<td style="{_CELL};{_QUIET}{style}">{escape(share)}</td></tr>'
-    )
-
-
-def _everything_else(rows: Sequence[Row]) -> tuple[str, str, str]:
+def _everything_else(rows: Sequence[Row]) -> TableRow:
+    size, share = sum(row.bytes for row in rows), sum(row.share for row in rows)
     name = f"everything else ({format_count(len(rows))})"
-    return name, _size(sum(row.bytes for row in rows)), format_share(sum(row.share for row in rows))
-
-
-def _peak_text(peak: LivePeak) -> str:
-    parts = [f"live at the peak of {plain(_title(peak))}"]
-    for by, head in HEADS:
-        parts += ["", head, *_rows_text(peak, by)]
-    return "\n".join(parts)
-
-
-def _rows_text(peak: LivePeak, by: By) -> Iterable[str]:
-    rows = peak.rows(by)
-    lines = [(_size(row.bytes), format_share(row.share), _named(row)) for row in rows[:MOST_ROWS]]
-    if rows[MOST_ROWS:]:
-        name, size, share = _everything_else(rows[MOST_ROWS:])
-        lines.append((size, share, name))
-    lines += [(size, "", name) for name, size in _sums(peak)]
-    width = max(len(size) for size, _, _ in lines)
-    for size, share, name in lines:
-        yield f"{size:>{width}}  {share:>7}  {name}"
-
-
-def _named(row: Row) -> str:
-    source = f"  {row.source}" if row.source else ""
-    times = f"  \u00d7 {format_count(row.blocks)}" if row.blocks > 1 else ""
-    return f"{plain(row.name, NAME_LENGTH)}{source}{times}"
+    return TableRow((name, _size(size), format_share(share)), is_quiet=True)
 
 
 def _size(size: float) -> str:

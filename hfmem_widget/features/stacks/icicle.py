@@ -7,10 +7,10 @@ be read is drawn as one grey box at the right of its parent, so widths always ad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 
 from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.text import format_bytes, plain
+from hfmem_widget.view.html import shown
 
 NARROWEST = 0.006
 """Of the whole width; what is narrower is put together."""
@@ -54,7 +54,7 @@ def icicle_html(peak: LivePeak) -> str:
     drawn = _boxes(peak.sites, peak.bytes, peak.bytes, 0)
     return (
         f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below say the same" '
-        f'style="margin:0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(LEVELS)}px;'
+        f'style="margin:4px 0 0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(LEVELS)}px;'
         'overflow:hidden">'
         f'<div style="display:flex;width:100%">{drawn}</div></div>'
         f'<div style="margin:3px 0 5px;font-size:11.5px;opacity:.85">{key}'
@@ -99,10 +99,10 @@ def _told(name: str, size: int) -> str:
 
 def _box(name: str, told: str, percent: float, kind: str, inside: str) -> str:
     below = f'<div style="display:flex;width:100%">{inside}</div>' if inside else ""
-    label = escape(plain(name, KEPT_NAME), quote=True)
+    label = shown(name, KEPT_NAME).html
     return (
         f'<div style="width:{percent:.3f}%;min-width:0;overflow:hidden;box-sizing:border-box">'
-        f'<div title="{escape(told, quote=True)}" style="height:{ROW - 1}px;margin:0 1px 1px 0;padding:0 4px;'
+        f'<div title="{shown(told).html}" style="height:{ROW - 1}px;margin:0 1px 1px 0;padding:0 4px;'
         "overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
         f'background:{TINTS[kind][1]}">{label}</div>{below}</div>'
     )

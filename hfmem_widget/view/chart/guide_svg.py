@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hfmem_widget.analysis.curve import Points
-from hfmem_widget.text import for_html
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.scene import Scene
+from hfmem_widget.view.html import shown
 
 WIDTH = 1000
 """Units across the stretched part."""
@@ -38,7 +38,7 @@ def marks(scene: Scene, height: int, offset: int) -> str:
     """Return where memory ran out."""
     return "".join(
         f'<svg x="{_share(one.time, scene)}" y="{_row(one.level, scene, height, offset):.1f}" '
-        f'style="overflow:visible"><g><title>{for_html(one.label)}</title>'
+        f'style="overflow:visible"><g><title>{shown(one.label).html}</title>'
         f'<path d="M-4 -4l8 8m0 -8l-8 8" fill="none" stroke="{CASING}" stroke-width="4.4"/>'
         f'<path d="M-4 -4l8 8m0 -8l-8 8" fill="none" stroke="{palette.PEAK}" stroke-width="2.6"/></g></svg>'
         for one in scene.marks
@@ -61,7 +61,7 @@ def level_word(text: str, y: float, scene: Scene, colour: str = "") -> str:
     """Return a word on a level line, at the end that the peak's label leaves free."""
     x, anchor = ("0", "start") if scene.words_at_left else ("100%", "end")
     ink = f'fill="{colour}"' if colour else 'fill-opacity=".75"'
-    return f'<text x="{x}" y="{y - 4:.1f}" text-anchor="{anchor}" {ink}>{for_html(text)}</text> '
+    return f'<text x="{x}" y="{y - 4:.1f}" text-anchor="{anchor}" {ink}>{shown(text).html}</text> '
 
 
 def _word(guide: DrawnGuide, y: float, scene: Scene) -> str:
@@ -81,7 +81,7 @@ def _boxed(text: str, x: str, left: float, top: float) -> str:
         f'<rect x="{x}" y="{top:.1f}" width="{width:.0f}" height="{_BOX}" '
         f'transform="translate({left:.0f})" fill="{palette.PEAK}"/>'
         f'<text x="{x}" y="{top + _BOX - 4:.1f}" transform="translate({left + width / 2:.0f})" '
-        f'text-anchor="middle" fill="{palette.ON_PEAK}">{for_html(text)}</text> '
+        f'text-anchor="middle" fill="{palette.ON_PEAK}">{shown(text).html}</text> '
     )
 
 
@@ -117,7 +117,7 @@ def _shapes(guide: DrawnGuide, scene: Scene, height: int) -> str:
         else ""
     )
     casing = _stroke(line, CASING, 3.4)
-    told = f"<title>{for_html(guide.label)}</title>"
+    told = f"<title>{shown(guide.label).html}</title>"
     return f"{band}{casing}<g>{told}{_stroke(line, palette.PEAK, 1.6)}</g>"
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import pairwise
 
 from hfmem_widget.analysis.curve import Points, grounded
 from hfmem_widget.session import Session, Span
-from hfmem_widget.text import for_html, format_duration
+from hfmem_widget.text import format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guide_svg import (
@@ -20,7 +19,7 @@ from hfmem_widget.view.chart.guide_svg import (
 )
 from hfmem_widget.view.chart.layers import layers_of
 from hfmem_widget.view.chart.scene import Line, Scene, build_scene
-from hfmem_widget.view.root import CHART, drawing
+from hfmem_widget.view.html import CHART, drawing, shown
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
 POINTS = 1900
@@ -82,9 +81,9 @@ def _svg(scene: Scene, height: int, inside: str) -> str:
     said += "".join(f", {one.label}" for one in (*lines, *scene.marks[-1:]))
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return drawing(
-        f'<svg role="img" aria-label="{for_html(said)}" width="100%" height="{height}" '
+        f'<svg role="img" aria-label="{shown(said).html}" width="100%" height="{height}" '
         f'style="display:block;width:100%;height:{height}px;overflow:visible;font-size:11px" '
-        f'fill="currentColor"><title>{for_html(said)}</title>{inside}</svg>'
+        f'fill="currentColor"><title>{shown(said).html}</title>{inside}</svg>'
     )
 
 
@@ -192,7 +191,7 @@ def _peak_label(scene: Scene, offset: int) -> str:
     return (
         f'<line x1="{x}" x2="{x}" y1="{_number(foot)}" y2="{_number(point)}" stroke="{palette.PEAK}"/>'
         f'<text x="{x}" y="{_number(foot - 4)}" text-anchor="{anchor}" font-weight="600">'
-        f"{escape(scene.peak.text)}</text> "
+        f"{shown(scene.peak.text).html}</text> "
     )
 
 
@@ -253,7 +252,8 @@ def _legend(scene: Scene) -> str:
     entries = [(_square(one.name), one.short_label) for one in scene.layers]
     entries += [(_key(line, scene), scene.name(line)) for line in scene.lines]
     keys = "".join(
-        f'<span style="white-space:nowrap">{key} {for_html(name)}</span> ' for key, name in entries
+        f'<span style="white-space:nowrap">{key} {shown(name).html}</span> '
+        for key, name in entries
     )
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:0 14px;'

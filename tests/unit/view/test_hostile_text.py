@@ -34,7 +34,7 @@ from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
 from hfmem_widget.view.contents import contents_text
-from hfmem_widget.view.root import AS_TEXT
+from hfmem_widget.view.html import AS_TEXT
 from tests.data.oom_incidents import CASES
 
 CORPUS = {
@@ -52,7 +52,7 @@ CORPUS = {
 }
 METRICS = ("allocated", "reserved", "device_used", "weights")
 TAGS = {"details", "summary", "div", "strong", "span", "table", "thead", "tbody", "tr", "th", "td"}
-TAGS |= {"ol", "li"}
+TAGS |= {"ol", "li", "code"}
 SVG_TAGS = {"svg", "g", "title", "path", "rect", "line", "circle", "text"}
 ATTRIBUTES = {
     *(
@@ -271,19 +271,24 @@ def test_nothing_is_read_as_a_formula() -> None:
         InNoFormula().feed(bundle["text/html"])
 
 
-def test_whatever_makes_html_begins_with_what_is_no_formula() -> None:
-    """Each module that fills ``text/html``, or draws what fills it."""
+def test_whatever_makes_html_has_it_from_the_kit() -> None:
+    """Each module that fills ``text/html``, or draws what fills it; and none escapes text by itself."""
     package = Path(hfmem_widget.__file__).parent
     rooms = [*package.glob("view/**/*.py"), *package.glob("features/**/*.py")]
     makers = {str(one.relative_to(package)): one.read_text() for one in rooms}
-    found = {name for name, text in makers.items() if '"text/html": ' in text}
+    found = {
+        name for name, text in makers.items() if '"text/html": ' in text or "return bundle(" in text
+    }
     features = {f"features/{name}/html.py" for name in ("holders", "fit", "compare", "stacks")}
     assert {"view/card.py"} | features <= found
-    drawn_by = {"view/chart/figure.py": "view/chart/svg.py"}
+    kit, drawn_by = "view/html.py", {"view/chart/figure.py": "view/chart/svg.py"}
     without = {
-        one for one in found if "hfmem_widget.view.root" not in makers[drawn_by.get(one, one)]
+        one
+        for one in found - {kit}
+        if "hfmem_widget.view.html" not in makers[drawn_by.get(one, one)]
     }
     assert not without
+    assert [one for one, text in makers.items() if "import escape" in text] == [kit]
 
 
 class WithoutDrawings(HTMLParser):

@@ -147,7 +147,7 @@ def test_figures_and_the_note_have_a_cell_each() -> None:
     row = next(one for one in html.split("<tr")[1:] if "worst: step 37" in one)
     cells = re.findall(r"<td([^>]*)>", row)
     assert len(cells) == 4
-    assert all("padding:1px 0 1px 14px" in cell for cell in cells)
+    assert all("padding:2px 0 2px 16px" in cell for cell in cells)
     assert all("vertical-align:top" in cell for cell in cells)
     assert "nowrap" not in cells[-1]
     assert "em;" not in html

@@ -19,7 +19,6 @@ from hfmem_widget.features.compare.model import Comparison, Difference, differen
 from hfmem_widget.features.compare.scene import step_ticks
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
 from hfmem_widget.features.compare.text import (
-    aligned,
     change_text,
     of_something,
     part_columns,
@@ -30,6 +29,7 @@ from hfmem_widget.session import Peak
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB, format_bytes
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
+from hfmem_widget.view.table import aligned
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
 
@@ -326,6 +326,6 @@ def test_parts_are_told_of_the_cells_that_have_them() -> None:
     ((first, column), *_) = part_columns(compare({"whole": [whole], "bare": [bare]}))
     size = format_bytes(whole.devices[0].at_peak[first])
 
-    assert [(one.value, one.change) for one in column.cells] == [(size, ""), ("n/a", "")]
+    assert [(value, change) for value, _, change in column.cells] == [(size, ""), ("n/a", "")]
     ((_, column), *_) = part_columns(compare({"bare": [bare], "whole": [whole]}))
-    assert [(one.value, one.change) for one in column.cells] == [("n/a", ""), (size, "")]
+    assert [(value, change) for value, _, change in column.cells] == [("n/a", ""), (size, "")]

@@ -261,6 +261,7 @@ def test_an_interrupt_in_the_middle_says_what_stays() -> None:
     assert done.notes == ("Interrupted: second was not released, or not wholly.",)
 
 
+LINE = "\u2500"
 RELEASED = Release(
     (
         Freeable("errors", ("the error of cell [7]",), {"cuda:0": int(0.5 * GIB)}),
@@ -299,6 +300,7 @@ def test_what_would_be_free_reads_so() -> None:
         "  the error of cell [7]\n"
         "outputs         2.70 GiB\n"
         "  Out[3], Out[12], a, b and 1 more\n"
+        f"{13 * LINE}  {9 * LINE}\n"
         "together        3.20 GiB\n"
         "CUDA's cache: at most cuda:0 1.20 GiB, and what is let go of.\n"
         "Garbage in cycles comes on top; how much is known once it is collected.\n"
@@ -335,7 +337,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
         objects=1,
     )
     told = release_bundle(release)
-    lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:7]]
+    lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:8]]
 
     assert lines == [
         "would be free cuda:1 cuda:2 cpu",
@@ -344,6 +346,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
         "outputs 2.00 GiB 0.00 MiB 0.00 MiB",
         "x 0.00 MiB 0.00 MiB 0.00 MiB",
         "keeps no tensor alone",
+        f"{13 * LINE} {8 * LINE} {8 * LINE} {8 * LINE}",
         "together 2.50 GiB 0.00 MiB 1.00 GiB",
     ]
     assert told["text/plain"].endswith("1 object looked at in 0.0 ms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hfmem_widget.features.oom.bar import bar_html, drawn_parts
-from hfmem_widget.features.oom.html import _advice_html, _foot, _foot_html, figures_of
+from hfmem_widget.features.oom.html import _advice_html, _foot, figures_of
 from hfmem_widget.features.oom.model import Advice
 from tests.data.oom_incidents import blocks, incident
 
@@ -58,7 +58,6 @@ def test_the_foot_tells_of_errors_before(
 ) -> None:
     """One is not told as several."""
     assert _foot(advice, earlier) == told
-    assert (_foot_html(advice, earlier) == "") is (told == [])
 
 
 def test_the_foot_says_where_it_was_measured() -> None:
