@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from hfmem_widget.session import HELD, Anatomy
 from hfmem_widget.text import format_bytes, plain
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.anatomy_bar import bars_html
 from hfmem_widget.view.anatomy_table import anatomy_table
-from hfmem_widget.view.html import QUIET, Fragment, block, bundle, headed, notes, section
 
 NOTE_LENGTH = 300
 NOTHING_FOUND = "No model or optimizer was found that has tensors here, so nothing is attributed."
@@ -43,9 +43,9 @@ def anatomy_bundle(
         told.setdefault(one.device.key, []).append(one)
     forecasts = predicted or {}
     title, about = plain(title), plain(contents, NOTE_LENGTH)
-    return bundle(
-        headed("memanatomy", title),
-        block(f"margin:0 0 6px;font-size:12px;{QUIET}", about),
+    return kit.bundle(
+        kit.headed("memanatomy", title),
+        kit.block(f"margin:0 0 6px;font-size:12px;{kit.QUIET}", about),
         *(_section(group, forecasts.get(key, {})) for key, group in told.items()),
         title=title,
     )
@@ -73,11 +73,11 @@ def _heading(anatomy: Anatomy) -> tuple[str, str]:
     return plain(device.key), " \u00b7 ".join(told)
 
 
-def _section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> Fragment:
+def _section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
     key, about = _heading(anatomies[0])
-    bars = Fragment(bars_html(anatomies))
+    bars = kit.Fragment(bars_html(anatomies))
     table = anatomy_table(anatomies, predicted)
-    return section(key, about, bars, table, *notes(notes_of(anatomies)))
+    return kit.section(key, about, bars, table, *kit.notes(notes_of(anatomies)))
 
 
 def shown_anatomy(anatomy: Anatomy) -> Mapping[str, str]:

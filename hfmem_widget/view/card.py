@@ -17,30 +17,11 @@ from hfmem_widget.text import (
     plain,
     unit_for,
 )
+from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.card_parts import parts_html
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines
-from hfmem_widget.view.html import (
-    BOX,
-    BULLET,
-    NOTHING,
-    QUIET,
-    Content,
-    Fragment,
-    block,
-    bundle,
-    figures,
-    headed,
-    marked,
-    note,
-    notes,
-    phrases,
-    quiet,
-    shown,
-    strong,
-    words,
-)
 from hfmem_widget.view.line import (
     duration_text,
     headroom_text,
@@ -79,18 +60,18 @@ def card_bundle(
     if lead is not None:
         findings = tuple(one for one in findings if (one.kind, one.severity) != ("oom", "critical"))
     picture = "" if with_chart else _picture(session, span)
-    own = block(f"margin:10px 0 0;font-size:12px;{QUIET}", "this process itself")
-    card = bundle(
+    own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
+    card = kit.bundle(
         _header(session, span, facts, moved),
-        *((*_moved(moved), Fragment(picture), own) if moved else ()),
-        figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
-        Fragment(findings_html(findings)),
-        Fragment(parts_html(session, span)),
-        Fragment(phases_html(session, span)),
-        Fragment("" if moved else picture),
-        *([note(_use(facts[0]))] if len(facts) == 1 else []),
-        *notes(plain(one, NOTE_LENGTH) for one in session.notes[:MOST_NOTES]),
-        note(plain(_polling(session.polling), NOTE_LENGTH)),
+        *((*_moved(moved), kit.Fragment(picture), own) if moved else ()),
+        kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
+        kit.Fragment(findings_html(findings)),
+        kit.Fragment(parts_html(session, span)),
+        kit.Fragment(phases_html(session, span)),
+        kit.Fragment("" if moved else picture),
+        *([kit.note(_use(facts[0]))] if len(facts) == 1 else []),
+        *kit.notes(plain(one, NOTE_LENGTH) for one in session.notes[:MOST_NOTES]),
+        kit.note(plain(_polling(session.polling), NOTE_LENGTH)),
     )
     above = lead["text/html"] if lead is not None else ""
     told = [lead["text/plain"]] if lead is not None else []
@@ -116,13 +97,13 @@ def lost_bundle(label: str) -> dict[str, str]:
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {sentence}'}
 
 
-def _on_one_line(colour: str, label: str, *told: Content) -> str:
-    inside = words(
-        marked(colour, sign=BULLET),
-        strong(label),
-        *(quiet(shown(one, NOTE_LENGTH)) for one in told),
+def _on_one_line(colour: str, label: str, *told: kit.Content) -> str:
+    inside = kit.words(
+        kit.marked(colour, sign=kit.BULLET),
+        kit.strong(label),
+        *(kit.quiet(kit.shown(one, NOTE_LENGTH)) for one in told),
     )
-    return f"{BOX}{inside.html}</div>"
+    return f"{kit.BOX}{inside.html}</div>"
 
 
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
@@ -132,15 +113,15 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     devices = [[one.device.key, *parts(one, brief=True)] for one in facts]
     first = devices.pop(0) if len(devices) == 1 and not moved else []
     first = sentence(moved).split(", ") if moved else first
-    below = [block(f"margin-left:14px;{QUIET}", phrases(one)) for one in devices]
-    html = words(
-        marked(_outcome_colour(span), sign=BULLET),
-        strong(span.label or span.kind),
-        quiet(phrases([*how_it_went(session, span), *first])),
+    below = [kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(one)) for one in devices]
+    html = kit.words(
+        kit.marked(_outcome_colour(span), sign=kit.BULLET),
+        kit.strong(span.label or span.kind),
+        kit.quiet(kit.phrases([*how_it_went(session, span), *first])),
         *below,
-        Fragment(findings_html(findings, in_sight=1)),
+        kit.Fragment(findings_html(findings, in_sight=1)),
     ).html
-    html = f"{BOX}{html}</div>"
+    html = f"{kit.BOX}{html}</div>"
     told = "\n".join((line(session, span, brief=True), *findings_lines(findings, in_sight=1)))
     return {"text/html": html, "text/plain": told}
 
@@ -157,13 +138,13 @@ def _plain(session: Session, span: Span, findings: tuple[Finding, ...]) -> str:
 
 def _header(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: tuple[Moved, ...]
-) -> Fragment:
+) -> kit.Fragment:
     devices = [one.device for one in (moved or facts)]
     told = [span.kind, duration_text(session, span), *_devices(devices), *_budgets(session, facts)]
-    return headed(
+    return kit.headed(
         span.label or span.kind,
-        phrases(told),
-        at_right=marked(_outcome_colour(span), span.outcome or "running", BULLET),
+        kit.phrases(told),
+        at_right=kit.marked(_outcome_colour(span), span.outcome or "running", kit.BULLET),
     )
 
 
@@ -218,7 +199,7 @@ def _known(value: float, text: str) -> str:
     return "" if math.isnan(value) else text
 
 
-def _moved(moved: tuple[Moved, ...]) -> tuple[Fragment, Fragment]:
+def _moved(moved: tuple[Moved, ...]) -> tuple[kit.Fragment, kit.Fragment]:
     """Return the devices that others filled."""
     rows = [
         (
@@ -230,17 +211,17 @@ def _moved(moved: tuple[Moved, ...]) -> tuple[Fragment, Fragment]:
         for one in moved
     ]
     heads = ("device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest")
-    said = block("margin:7px 0 0;font-size:14px", f"{sentence(moved)}.")
+    said = kit.block("margin:7px 0 0;font-size:14px", f"{sentence(moved)}.")
     return said, _table_of(heads, rows if len(moved) > 1 else [])
 
 
-def _table(facts: tuple[Facts, ...]) -> Fragment:
+def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
     heads = ["device", *(label for label, _, _ in _columns(facts[0]))] if facts else [""] * 4
     heads[3] = "peak"
     return _table_of(heads, [(one.device.key, *_row(one)) for one in facts])
 
 
-def _table_of(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Fragment:
+def _table_of(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> kit.Fragment:
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(heads)]
     return table(columns, [Row(row) for row in rows])
 
@@ -261,13 +242,13 @@ def _picture(session: Session, span: Span) -> str:
         return drawn
     count = samples_in(session, span)
     samples = "1 sample" if count == 1 else f"{count} samples"
-    return note(f"too short to chart: {samples} in {duration_text(session, span)}").html
+    return kit.note(f"too short to chart: {samples} in {duration_text(session, span)}").html
 
 
-def _use(facts: Facts) -> Fragment:
+def _use(facts: Facts) -> kit.Fragment:
     """Return who uses the device, in the unit of its capacity."""
     if math.isnan(facts.used):
-        return NOTHING
+        return kit.NOTHING
     divisor, _ = unit_for(facts.device.total if facts.device.total > 0 else facts.used)
     told = [
         f"{facts.used_label} {number(facts.used, divisor)} of {format_bytes(facts.device.total)}"
@@ -276,7 +257,7 @@ def _use(facts: Facts) -> Fragment:
         told.append(f"this process {number(facts.process, divisor)}")
     if math.isfinite(facts.others):
         told.append(f"other processes {number(facts.others, divisor)}")
-    return phrases(told)
+    return kit.phrases(told)
 
 
 def _polling(polling: Polling) -> str:

@@ -7,8 +7,8 @@ from hfmem_widget.analysis.facts import active_devices, allocated_peak
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Session, Span
 from hfmem_widget.text import number, unit_for
+from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.html import NOTHING, Fragment, block, marked, phrases, quiet, words
 
 OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
 PASSING = {"activations"}
@@ -32,7 +32,7 @@ def parts_html(session: Session, span: Span) -> str:
     told = [_line(f"{where}{peak.moment}", peak)]
     if span.after is not None and _kinds(end) - PASSING != _kinds(peak) - PASSING:
         told.append(_line(f"{where}{end.moment}", end))
-    return block("margin:8px 0 0;font-size:12px", *told).html
+    return kit.block("margin:8px 0 0;font-size:12px", *told).html
 
 
 def _shown(anatomy: Anatomy) -> list[tuple[str, str]]:
@@ -47,14 +47,14 @@ def _kinds(anatomy: Anatomy) -> set[str]:
     return {name for name, _ in _shown(anatomy)}
 
 
-def _line(moment: str, anatomy: Anatomy) -> Fragment:
+def _line(moment: str, anatomy: Anatomy) -> kit.Fragment:
     """Return the parts in one row that may break between them; the unit is said once."""
     shown = _shown(anatomy)
     if not shown:
-        return NOTHING
+        return kit.NOTHING
     _, unit = unit_for(anatomy.allocated)
     told = [
-        marked(palette.PARTS[name], f"{LABELS[name]} {text}" + ("" if at else f" {unit}"))
+        kit.marked(palette.PARTS[name], f"{LABELS[name]} {text}" + ("" if at else f" {unit}"))
         for at, (name, text) in enumerate(shown)
     ]
-    return block("margin:0", words(quiet(f"{moment}:"), phrases(told)))
+    return kit.block("margin:0", kit.words(kit.quiet(f"{moment}:"), kit.phrases(told)))

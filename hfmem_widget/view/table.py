@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.view.html import NOTHING, QUIET, SMALL, TINY, Content, Fragment, shown
+from hfmem_widget.view import html as kit
 
 GAP = "  "
 MOST_LETTERS = 28
@@ -21,7 +21,7 @@ _SCROLLS = (
 )
 """Style of what may be wider than its frame: a shadow at the right for as long as there is more."""
 
-Cell = Content | tuple[Content, ...]
+Cell = kit.Content | tuple[kit.Content, ...]
 """What stands in a place; of several, the first is the figure, the others stand small below it."""
 
 
@@ -37,7 +37,7 @@ class Column:
     is_quiet, is_bold : bool
     """
 
-    head: Content = ""
+    head: kit.Content = ""
     is_words: bool = False
     is_quiet: bool = False
     is_bold: bool = False
@@ -67,7 +67,7 @@ class Row:
 
     cells: tuple[Cell, ...]
     facts: str = ""
-    below: tuple[Content, ...] = ()
+    below: tuple[kit.Content, ...] = ()
     is_sum: bool = False
     is_ruled: bool = False
     is_quiet: bool = False
@@ -87,7 +87,7 @@ def table(
     fills: bool = False,
     scrolls: str = "",
     size: float = 13,
-) -> Fragment:
+) -> kit.Fragment:
     """Return a table; nothing without rows.
 
     Parameters
@@ -105,7 +105,7 @@ def table(
         Of its letters, in pixels.
     """
     if not rows:
-        return NOTHING
+        return kit.NOTHING
     told = _list_text(rows) if names_last else _aligned_text(columns, rows)
     is_high = any(row.is_high for row in rows) or any(one.is_words for one in columns[1:])
     longest = max(len(_figure(row.cells[0])) for row in rows)
@@ -115,8 +115,8 @@ def table(
     head = f'<thead style="border:0"><tr style="background:none">{heads}</tr></thead>'
     body = "".join(_row_html(columns, row, is_high=is_high) for row in rows)
     filled = ";width:100%;max-width:680px" if fills else ""
-    more = f' tabindex="0" role="group" aria-label="{shown(scrolls).html}"' if scrolls else ""
-    return Fragment(
+    more = f' tabindex="0" role="group" aria-label="{kit.shown(scrolls).html}"' if scrolls else ""
+    return kit.Fragment(
         f'<div{more} style="{_SCROLLS if scrolls else "overflow-x:auto"};margin:6px 0 0">'
         '<table style="border-collapse:collapse;table-layout:auto;border:0;margin:0;'
         f'font-size:{size:g}px;color:inherit{filled}">'
@@ -128,8 +128,8 @@ def table(
 def _head_html(at: int, column: Column, width: str) -> str:
     place = _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
     place += f";min-width:{width}" if at == 0 else ";white-space:normal"
-    faint = "font-weight:normal" + (f";{TINY}" if isinstance(column.head, str) else "")
-    return f'<th scope="col" style="{place};vertical-align:bottom;{faint}">{shown(column.head).html}</th>'
+    faint = "font-weight:normal" + (f";{kit.TINY}" if isinstance(column.head, str) else "")
+    return f'<th scope="col" style="{place};vertical-align:bottom;{faint}">{kit.shown(column.head).html}</th>'
 
 
 def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:
@@ -147,22 +147,22 @@ def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:
             if at == 0
             else ""
         )
-        style += f";{QUIET}" if row.is_quiet or column.is_quiet else ""
+        style += f";{kit.QUIET}" if row.is_quiet or column.is_quiet else ""
         style += ";padding-left:12px" if at == 0 and row.is_indented else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
         small += [row.facts, *row.below] if at == 0 else []
         below = "".join(
-            f'<div style="{SMALL};font-weight:normal">{shown(one, 300).html}</div>'
+            f'<div style="{kit.SMALL};font-weight:normal">{kit.shown(one, 300).html}</div>'
             for one in small
             if one
         )
         tag = 'th scope="row"' if at == 0 else "td"
-        drawn.append(f'<{tag} style="{style}">{shown(first, 300).html}{below}</{tag[:2]}>')
+        drawn.append(f'<{tag} style="{style}">{kit.shown(first, 300).html}{below}</{tag[:2]}>')
     return f'<tr style="background:none">{"".join(drawn)}</tr>'
 
 
 def _figure(cell: Cell) -> str:
-    return shown(cell[0] if isinstance(cell, tuple) else cell).text
+    return kit.shown(cell[0] if isinstance(cell, tuple) else cell).text
 
 
 def _name(row: Row) -> str:
@@ -179,13 +179,13 @@ def _list_text(rows: Sequence[Row]) -> str:
     for row, found in zip(rows, figures, strict=True):
         aligned = [one.rjust(width) for one, width in zip(found, widths, strict=True)]
         told.append(GAP.join((*aligned, _name(row))))
-        told += [f"{indent}{GAP}{shown(one).text}" for one in row.below if one]
+        told += [f"{indent}{GAP}{kit.shown(one).text}" for one in row.below if one]
     return "\n".join(told)
 
 
 def _aligned_text(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """Return names and figures below the heads; what stands small below figures has a line of its own."""
-    heads = [shown(one.head).text for one in columns]
+    heads = [kit.shown(one.head).text for one in columns]
     lines: list[list[str] | str] = [heads] if any(heads) else []
     for row in rows:
         if row.is_ruled:
@@ -193,9 +193,9 @@ def _aligned_text(columns: Sequence[Column], rows: Sequence[Row]) -> str:
         lines.append([_name(row), *map(_figure, row.cells[1:])])
         small = [list(one[1:]) if isinstance(one, tuple) else [] for one in row.cells[1:]]
         for at in range(max(map(len, small), default=0)):
-            told = [shown(one[at]).text if at < len(one) else "" for one in small]
+            told = [kit.shown(one[at]).text if at < len(one) else "" for one in small]
             lines += [["", *told]] if any(told) else []
-        lines += [f"{GAP}{shown(one).text}" for one in row.below if one]
+        lines += [f"{GAP}{kit.shown(one).text}" for one in row.below if one]
     return aligned(lines, {at for at, one in enumerate(columns) if one.is_words})
 
 

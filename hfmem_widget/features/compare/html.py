@@ -22,22 +22,9 @@ from hfmem_widget.features.compare.text import (
 from hfmem_widget.session import Peak
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_bytes, format_counted, format_duration, plain
+from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
-from hfmem_widget.view.html import (
-    BULLET,
-    TINY,
-    Content,
-    Fragment,
-    block,
-    bundle,
-    headed,
-    marked,
-    note,
-    notes,
-    quiet,
-    shown,
-)
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
@@ -50,11 +37,11 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
     """Return the figures by MIME type: a table of what cells came to, and one of their parts."""
     figures = figure_columns(comparison)
     parts = part_columns(comparison)
-    return bundle(
-        headed("memcompare", *heading(comparison)),
+    return kit.bundle(
+        kit.headed("memcompare", *heading(comparison)),
         _table(comparison, CELL, [("", column) for column in figures]),
         _table(comparison, "at the peak", parts),
-        *notes(plain(one, NOTE_LENGTH) for one in comparison.notes),
+        *kit.notes(plain(one, NOTE_LENGTH) for one in comparison.notes),
     ) | {"text/plain": text(comparison)}
 
 
@@ -83,10 +70,10 @@ def list_bundle(records: Sequence[Record]) -> dict[str, str]:
         runs.setdefault(record.identity, []).insert(0, record)
     rows = [Row(_listed(one)) for one in runs.values()]
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(_LISTED)]
-    return bundle(
-        headed("memcompare", format_counted(len(records), "watched cell")),
+    return kit.bundle(
+        kit.headed("memcompare", format_counted(len(records), "watched cell")),
         table(columns, rows, scrolls="figures"),
-        note(_HINT),
+        kit.note(_HINT),
     )
 
 
@@ -118,7 +105,9 @@ def _importance(device: DeviceRecord) -> tuple[bool, float]:
     return (":" in device.key, device.peak.value)
 
 
-def _table(comparison: Comparison, first: str, columns: Sequence[tuple[str, Figures]]) -> Fragment:
+def _table(
+    comparison: Comparison, first: str, columns: Sequence[tuple[str, Figures]]
+) -> kit.Fragment:
     """Return the figures, a row for each where there are fewer cells than figures: that is less wide."""
     titles = [_figure_head(part, column) for part, column in columns]
     cells = [_cell_head(comparison, at, told=first == CELL) for at in range(len(comparison.cells))]
@@ -132,14 +121,14 @@ def _table(comparison: Comparison, first: str, columns: Sequence[tuple[str, Figu
     return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
 
 
-def _figure_head(part: str, column: Figures) -> Content:
-    title = quiet(column.title, style=f"{TINY};font-weight:normal")
-    return marked(palette.PARTS[part], title) if part else title
+def _figure_head(part: str, column: Figures) -> kit.Content:
+    title = kit.quiet(column.title, style=f"{kit.TINY};font-weight:normal")
+    return kit.marked(palette.PARTS[part], title) if part else title
 
 
-def _cell_head(comparison: Comparison, at: int, *, told: bool) -> Content:
+def _cell_head(comparison: Comparison, at: int, *, told: bool) -> kit.Content:
     cell = comparison.cells[at]
-    name = marked(palette.DEVICES[at % len(palette.DEVICES)][0], name_of(cell), BULLET)
-    bold = quiet(name, style="font-size:13px;font-weight:600")
-    below = block(f"{TINY};font-weight:normal", about(comparison, cell)) if told else ""
-    return Fragment(bold.html + shown(below).html, bold.text)
+    name = kit.marked(palette.DEVICES[at % len(palette.DEVICES)][0], name_of(cell), kit.BULLET)
+    bold = kit.quiet(name, style="font-size:13px;font-weight:600")
+    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if told else ""
+    return kit.Fragment(bold.html + kit.shown(below).html, bold.text)

@@ -6,21 +6,8 @@ import math
 
 from hfmem_widget.features.fit.model import Fit, Forecast, ForecastPart, Setting, Verdict
 from hfmem_widget.text import format_bytes, format_count, plain
+from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.html import (
-    BULLET,
-    UNBROKEN,
-    Fragment,
-    bar,
-    bundle,
-    headed,
-    line,
-    marked,
-    notes,
-    phrases,
-    strong,
-    words,
-)
 from hfmem_widget.view.table import Column, Row, table
 
 TIMES = "\u00d7"
@@ -40,12 +27,12 @@ KV_CACHE = "#9C8A00"
 def fit_bundle(fit: Fit) -> dict[str, str]:
     """Return a fit by MIME type."""
     forecast, title = fit.forecast, _title(fit)
-    return bundle(
-        headed("memfit", title, phrases(_facts(forecast))),
+    return kit.bundle(
+        kit.headed("memfit", title, kit.phrases(_facts(forecast))),
         _bar(forecast),
         _table(forecast),
         *(_verdict(one, fit) for one in fit.verdicts),
-        *notes(plain(one, NOTE_LENGTH) for one in notes_of(fit)),
+        *kit.notes(plain(one, NOTE_LENGTH) for one in notes_of(fit)),
         title=" · ".join([title, *_facts(forecast)]),
     )
 
@@ -126,21 +113,21 @@ def _colour(name: str) -> str:
     return KV_CACHE if name == "kv_cache" else palette.PARTS[name]
 
 
-def _bar(forecast: Forecast) -> Fragment:
+def _bar(forecast: Forecast) -> kit.Fragment:
     """Return the parts at the peak as one bar."""
     pieces = (
         (_colour(part.name), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in forecast.parts
     )
     said = f"allocated at the peak: {format_bytes(forecast.total)}"
-    return Fragment(bar(pieces, max(forecast.total, 1), said))
+    return kit.Fragment(kit.bar(pieces, max(forecast.total, 1), said))
 
 
-def _table(forecast: Forecast) -> Fragment:
+def _table(forecast: Forecast) -> kit.Fragment:
     rows = [
         Row(
             (
-                marked(_colour(part.name), part.label),
+                kit.marked(_colour(part.name), part.label),
                 format_bytes(part.bytes),
                 format_bytes(part.full),
                 _known(part),
@@ -156,12 +143,17 @@ def _table(forecast: Forecast) -> Fragment:
     return table(columns, [*rows, Row(total, is_sum=True, is_ruled=True)], size=12)
 
 
-def _verdict(verdict: Verdict, fit: Fit) -> Fragment:
+def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
     colours = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}
     text = _verdict_text(verdict, fit)
     where, _, told = text.partition(": ")
-    said = words(marked(colours[verdict.fits], sign=BULLET), strong(where), told, limit=NOTE_LENGTH)
-    return Fragment(line(said).html, text)
+    said = kit.words(
+        kit.marked(colours[verdict.fits], sign=kit.BULLET),
+        kit.strong(where),
+        told,
+        limit=NOTE_LENGTH,
+    )
+    return kit.Fragment(kit.line(said).html, text)
 
 
 def _verdict_text(verdict: Verdict, fit: Fit) -> str:
@@ -191,4 +183,4 @@ def _batch_text(verdict: Verdict, fit: Fit) -> str:
     if not rows:
         return "not even one row fits"
     length = format_count(fit.forecast.setting.length)
-    return f"the largest batch that fits is {format_count(rows)}{UNBROKEN}{TIMES}{UNBROKEN}{length}"
+    return f"the largest batch that fits is {format_count(rows)}{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{length}"

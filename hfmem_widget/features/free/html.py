@@ -17,18 +17,7 @@ from hfmem_widget.text import (
     plain,
     unit_for,
 )
-from hfmem_widget.view.html import (
-    Content,
-    Fragment,
-    bundle,
-    code,
-    headed,
-    line,
-    notes,
-    quiet,
-    size_text,
-    words,
-)
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_PARTS = 4
@@ -45,13 +34,13 @@ def release_bundle(release: Release) -> dict[str, str]:
     heads, rows = _measured(release) if release.done else _found(release)
     columns = [Column(head, is_bold=at > 0) for at, head in enumerate(heads)]
     steps = plain(" \u00b7 ".join(release.steps), 400)
-    return bundle(
-        headed("memfree"),
-        *(line(one) for one in (_what_stays(release) if release.done else [])),
+    return kit.bundle(
+        kit.headed("memfree"),
+        *(kit.line(one) for one in (_what_stays(release) if release.done else [])),
         table(columns, rows, fills=True),
-        *(line(quiet(one)) for one in ([] if release.done else _what_else(release))),
-        *(line(plain(one, 300)) for one in release.notes),
-        *notes([*([steps] if steps else []), _cost(release)]),
+        *(kit.line(kit.quiet(one)) for one in ([] if release.done else _what_else(release))),
+        *(kit.line(plain(one, 300)) for one in release.notes),
+        *kit.notes([*([steps] if steps else []), _cost(release)]),
     )
 
 
@@ -62,38 +51,39 @@ def _found(release: Release) -> tuple[tuple[str, ...], list[Row]]:
     devices = devices or ["memory"]
     rows = [_item(one, devices) for one in release.items]
     if len(release.items) > 1:
-        sizes = (size_text(release.together.get(device, 0)) for device in devices)
+        sizes = (kit.size_text(release.together.get(device, 0)) for device in devices)
         rows.append(Row(("together", *sizes), is_ruled=True))
     return ("would be free", *devices), rows
 
 
 def _item(one: Freeable, devices: Sequence[str]) -> Row:
-    told = words(*map(code, one.what[:MOST_PARTS]), between=", ")
+    told = kit.words(*map(kit.code, one.what[:MOST_PARTS]), between=", ")
     more = len(one.what) - MOST_PARTS
-    told = words(told, f"and {format_count(more)} more") if more > 0 else told
-    sizes = (size_text(one.bytes.get(device, 0)) for device in devices)
+    told = kit.words(told, f"and {format_count(more)} more") if more > 0 else told
+    sizes = (kit.size_text(one.bytes.get(device, 0)) for device in devices)
     nothing = "" if one.total else "keeps no tensor alone"
-    return Row((code(one.name), *sizes), below=(told or nothing,))
+    return Row((kit.code(one.name), *sizes), below=(told or nothing,))
 
 
-def _what_else(release: Release) -> list[Content]:
+def _what_else(release: Release) -> list[kit.Content]:
     """Return what else could be done."""
-    told: list[Content] = []
+    told: list[kit.Content] = []
     if release.cached:
         sizes = (f"{plain(device)} {format_bytes(size)}" for device, size in release.cached.items())
         told.append(f"CUDA's cache: at most {', '.join(sizes)}, and what is let go of.")
     told.append("Garbage in cycles comes on top; how much is known once it is collected.")
     if release.variables:
         names = (
-            words(code(one.name), size_text(max(one.bytes.values()))) for one in release.variables
+            kit.words(kit.code(one.name), kit.size_text(max(one.bytes.values())))
+            for one in release.variables
         )
         told.append(_listed("Variables that alone keep most:", *names))
     is_all = tuple(one.name for one in release.items) == ALL
     return [*told, HOW_TO if is_all else DRY_RUN]
 
 
-def _listed(head: str, *names: Fragment) -> Fragment:
-    return words(words(head, words(*names, between=", ")), ".", between="")
+def _listed(head: str, *names: kit.Fragment) -> kit.Fragment:
+    return kit.words(kit.words(head, kit.words(*names, between=", ")), ".", between="")
 
 
 def _measured(release: Release) -> tuple[tuple[str, ...], list[Row]]:
@@ -108,9 +98,9 @@ def _measured(release: Release) -> tuple[tuple[str, ...], list[Row]]:
     return ("measured", "before \u2192 after", "change"), rows
 
 
-def _what_stays(release: Release) -> list[Content]:
+def _what_stays(release: Release) -> list[kit.Content]:
     """Return for each device how much was freed, and who holds the rest."""
-    told: list[Content] = []
+    told: list[kit.Content] = []
     for device in _worth_telling(release):
         change = _allocated(release, device)
         if change is None:
@@ -123,7 +113,9 @@ def _what_stays(release: Release) -> list[Content]:
         for row in release.stays:
             if row.device == device:
                 held[row.path] = held.get(row.path, 0) + row.bytes
-        holders = [words(f"{size_text(size)} by", code(path)) for path, size in held.items()]
+        holders = [
+            kit.words(f"{kit.size_text(size)} by", kit.code(path)) for path, size in held.items()
+        ]
         told.append(_listed(f"{sentence}; still held:", *holders) if holders else f"{sentence}.")
     return told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hfmem_widget.sources.heap.model import Grown, Growth
 from hfmem_widget.text import MIB, format_count, format_duration
-from hfmem_widget.view.html import Fragment, bundle, code, headed, line, note, section, size_text
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_ROWS = 25
@@ -21,19 +21,19 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
         Rows that grew by fewer bytes are told as one.
     """
     devices = list(dict.fromkeys(one.device for one in growth.rows))
-    return bundle(
-        headed("memholders", "since the last time"),
+    return kit.bundle(
+        kit.headed("memholders", "since the last time"),
         *(
             _section(key, [one for one in growth.rows if one.device == key], least)
             for key in devices
         ),
-        *([] if devices else [line(NOTHING)]),
-        note(_below(growth)),
+        *([] if devices else [kit.line(NOTHING)]),
+        kit.note(_below(growth)),
     )
 
 
 def _below(growth: Growth) -> str:
-    told = [f"other names hold {size_text(growth.freed)} less"] if growth.freed else []
+    told = [f"other names hold {kit.size_text(growth.freed)} less"] if growth.freed else []
     told += [f"looked for in {format_duration(growth.seconds)}", growth.bound]
     return "; ".join(filter(None, told))
 
@@ -49,14 +49,17 @@ def _facts(row: Grown) -> str:
     kind = "" if row.kind == "tensors" else f"{row.kind} \u00b7 "
     tensors = "tensor" if row.tensors == 1 else "tensors"
     more = f"{format_count(row.tensors)} more {tensors} \u00b7 " if row.tensors > 0 else ""
-    return f"{kind}{more}{size_text(row.now)} in all"
+    return f"{kind}{more}{kit.size_text(row.now)} in all"
 
 
-def _section(device: str, grown: list[Grown], least: float) -> Fragment:
+def _section(device: str, grown: list[Grown], least: float) -> kit.Fragment:
     shown, others = _shown(grown, least)
-    rows = [Row((code(one.path), f"+{size_text(one.bytes)}"), facts=_facts(one)) for one in shown]
+    rows = [
+        Row((kit.code(one.path), f"+{kit.size_text(one.bytes)}"), facts=_facts(one))
+        for one in shown
+    ]
     if others:
         size = sum(one.bytes for one in grown[len(shown) :])
-        rows.append(Row((others, f"+{size_text(size)}"), is_quiet=True))
+        rows.append(Row((others, f"+{kit.size_text(size)}"), is_quiet=True))
     columns = (Column("held by"), Column("more than before", is_bold=True))
-    return section(device, "", table(columns, rows, names_last=True, fills=True))
+    return kit.section(device, "", table(columns, rows, names_last=True, fills=True))

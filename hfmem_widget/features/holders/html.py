@@ -6,17 +6,7 @@ from collections.abc import Sequence
 
 from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
 from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
-from hfmem_widget.view.html import (
-    Fragment,
-    bundle,
-    code,
-    headed,
-    line,
-    note,
-    section,
-    size_text,
-    words,
-)
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_ROWS = 25
@@ -37,11 +27,11 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     """
     held = [one.device for one in holders.rows]
     devices = list(dict.fromkeys([*held, *(one.device for one in holders.remainders)]))
-    return bundle(
-        headed("memholders"),
+    return kit.bundle(
+        kit.headed("memholders"),
         *(_section(one, holders.of(one), least, detail=detail) for one in devices),
-        *([] if devices else [line("no tensor is held by any name")]),
-        note(_cost(holders)),
+        *([] if devices else [kit.line("no tensor is held by any name")]),
+        kit.note(_cost(holders)),
     )
 
 
@@ -80,7 +70,7 @@ def _graph_note(row: Holder) -> str:
         return ""
     graphs = "graph" if row.graphs == 1 else "graphs"
     whose = "1 tensor" if row.graphs == 1 else f"{format_count(row.graphs)} tensors"
-    how_much = "all" if row.graph_bytes == row.bytes else size_text(row.graph_bytes)
+    how_much = "all" if row.graph_bytes == row.bytes else kit.size_text(row.graph_bytes)
     return f"{how_much} of it in the autograd {graphs} (grad_fn) of {whose}"
 
 
@@ -88,25 +78,27 @@ def _remainder_label(one: Remainder) -> str:
     return UNEXPLAINED_ON_THE_HOST if one.is_host else UNEXPLAINED
 
 
-def _section(device: str, group: Holders, least: float, *, detail: bool) -> Fragment:
+def _section(device: str, group: Holders, least: float, *, detail: bool) -> kit.Fragment:
     shown, others = _shown(group.rows, least)
     rows = [_row(one, detail=detail) for one in shown]
     if others:
         size = sum(one.bytes for one in group.rows[len(shown) :])
-        rows.append(Row((others, size_text(size)), is_quiet=True))
+        rows.append(Row((others, kit.size_text(size)), is_quiet=True))
     rows += [
-        Row((_remainder_label(one), size_text(one.bytes)), is_quiet=True, is_ruled=True)
+        Row((_remainder_label(one), kit.size_text(one.bytes)), is_quiet=True, is_ruled=True)
         for one in group.remainders
     ]
     columns = (Column("held by"), Column("held", is_bold=True))
-    return section(device, "", table(columns, rows, names_last=True, fills=True))
+    return kit.section(device, "", table(columns, rows, names_last=True, fills=True))
 
 
 def _row(row: Holder, *, detail: bool) -> Row:
-    also = words("also", words(*map(code, row.also), between=", ")) if row.also else ""
-    parts = [words(size_text(size), code(name), between="  ") for name, size in row.parts]
+    also = kit.words("also", kit.words(*map(kit.code, row.also), between=", ")) if row.also else ""
+    parts = [
+        kit.words(kit.size_text(size), kit.code(name), between="  ") for name, size in row.parts
+    ]
     return Row(
-        (code(row.path), size_text(row.bytes)),
+        (kit.code(row.path), kit.size_text(row.bytes)),
         facts=" \u00b7 ".join(filter(None, (_kept(row), _biggest(row)))),
         below=(_graph_note(row), also, *(parts if detail else [])),
     )

@@ -21,20 +21,8 @@ from hfmem_widget.text import (
     format_share,
     plain,
 )
+from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.html import (
-    Fragment,
-    block,
-    bundle,
-    code,
-    headed,
-    line,
-    marked,
-    note,
-    quiet,
-    section,
-    size_text,
-)
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_PIECES = 2400
@@ -94,13 +82,13 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     """
     groups = [one for title, found in moments for one in _groups_of(title, found)]
     sections = (_section(one, len(groups)) for one in groups)
-    return bundle(headed("memmap"), *sections, note(_cost(moments)))
+    return kit.bundle(kit.headed("memmap"), *sections, kit.note(_cost(moments)))
 
 
 def live_bundle(found: MemoryMap) -> dict[str, str]:
     """Return what is shown while it changes, by MIME type: pictures and their legends, in some 20 kB."""
     groups = _groups_of("", found)
-    return bundle(headed("memmap"), *(_live(one, len(groups)) for one in groups))
+    return kit.bundle(kit.headed("memmap"), *(_live(one, len(groups)) for one in groups))
 
 
 def _groups_of(title: str, found: MemoryMap) -> list[_Group]:
@@ -134,60 +122,61 @@ def _notes(group: _Group) -> list[str]:
     return [plain(one, NOTE_LENGTH) for one in (*sentences(group.how), group.note) if one]
 
 
-def _section(group: _Group, groups: int) -> Fragment:
+def _section(group: _Group, groups: int) -> kit.Fragment:
     how = group.how
     drawn = picture_html(how, MOST_PIECES // groups) if how.reserved else ""
     legend = table(
         [Column(), Column(), Column(is_quiet=True)], [_row(part, how) for part in how.parts]
     )
-    return section(
+    return kit.section(
         *_heading(group),
-        Fragment(drawn + legend.html if how.reserved else "", "\n".join(_lines(group))),
-        *(line(one) for one in _notes(group)),
-        Fragment(_segments(how, MOST_SEGMENTS // groups).html),
+        kit.Fragment(drawn + legend.html if how.reserved else "", "\n".join(_lines(group))),
+        *(kit.line(one) for one in _notes(group)),
+        kit.Fragment(_segments(how, MOST_SEGMENTS // groups).html),
     )
 
 
-def _live(group: _Group, groups: int) -> Fragment:
+def _live(group: _Group, groups: int) -> kit.Fragment:
     """Return a picture that keeps its height while there are a few rows more or less, and a short legend."""
     how = group.how
     picture = picture_html(how, LIVE_PIECES // groups) if how.reserved else ""
     rows = ROWS_OF_A_HEAP if how.is_host else ROWS + 2
     legend = (
-        quiet(
-            marked(palette.BLOCKS[part.name], f"{part.label} {_size(part.bytes)}"),
+        kit.quiet(
+            kit.marked(palette.BLOCKS[part.name], f"{part.label} {_size(part.bytes)}"),
             style="display:inline-block;margin:0 14px 0 0",
         )
         for part in how.parts
     )
     drawn = (
         f'<div style="min-height:{rows * STEP}px">{picture}</div>'
-        f"{block('font-size:12px', *legend).html}"
+        f"{kit.block('font-size:12px', *legend).html}"
     )
-    return section(*_heading(group), Fragment(drawn, "\n".join(_lines(group))))
+    return kit.section(*_heading(group), kit.Fragment(drawn, "\n".join(_lines(group))))
 
 
 def _row(part: Part, how: Fragmentation) -> Row:
-    name = marked(palette.BLOCKS[part.name], part.label)
+    name = kit.marked(palette.BLOCKS[part.name], part.label)
     return Row((name, _size(part.bytes), _share(part.bytes, how)))
 
 
 def _size(size: float) -> str:
     """Return bytes as text, in which a few, or none, are told as few."""
-    return size_text(size or 1.0)
+    return kit.size_text(size or 1.0)
 
 
 def _share(size: float, how: Fragmentation) -> str:
     return format_share(size / how.reserved)
 
 
-def _segments(how: Fragmentation, most: int) -> Fragment:
+def _segments(how: Fragmentation, most: int) -> kit.Fragment:
     if how.is_host:
-        return Fragment("")
+        return kit.Fragment("")
     every = [(one, place) for place in how.places for one in place.segments]
     largest = sorted(every, key=lambda pair: -pair[0].size)[: max(1, most)]
     rows = [
-        Row((code(name), *figures)) for name, *figures in (_segment_row(*one) for one in largest)
+        Row((kit.code(name), *figures))
+        for name, *figures in (_segment_row(*one) for one in largest)
     ]
     return table([*map(Column, COLUMNS)], rows)
 

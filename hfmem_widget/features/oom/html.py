@@ -10,25 +10,8 @@ from hfmem_widget.features.oom.shortage import LiveBlocks
 from hfmem_widget.features.oom.techniques import MEASURED_ON
 from hfmem_widget.features.oom.words import WHO, batch, where
 from hfmem_widget.text import MIB, format_count, plain, size_text
+from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.html import (
-    BULLET,
-    FRAMED,
-    QUIET,
-    TINY,
-    Fragment,
-    block,
-    bundle,
-    code,
-    figures,
-    headed,
-    marked,
-    note,
-    phrases,
-    quiet,
-    shown,
-    words,
-)
 from hfmem_widget.view.table import Column, Row, table
 
 SENTENCE = 500
@@ -45,7 +28,7 @@ LEAST_CACHE = MIB
 LEAST_SHARE = 0.0005
 """Of all parts: a smaller one is neither seen in the bar nor told."""
 
-_FRAME = FRAMED.replace("border-radius", f"border-left:4px solid {palette.BAD};border-radius")
+_FRAME = kit.FRAMED.replace("border-radius", f"border-left:4px solid {palette.BAD};border-radius")
 _LINE = "margin:8px 0 0;font-size:12px;overflow-wrap:anywhere"
 
 
@@ -63,30 +46,30 @@ def out_of_memory_bundle(
     earlier : int, optional
         How many errors of the same kind were caught before this one.
     """
-    html = bundle(
+    html = kit.bundle(
         _header(incident, diagnosis),
-        block("margin:7px 0 0;font-size:14px;overflow-wrap:anywhere", diagnosis.sentence),
-        figures(figures_of(incident), gap=12),
-        Fragment(_parts_html(incident)),
+        kit.block("margin:7px 0 0;font-size:14px;overflow-wrap:anywhere", diagnosis.sentence),
+        kit.figures(figures_of(incident), gap=12),
+        kit.Fragment(_parts_html(incident)),
         _place_html(incident),
         _blocks_html(incident),
         _processes_html(incident),
-        Fragment(_advice_html(advice)),
-        note(" ".join(_foot(advice, earlier))),
+        kit.Fragment(_advice_html(advice)),
+        kit.note(" ".join(_foot(advice, earlier))),
         frame=_FRAME,
     )["text/html"]
     return {"text/html": html, "text/plain": _plain(incident, diagnosis, advice, earlier)}
 
 
-def _header(incident: Incident, diagnosis: Diagnosis) -> Fragment:
+def _header(incident: Incident, diagnosis: Diagnosis) -> kit.Fragment:
     badge = (
         f"padding:0 8px;border:1px solid {palette.BAD};border-radius:9px;font-size:12px;"
         "white-space:nowrap"
     )
-    return headed(
-        marked(palette.BAD, "Out of memory", BULLET),
+    return kit.headed(
+        kit.marked(palette.BAD, "Out of memory", kit.BULLET),
         " ".join(filter(None, (incident.device.key, incident.device.name))),
-        at_right=quiet(diagnosis.name, style=badge),
+        at_right=kit.quiet(diagnosis.name, style=badge),
     )
 
 
@@ -126,12 +109,12 @@ def _parts_html(incident: Incident) -> str:
     shown_parts = _parts(incident)
     if not shown_parts:
         return ""
-    told = phrases(
-        [marked(palette.PARTS[name], f"{label} {size}") for name, label, size in shown_parts]
+    told = kit.phrases(
+        [kit.marked(palette.PARTS[name], f"{label} {size}") for name, label, size in shown_parts]
     )
     return (
         f'<div style="margin:12px 0 0">{bar_html(incident)}</div>'
-        f"{block('margin:3px 0 0;font-size:12px', told).html}"
+        f"{kit.block('margin:3px 0 0;font-size:12px', told).html}"
     )
 
 
@@ -143,9 +126,9 @@ def _place(incident: Incident) -> list[tuple[str, str]]:
     return [(name, text) for name, text in told if text]
 
 
-def _place_html(incident: Incident) -> Fragment:
-    told = (words(quiet(name), text, limit=SENTENCE) for name, text in _place(incident))
-    return block(_LINE, words(*told, between=" \u00b7 "))
+def _place_html(incident: Incident) -> kit.Fragment:
+    told = (kit.words(kit.quiet(name), text, limit=SENTENCE) for name, text in _place(incident))
+    return kit.block(_LINE, kit.words(*told, between=" \u00b7 "))
 
 
 def _size_of(blocks: LiveBlocks) -> str:
@@ -154,17 +137,19 @@ def _size_of(blocks: LiveBlocks) -> str:
     return f"{format_count(blocks.count)} {TIMES} {size_text(blocks.bytes)}"
 
 
-def _blocks_html(incident: Incident) -> Fragment:
+def _blocks_html(incident: Incident) -> kit.Fragment:
     biggest = incident.blocks.biggest if incident.blocks is not None else ()
-    head = quiet("biggest live blocks")
+    head = kit.quiet("biggest live blocks")
     if not any(one.where for one in biggest):
-        sizes = phrases([_size_of(one) for one in biggest])
-        return block(_LINE, head, sizes) if biggest else Fragment("")
+        sizes = kit.phrases([_size_of(one) for one in biggest])
+        return kit.block(_LINE, head, sizes) if biggest else kit.Fragment("")
     rows = [
-        Row((_size_of(one), code(one.where, SENTENCE) if one.where else quiet(UNRECORDED)))
+        Row((_size_of(one), kit.code(one.where, SENTENCE) if one.where else kit.quiet(UNRECORDED)))
         for one in biggest
     ]
-    return block(_LINE, head, table((Column(is_bold=True), Column(is_words=True)), rows, size=12))
+    return kit.block(
+        _LINE, head, table((Column(is_bold=True), Column(is_words=True)), rows, size=12)
+    )
 
 
 def _processes(incident: Incident) -> str:
@@ -174,9 +159,9 @@ def _processes(incident: Incident) -> str:
     return " \u00b7 ".join(f"process {pid}: {size_text(size)}" for pid, size in biggest[:5])
 
 
-def _processes_html(incident: Incident) -> Fragment:
+def _processes_html(incident: Incident) -> kit.Fragment:
     told = _processes(incident)
-    return block(_LINE, quiet("besides this one"), told) if told else Fragment("")
+    return kit.block(_LINE, kit.quiet("besides this one"), told) if told else kit.Fragment("")
 
 
 def _advice_html(advice: Sequence[Advice]) -> str:
@@ -189,18 +174,18 @@ def _advice_html(advice: Sequence[Advice]) -> str:
     )
     return (
         '<div style="margin:12px 0 0;padding:9px 0 0;border-top:1px solid rgba(128,128,128,.3)">'
-        f'<div style="margin:0;{TINY}">what to change, most useful first</div>'
+        f'<div style="margin:0;{kit.TINY}">what to change, most useful first</div>'
         f'<ol style="margin:0;padding:0 0 0 22px;font-size:13px">{items}</ol></div>'
     )
 
 
 def _saving_html(advice: Advice) -> str:
     told = f"saves {advice.saving}" if advice.saving else ""
-    return block(f"margin:0;font-size:12px;{QUIET}", told).html
+    return kit.block(f"margin:0;font-size:12px;{kit.QUIET}", told).html
 
 
 def _shown(text: str) -> str:
-    return shown(text, SENTENCE).html
+    return kit.shown(text, SENTENCE).html
 
 
 def _capitalized(sentence: str) -> str:

@@ -16,22 +16,7 @@ from hfmem_widget.text import (
     format_share,
     plain,
 )
-from hfmem_widget.view.html import (
-    NOTHING,
-    QUIET,
-    SMALL,
-    Content,
-    Fragment,
-    block,
-    bundle,
-    code,
-    fold,
-    headed,
-    note,
-    notes,
-    quiet,
-    words,
-)
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, table
 from hfmem_widget.view.table import Row as TableRow
 
@@ -61,10 +46,10 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
                 "allocate is not followed"
             )
         told = ". ".join((told, *stacks.recording.notes))
-        return bundle(headed(TITLE), note(told))
+        return kit.bundle(kit.headed(TITLE), kit.note(told))
     facts = _facts(shown, stacks.recording)
     peaks = (_peak(one, is_first=at == 0) for at, one in enumerate(shown))
-    return bundle(headed(TITLE), *peaks, *notes(facts), _how_to_keep(stacks))
+    return kit.bundle(kit.headed(TITLE), *peaks, *kit.notes(facts), _how_to_keep(stacks))
 
 
 def _title(peak: LivePeak) -> str:
@@ -129,28 +114,30 @@ def _facts(peaks: Sequence[LivePeak], recording: Recording) -> list[str]:
     return [*told, *recording.notes]
 
 
-def _how_to_keep(stacks: Stacks) -> Fragment:
+def _how_to_keep(stacks: Stacks) -> kit.Fragment:
     """Return what belongs to the HTML alone: plain text has no link."""
     if not stacks.can_be_saved:
-        return NOTHING
+        return kit.NOTHING
     viewer = f'<a href="{VIEWER}" style="color:inherit">{VIEWER.removeprefix("https://")}</a>'
-    told = words(
-        words("With", code("%%memwatch --stacks -o session")),
-        words(",", code(SAVE), "writes what", Fragment(viewer), "reads. No file was written."),
+    told = kit.words(
+        kit.words("With", kit.code("%%memwatch --stacks -o session")),
+        kit.words(
+            ",", kit.code(SAVE), "writes what", kit.Fragment(viewer), "reads. No file was written."
+        ),
         between="",
     )
-    return Fragment(note(told).html)
+    return kit.Fragment(kit.note(told).html)
 
 
-def _peak(peak: LivePeak, *, is_first: bool) -> Fragment:
+def _peak(peak: LivePeak, *, is_first: bool) -> kit.Fragment:
     tables = (_table(peak, by, head, is_open=is_first and by == "line") for by, head in HEADS)
-    head = Fragment(quiet(_title(peak)).html, f"live at the peak of {plain(_title(peak))}")
-    return block(
-        "margin:0 0 6px", words(head, Fragment(icicle_html(peak)), *tables, between="\n\n")
+    head = kit.Fragment(kit.quiet(_title(peak)).html, f"live at the peak of {plain(_title(peak))}")
+    return kit.block(
+        "margin:0 0 6px", kit.words(head, kit.Fragment(icicle_html(peak)), *tables, between="\n\n")
     )
 
 
-def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> Fragment:
+def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
     rows = peak.rows(by)
     told = [_row(row) for row in rows[:MOST_ROWS]]
     if rows[MOST_ROWS:]:
@@ -160,9 +147,9 @@ def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> Fragment:
         for at, (name, size) in enumerate(_sums(peak))
     ]
     columns = (Column(), Column(is_bold=True), Column(is_quiet=True))
-    count = quiet(format_count(len(rows)))
-    summary = Fragment(f"{head} {count.html}", head)
-    return fold(
+    count = kit.quiet(format_count(len(rows)))
+    summary = kit.Fragment(f"{head} {count.html}", head)
+    return kit.fold(
         summary,
         table(columns, told, names_last=True, fills=True),
         is_open=is_open,
@@ -172,10 +159,12 @@ def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> Fragment:
 
 def _row(row: Row) -> TableRow:
     name = plain(row.name, NAME_LENGTH)
-    told: list[Content] = [name if name in NO_NAMES else code(name)]
-    told += [code(row.source, NAME_LENGTH, QUIET)] if row.source else []
-    told += [quiet(f"\u00d7 {format_count(row.blocks)}", style=SMALL)] if row.blocks > 1 else []
-    return TableRow((words(*told, between="  "), _size(row.bytes), format_share(row.share)))
+    told: list[kit.Content] = [name if name in NO_NAMES else kit.code(name)]
+    told += [kit.code(row.source, NAME_LENGTH, kit.QUIET)] if row.source else []
+    told += (
+        [kit.quiet(f"\u00d7 {format_count(row.blocks)}", style=kit.SMALL)] if row.blocks > 1 else []
+    )
+    return TableRow((kit.words(*told, between="  "), _size(row.bytes), format_share(row.share)))
 
 
 def _everything_else(rows: Sequence[Row]) -> TableRow:
