@@ -61,6 +61,17 @@ def chosen_rows(
     ]
 
 
+def runs_of(points: Points) -> list[Points]:
+    """Return the points between breaks."""
+    runs: list[Points] = [[]]
+    for point in points:
+        if math.isnan(point[1]):
+            runs.append([])
+        else:
+            runs[-1].append(point)
+    return [run for run in runs if run]
+
+
 def grounded(run: Points) -> Points:
     """Return a run that begins and ends at zero."""
     return [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]

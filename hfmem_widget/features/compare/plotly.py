@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from hfmem_widget.features.compare.align import Line
-from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, has_band
+from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn
 from hfmem_widget.features.compare.text import part_label
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import CONFIG, MARK, legend_height
-from hfmem_widget.view.chart.traces import AXIS, CLEAR, packed, short
+from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, Trace, axes, curve_traces, short
 
-Trace = dict[str, Any]
-
-_FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 _LEFT, _RIGHT, _TOP = 56, 20, 22
 _LINES, _TIMES = 220, 34
 _ROW, _BAR = 36, 0.36
@@ -32,45 +26,15 @@ def plotly(scene: ComparisonScene) -> dict[str, Any]:
 
 
 def _traces(scene: ComparisonScene) -> list[Trace]:
-    drawn: list[Trace] = []
-    lines = [(cell, cell.line) for cell in scene.cells if cell.line is not None]
-    drawn += [_band(cell, line, scene) for cell, line in lines if has_band(line)]
-    drawn += [_line(cell, line, scene) for cell, line in lines]
+    traces = (
+        trace for curve in scene.curves for trace in curve_traces(curve, scene.frame, digits=".4~g")
+    )
+    # Its swatch before the cell's name is the legend of a line.
+    drawn = [trace | {"showlegend": False} for trace in traces]
     names = scene.part_names
     if any(name == "" for cell in scene.cells for name, _ in cell.parts):
         names = (*names, "")
     return drawn + [_bars(name, scene) for name in names]
-
-
-def _line(cell: Drawn, line: Line, scene: ComparisonScene) -> Trace:
-    divisor, unit = scene.unit
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(line.at) > 1 else "markers",
-        "name": for_plotly(cell.name),
-        "x": packed(line.at.tolist()),
-        "y": packed((line.middle / divisor).tolist()),
-        # Not the name itself: a template would fill in what it finds in it.
-        "hovertemplate": f"%{{y:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
-        "showlegend": False,
-        "line": {"color": cell.colour, "width": 1.6, "dash": cell.dash},
-    }
-
-
-def _band(cell: Drawn, line: Line, scene: ComparisonScene) -> Trace:
-    divisor, _ = scene.unit
-    red, green, blue = (int(cell.colour[at : at + 2], 16) for at in (1, 3, 5))
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": packed(np.concatenate([line.at, line.at[::-1]]).tolist()),
-        "y": packed((np.concatenate([line.high, line.low[::-1]]) / divisor).tolist()),
-        "fill": "toself",
-        "fillcolor": f"rgba({red},{green},{blue},0.2)",
-        "line": {"color": CLEAR, "width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
 
 
 def _bars(name: str, scene: ComparisonScene) -> Trace:
@@ -109,11 +73,8 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
             "b": bottom,
             "autoexpand": False,
         },
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        **BASE,
         "hovermode": "closest",
-        "dragmode": "zoom",
         "barmode": "stack",
         "legend": {
             "orientation": "h",
@@ -132,30 +93,9 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
         "annotations": [_row_text(at, cell) for at, cell in enumerate(scene.cells)],
     }
     if lines:
-        layout |= _axes(scene, round((rows + between) / plot, 4))
+        layout |= axes(scene.frame, foot=round((rows + between) / plot, 4))
         layout["annotations"].append(_title(scene))
     return layout
-
-
-def _axes(scene: ComparisonScene, foot: float) -> dict[str, Any]:
-    return {
-        "xaxis": AXIS
-        | {
-            "tickvals": [round(value, 6) for value in scene.ticks.values],
-            "ticktext": list(scene.ticks.texts),
-            "range": [scene.start, scene.stop],
-            "showgrid": False,
-            "anchor": "y",
-        },
-        "yaxis": AXIS
-        | {
-            "tickvals": [round(value, 6) for value in scene.levels.values],
-            "ticktext": list(scene.levels.texts),
-            "range": [0, short(scene.top / scene.unit[0])],
-            "domain": [foot, 1],
-            "fixedrange": True,
-        },
-    }
 
 
 def _title(scene: ComparisonScene) -> dict[str, Any]:

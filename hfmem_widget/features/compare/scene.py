@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hfmem_widget.analysis.curve import Points
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.align import Line
 from hfmem_widget.features.compare.model import Comparison
@@ -16,6 +17,7 @@ from hfmem_widget.session import Peak
 from hfmem_widget.text import unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
 from hfmem_widget.view.line import peak_text
 
 ALL_ALLOCATED = "#7D8794"
@@ -48,6 +50,11 @@ class Drawn:
     dash: str
     line: Line | None
     parts: tuple[tuple[str, float], ...]
+
+    @property
+    def stroke(self) -> Stroke:
+        """How its line is drawn."""
+        return Stroke(self.colour, 1.6, self.dash)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +95,31 @@ class ComparisonScene:
         return tuple(name for name in OF_ALLOCATED if name in there)
 
     @property
+    def frame(self) -> Frame:
+        """What the lines are drawn in."""
+        return Frame(self.start, self.stop, self.top, self.unit, self.ticks, self.levels)
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The ranges of the cells' runs, and over them their lines."""
+        lines = [(cell, cell.line) for cell in self.cells if cell.line is not None]
+        bands = [
+            Curve(
+                [*_points(line.at, line.high), *reversed(_points(line.at, line.low))],
+                fill=cell.colour,
+                opacity=0.2,
+                is_closed=True,
+                is_key=False,
+            )
+            for cell, line in lines
+            if has_band(line)
+        ]
+        return bands + [
+            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name, tip=cell.name)
+            for cell, line in lines
+        ]
+
+    @property
     def has_lines(self) -> bool:
         """Whether there is anything above the bars."""
         return any(cell.line is not None for cell in self.cells)
@@ -124,6 +156,10 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
         ticks=step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3)),
         levels=value_ticks(highest / divisor, unit),
     )
+
+
+def _points(at: np.ndarray, values: np.ndarray) -> Points:
+    return list(zip(at.tolist(), values.tolist(), strict=True))
 
 
 def has_band(line: Line) -> bool:

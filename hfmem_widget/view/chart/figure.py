@@ -12,12 +12,12 @@ from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import moment_text
-from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
 from hfmem_widget.view.chart.guide_traces import budget_words, guide_traces, level_word, mark_word
 from hfmem_widget.view.chart.layers import layers_of
+from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, axes, short
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.chart.traces import AXIS, CLEAR, instant, short, traces
+from hfmem_widget.view.chart.traces import instant, traces
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -47,7 +47,6 @@ POINTS = 3000
 LAYER_COSTS = 1.5
 """A layer's points have three figures, a line's two."""
 
-_FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 CONFIG = {"displayModeBar": False}
 """Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
 
@@ -107,9 +106,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
         "barmode": "stack",
         "height": MARGIN["t"] + plot + bottom,
         "margin": {"l": 10, "r": 20, "t": MARGIN["t"], "b": bottom},
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        **BASE,
         "xaxis": {"ticksuffix": f" {unit}", "gridcolor": palette.GRID, "zeroline": False},
         "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
         "legend": {
@@ -177,42 +174,30 @@ def _bottom(entries: int) -> int:
 
 
 def _layout(scene: Scene, entries: int) -> dict[str, Any]:
-    divisor, unit = scene.unit
     bottom = _bottom(entries)
     lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
     above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
+    drawn = axes(scene.frame, top=round(1 - above, 4))
+    drawn["xaxis"] |= {
+        "hoverformat": ".4~g",
+        "spikecolor": palette.INK,
+        "spikethickness": 1,
+        "spikedash": "solid",
+        "ticksuffix": f" {scene.time_unit[1]}",
+    }
     layout: dict[str, Any] = {
         "height": MARGIN["t"] + PLOT + bottom,
         "margin": {**MARGIN, "b": bottom},
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "font": {"family": _FONT, "size": 11, "color": palette.INK},
+        **BASE,
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": HOVER, "bordercolor": HOVER, "font": {"color": ON_HOVER}},
-        "dragmode": "zoom",
         "barmode": "overlay",
         "legend": {
             **_legend(PLOT),
             # Where there are many devices, two columns of it fit the narrowest notebook.
             "font": {"size": 10 if len(scene.devices) > 1 else 11},
         },
-        "xaxis": {
-            **_axis(time_ticks(scene.duration), scene.time_unit[0]),
-            "range": [0, instant(scene.duration, scene)],
-            "hoverformat": ".4~g",
-            "spikecolor": palette.INK,
-            "spikethickness": 1,
-            "spikedash": "solid",
-            "ticksuffix": f" {scene.time_unit[1]}",
-            "showgrid": False,
-            "anchor": "y",
-        },
-        "yaxis": {
-            **_axis(value_ticks(scene.ceiling / divisor, unit)),
-            "range": [0, short(scene.top / divisor)],
-            "domain": [0, round(1 - above, 4)],
-            "fixedrange": True,
-        },
+        **drawn,
         "shapes": _capacity_line(scene),
         "annotations": [
             *_capacity_word(scene),
@@ -230,13 +215,6 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
             "anchor": "x",
         }
     return layout
-
-
-def _axis(ticks: Ticks, divisor: float = 1.0) -> dict[str, Any]:
-    return AXIS | {
-        "tickvals": [round(value / divisor, 6) for value in ticks.values],
-        "ticktext": list(ticks.texts),
-    }
 
 
 def _capacity_line(scene: Scene) -> list[dict[str, Any]]:
@@ -280,21 +258,11 @@ def _peak_label(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _tooshort() -> dict[str, Any]:
-    return {
+    said = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
+    hidden = {"visible": False}
+    return BASE | {
         "height": 120,
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "xaxis": {"visible": False},
-        "yaxis": {"visible": False},
-        "annotations": [
-            {
-                "text": "too short to chart",
-                "xref": "paper",
-                "yref": "paper",
-                "x": 0.5,
-                "y": 0.5,
-                "showarrow": False,
-                "font": {"color": palette.INK},
-            }
-        ],
+        "xaxis": hidden,
+        "yaxis": hidden,
+        "annotations": [said | {"xref": "paper", "yref": "paper"}],
     }

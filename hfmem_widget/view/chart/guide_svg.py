@@ -1,15 +1,12 @@
-"""A scene's guides as SVG: shapes for its stretched frame, and words and marks beside them."""
+"""A scene's guides as SVG: words and marks beside their lines."""
 
 from __future__ import annotations
 
-from hfmem_widget.analysis.curve import Points
 from hfmem_widget.view import palette
+from hfmem_widget.view.chart.curves import CASING
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.scene import Scene
 from hfmem_widget.view.html import shown
-
-WIDTH = 1000
-"""Units across the stretched part."""
 
 _LETTER = 5.9
 """Pixels that a letter of a word takes on average; asking for the width would take a script."""
@@ -18,14 +15,6 @@ _BOX = 15
 
 _OFF_MARK = 9
 """Pixels from the middle of a mark to its word."""
-
-CASING = "rgba(255,255,255,.7)"
-"""What keeps a line apart from whatever colour it lies on."""
-
-
-def guide_shapes(scene: Scene, height: int) -> str:
-    """Return the lines, for a frame of `WIDTH` times `height` units that fills any width."""
-    return "".join(_shapes(one, scene, height) for one in scene.guides if one.kind != "oom")
 
 
 def budget_words(scene: Scene, height: int, offset: int) -> str:
@@ -104,34 +93,3 @@ def _crossing(guide: DrawnGuide, y: float, scene: Scene) -> str:
         f'<svg x="{_share(guide.crossed_at, scene)}" y="{y:.1f}" style="overflow:visible">'
         f'<path d="M-4.5 4h9l-4.5 -8z" fill="{palette.PEAK}"/></svg>'
     )
-
-
-def _shapes(guide: DrawnGuide, scene: Scene, height: int) -> str:
-    line = _path(guide.line, scene, height)
-    if guide.kind == "budget":
-        return _stroke(line, palette.PEAK, 1, ' stroke-dasharray="6 4"')
-    outline = guide.outline()
-    band = (
-        f'<path d="{_path(outline, scene, height)}z" fill="{palette.PEAK}" fill-opacity=".2"/>'
-        if outline
-        else ""
-    )
-    casing = _stroke(line, CASING, 3.4)
-    told = f"<title>{shown(guide.label).html}</title>"
-    return f"{band}{casing}<g>{told}{_stroke(line, palette.PEAK, 1.6)}</g>"
-
-
-def _stroke(path: str, colour: str, width: float, more: str = "") -> str:
-    return (
-        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{more} '
-        'vector-effect="non-scaling-stroke"/>'
-    )
-
-
-def _path(points: Points, scene: Scene, height: int) -> str:
-    drawn = []
-    for time, value in points:
-        x = WIDTH * time / scene.duration
-        y = height * (1 - min(value, scene.top) / scene.top)
-        drawn.append(f"{x:.1f} {y:.1f}")
-    return f"M{'L'.join(drawn)}"

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfmem_widget.analysis.curve import Points
 from hfmem_widget.text import for_plotly, format_bytes, format_duration
 from hfmem_widget.view import palette
+from hfmem_widget.view.chart.curves import CASING, guide_curves
 from hfmem_widget.view.chart.guides import DrawnGuide
+from hfmem_widget.view.chart.paint_plotly import Trace, curve_traces, short
 from hfmem_widget.view.chart.scene import Scene
-from hfmem_widget.view.chart.traces import BAR_FONT, CLEAR, Trace, figures, instant, packed, short
-
-HOVER_POINTS = 17
-"""Plotly's pointer finds the points of a line, not what lies between them."""
+from hfmem_widget.view.chart.traces import BAR_FONT, instant
 
 OFF_MARK = 7
 """Pixels from the middle of a mark to its word."""
-
-BAND = "rgba(213,94,0,.2)"
-CASING = "rgba(255,255,255,.7)"
-"""What keeps a trend apart from whatever colour it lies on."""
 
 
 def guide_traces(scene: Scene) -> list[Trace]:
@@ -83,29 +77,11 @@ def _is_below_capacity(guide: DrawnGuide, scene: Scene) -> bool:
 
 
 def _traces(guide: DrawnGuide, scene: Scene) -> list[Trace]:
-    _, unit = scene.unit
-    name = for_plotly(guide.label)
-    line = _line(_between(*guide.line), scene) | {
-        "name": name,
-        "hovertemplate": f"%{{y:{figures(scene)}}} {unit}<extra>%{{fullData.name}}</extra>",
-    }
-    if guide.kind == "budget":
-        drawn = [line | {"line": {"color": palette.PEAK, "width": 1, "dash": "6px,4px"}}]
-        if guide.crossed_at is not None:
-            drawn.append(_crossing(guide, guide.crossed_at, scene))
-        return drawn
-    stroke = line | {"line": {"color": palette.PEAK, "width": 1.6}}
-    silent = {"hoverinfo": "skip", "name": name}
-    casing = _line(guide.line, scene) | silent | {"line": {"color": CASING, "width": 3.4}}
-    outline = guide.outline()
-    if not outline:
-        return [casing, stroke]
-    band = _line(outline, scene) | silent
-    return [
-        band | {"fill": "toself", "fillcolor": BAND, "line": {"color": CLEAR, "width": 0}},
-        casing,
-        stroke,
-    ]
+    frame = scene.frame
+    drawn = [trace for curve in guide_curves(guide) for trace in curve_traces(curve, frame)]
+    if guide.crossed_at is not None:
+        drawn.append(_crossing(guide, guide.crossed_at, scene))
+    return drawn
 
 
 def _marks(scene: Scene) -> Trace:
@@ -146,20 +122,3 @@ def _crossing(guide: DrawnGuide, time: float, scene: Scene) -> Trace:
         "hovertemplate": f"crossed at {format_duration(time)}<extra>%{{fullData.name}}</extra>",
         "marker": {"color": palette.PEAK, "size": 8, "symbol": "triangle-up"},
     }
-
-
-def _line(points: Points, scene: Scene) -> Trace:
-    divisor, _ = scene.unit
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": packed(instant(time, scene) for time, _ in points),
-        "y": packed(value / divisor for _, value in points),
-        "showlegend": False,
-    }
-
-
-def _between(start: tuple[float, float], stop: tuple[float, float]) -> Points:
-    shares = [at / (HOVER_POINTS - 1) for at in range(HOVER_POINTS)]
-    (x, y), (right, top) = start, stop
-    return [(x + share * (right - x), y + share * (top - y)) for share in shares]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hfmem_widget.analysis.curve import LEAST_SAMPLES, Gap, Points, curve, visible_gaps
+from hfmem_widget.analysis.curve import LEAST_SAMPLES, Gap, Points, curve, runs_of, visible_gaps
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.moved import METRIC, moved_devices
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.series import LINES, TABLE, Row
 from hfmem_widget.text import unit_for
+from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
+from hfmem_widget.view.chart.shapes import Frame
 from hfmem_widget.view.line import peak_text
 
 CAPACITY_FROM = 0.6
@@ -58,13 +60,7 @@ class Line:
     @property
     def runs(self) -> list[Points]:
         """The points between breaks."""
-        runs: list[Points] = [[]]
-        for point in self.points:
-            if math.isnan(point[1]):
-                runs.append([])
-            else:
-                runs[-1].append(point)
-        return [run for run in runs if run]
+        return runs_of(self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +151,21 @@ class Scene:
         """Divisor, of seconds, and name of the unit in which instants read well."""
         fits = (one for one in TIME_UNITS if self.duration >= one[0] * LEAST_OF_UNIT)
         return next(fits, TIME_UNITS[-1])
+
+    @property
+    def frame(self) -> Frame:
+        """What the lines are drawn in."""
+        divisor, unit = self.unit
+        levels = value_ticks(self.ceiling / divisor, unit)
+        return Frame(
+            0.0,
+            self.duration,
+            self.top,
+            self.unit,
+            time_ticks(self.duration),
+            levels,
+            self.time_unit,
+        )
 
     @property
     def peak_side(self) -> str:

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
-
-from hfmem_widget.analysis.curve import Points, grounded
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.bar import Bar
-from hfmem_widget.view.chart.layers import Layer
-from hfmem_widget.view.chart.scene import Line, PeakMark, Scene
+from hfmem_widget.view.chart.curves import curves_of
+from hfmem_widget.view.chart.paint_plotly import CLEAR, Trace, curve_traces, packed, short
+from hfmem_widget.view.chart.scene import PeakMark, Scene
 
-Trace = dict[str, Any]
-
-CLEAR = "rgba(0,0,0,0)"
 BAR_FONT = 10
 BAR_HEIGHT = 0.84
 """Of a lane's."""
-
-AXIS: Trace = {
-    "type": "linear",
-    "tickmode": "array",
-    "tickangle": 0,
-    "ticks": "outside",
-    "ticklen": 4,
-    "tickcolor": CLEAR,
-    "zeroline": False,
-    "showline": False,
-    "gridcolor": palette.GRID,
-}
-"""How every axis looks; where its ticks are is for the chart to say."""
 
 _NARROW = 320
 """Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""
@@ -44,16 +22,11 @@ LAST = 2000
 _LETTER = 5.7
 _LEAST_LETTERS = 8
 
-SEAM = "rgba(0,0,0,.3)"
-"""Between parts, which in grey print are alike."""
-
-_OPACITY = {"haze": 0.22, "area": 0.28}
-
 
 def traces(scene: Scene) -> list[Trace]:
     """Return everything that is drawn between the axes, in order of drawing."""
-    styles = dict(zip(scene.devices, _cycle(len(scene.devices)), strict=True))
-    drawn = [trace for line in scene.lines for trace in _line(line, scene, styles[line.device])]
+    frame = scene.frame
+    drawn = [trace for curve in curves_of(scene) for trace in curve_traces(curve, frame)]
     if scene.gaps:
         drawn.append(_gaps(scene))
     if scene.peak is not None:
@@ -61,97 +34,9 @@ def traces(scene: Scene) -> list[Trace]:
     return drawn + _lanes(scene)
 
 
-def packed(values: Iterable[float]) -> dict[str, str]:
-    """Return numbers as Plotly's base64 of ``float32``.
-
-    Seven digits in five bytes each; a list costs three times that, since notebooks are saved
-    with every number on a line of its own.
-    """
-    data = np.fromiter(values, dtype="<f4").tobytes()
-    return {"dtype": "f4", "bdata": base64.b64encode(data).decode()}
-
-
-def short(value: float) -> float:
-    """Return a number to the five digits that a screen can show."""
-    return float(f"{value:.5g}")
-
-
 def instant(time: float, scene: Scene) -> float:
     """Return seconds in the unit of the time axis."""
     return round(time / scene.time_unit[0], 4)
-
-
-def figures(scene: Scene) -> str:
-    """Return Plotly's format for as many digits as the peak's label has."""
-    return ".1f" if scene.top >= 100 * scene.unit[0] else ".2f"
-
-
-def _cycle(count: int) -> list[tuple[str, str]]:
-    known = palette.DEVICES
-    return [known[index % len(known)] for index in range(count)]
-
-
-def _line(line: Line, scene: Scene, style: tuple[str, str]) -> list[Trace]:
-    trace = _points(line.points, scene) | {
-        "name": for_plotly(scene.name(line)),
-        # Not the name itself: a template would fill in what it finds in it.
-        "hovertemplate": f"%{{y:{figures(scene)}}} {scene.unit[1]}<extra>%{{fullData.name}}</extra>",
-    }
-    if line.device != scene.device.key:
-        return [trace | {"line": {"color": style[0], "width": 1.2, "dash": style[1]}}]
-    color, drawn = line.row.color, line.row.drawn
-    if drawn == "dashes":
-        return [trace | {"line": {"color": color, "width": 1, "dash": "4px,3px"}}]
-    fill = {"fill": "tozeroy", "fillcolor": _translucent(color, _OPACITY[drawn])}
-    bare = {"line": {"color": CLEAR, "width": 0}}
-    if drawn == "haze":
-        return [trace | _points(_grounded(line), scene) | fill | bare]
-    if scene.layers:
-        # From the top down, each over the one above it: side by side, the page would shine through.
-        stacked = [_layer(layer, scene) for layer in reversed(scene.layers)]
-        return [*stacked, trace | {"line": {"color": palette.INK, "width": 1}}]
-    stroke = {"line": {"color": color, "width": 1.3}}
-    if len(line.runs) == 1:
-        return [trace | fill | stroke]
-    area = (
-        _points(_grounded(line), scene) | fill | bare | {"hoverinfo": "skip", "showlegend": False}
-    )
-    return [area, trace | stroke]
-
-
-def _layer(layer: Layer, scene: Scene) -> Trace:
-    divisor, unit = scene.unit
-    if len(layer.runs) == 1:
-        (edge,), (heights,) = layer.runs, layer.heights
-    else:
-        edge = [point for run in layer.runs for point in grounded(run)]
-        heights = [one for run in layer.heights for one in (run[0], *run, run[-1])]
-    return _points(edge, scene) | {
-        "name": layer.short_label,
-        "customdata": packed(value / divisor for value in heights),
-        "hovertemplate": f"%{{customdata:{figures(scene)}}} {unit}<extra>{layer.label}</extra>",
-        "fill": "tozeroy",
-        "fillcolor": palette.PARTS[layer.name],
-        # Down the sides of a gap run the lines of all layers, over each other.
-        "line": {"color": SEAM, "width": 1 if len(layer.runs) == 1 else 0.4},
-        # In the legend from the bottom up, before the lines.
-        "legendrank": 1 + scene.layers.index(layer),
-    }
-
-
-def _points(points: Points, scene: Scene) -> Trace:
-    divisor, _ = scene.unit
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": packed(instant(time, scene) for time, _ in points),
-        "y": packed(value / divisor for _, value in points),
-    }
-
-
-def _grounded(line: Line) -> Points:
-    """Return the points with every run brought down to zero, since Plotly fills across breaks."""
-    return [point for run in line.runs for point in grounded(run)]
 
 
 def _gaps(scene: Scene) -> Trace:
@@ -270,8 +155,3 @@ def _fitting(bar: Bar, share: float) -> str:
     # "steps…" would stand in all of them.
     fits = letters >= _LEAST_LETTERS and bar.kind != "step"
     return for_plotly(label[: letters - 1] + "…") if fits else ""
-
-
-def _translucent(colour: str, opacity: float) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity:g})"

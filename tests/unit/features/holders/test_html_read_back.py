@@ -13,7 +13,7 @@ from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import build_scene
-from hfmem_widget.view.chart.svg import _key, _legend
+from hfmem_widget.view.chart.svg import _legend
 from tests.data.parted import training
 from tests.data.svg import Drawing, Path
 
@@ -87,11 +87,11 @@ def test_a_key_in_the_legend_is_as_thick_as_it_must_be_to_be_seen(make: Any) -> 
     session: Session = make()
     scene = build_scene(session, session.spans[0], columns=160)
     assert scene is not None
+    found = dict(Drawing(f"<p><svg/>{_legend(scene)}</p>").legend())
     widths = {
-        (line.device == scene.device.key, line.metric): found.width
+        (line.device == scene.device.key, line.metric): key.width
         for line in scene.lines
-        for _, found in Drawing(f"<p><svg/><span>{_key(line, scene)} x</span></p>").legend()
-        if isinstance(found, Path)
+        if isinstance(key := found[scene.name(line)], Path)
     }
     wanted = {(True, "reserved"): 1.0, (True, "allocated"): 1.0, (False, "allocated"): 1.6}
 

@@ -10,10 +10,12 @@ from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Device, Peak
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.bar import Bar
-from hfmem_widget.view.chart.guide_svg import budget_words, guide_shapes
+from hfmem_widget.view.chart.curves import guide_curves
+from hfmem_widget.view.chart.guide_svg import budget_words
 from hfmem_widget.view.chart.guides import DrawnGuide
+from hfmem_widget.view.chart.paint_svg import _corners, curves_svg
 from hfmem_widget.view.chart.scene import Line, PeakMark, Scene
-from hfmem_widget.view.chart.svg import _bars, _corners
+from hfmem_widget.view.chart.svg import _bars
 from tests.data.svg import Drawing
 from tests.unit.view.chart.test_guides import budget, run, scene
 
@@ -198,12 +200,13 @@ def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
 def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     """What would stand above its upper edge is drawn along that."""
     built = replace(EMPTY, guides=(DrawnGuide("trend", "+1 a step", [(0.0, 20.0), (100.0, last)]),))
-    shapes = f'<svg viewBox="0 0 1000 200" height="200">{guide_shapes(built, 200)}</svg>'
+    drawn = curves_svg(guide_curves(built.guides[0]), built.frame, 200)
+    shapes = f'<svg viewBox="0 0 1000 200" height="200">{drawn}</svg>'
     html = f'<svg height="200">{shapes}</svg>'
     (frame,) = Drawing(html).frames()
 
-    drawn = {corner for one in frame for run in one.runs for corner in run}
-    assert drawn == {(0.0, 160.0), (1000.0, 200 - 2 * reaches)}
+    corners = {corner for one in frame for run in one.runs for corner in run}
+    assert corners == {(0.0, 160.0), (1000.0, 200 - 2 * reaches)}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ def test_of_a_level_stretch_the_ends_are_drawn(
     points: Points, corners: list[tuple[int, int]]
 ) -> None:
     """Where a line turns it has a corner, and a single reading has two, lest nothing be seen of it."""
-    assert _corners(points, EMPTY, 100) == corners
+    assert _corners(points, EMPTY.frame, 100) == corners
 
 
 def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:

@@ -1,0 +1,158 @@
+"""Paints curves and axes as inline SVG, for whoever has no Plotly: GitHub, nbviewer, printed pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby, pairwise
+
+from hfmem_widget.analysis.curve import Points, grounded
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
+
+WIDTH = 1000
+"""Units across the stretched part; text stands outside of it and keeps its size."""
+
+GUTTER, FOOT = 56, 20
+"""Pixels for the words of the axes."""
+
+
+def picture(said: str, height: int, inside: str) -> str:
+    """Return a drawing with its words for who does not see it."""
+    told = kit.shown(said, kit.NOTE_LENGTH).html
+    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
+    return kit.drawing(
+        f'<svg role="img" aria-label="{told}" width="100%" height="{height}" '
+        f'style="display:block;width:100%;height:{height}px;overflow:visible;font-size:11px" '
+        f'fill="currentColor"><title>{told}</title>{inside}</svg>'
+    )
+
+
+def stretched(height: int, inside: str, offset: int = 0) -> str:
+    """Return a frame of `WIDTH` units that fills any width."""
+    return (
+        f'<svg y="{offset}" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="none" style="width:100%;height:{height}px;max-width:none">{inside}</svg>'
+    )
+
+
+def curves_svg(curves: Iterable[Curve], frame: Frame, height: int) -> str:
+    """Return curves for a frame of `WIDTH` times `height` units, strokes unscaled."""
+    drawn = []
+    for is_layer, group in groupby(curves, lambda one: one.is_layer):
+        shapes = "".join(_curve(one, frame, height) for one in group)
+        # In grey print parts are alike: a thin line keeps them apart.
+        seam = f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{shapes}</g>'
+        drawn.append(seam if is_layer else shapes)
+    return "".join(drawn)
+
+
+def _curve(curve: Curve, frame: Frame, height: int) -> str:
+    drawn = ""
+    if curve.fill:
+        opacity = (
+            "" if curve.opacity == 1 else f' fill-opacity="{f"{curve.opacity:g}".lstrip("0")}"'
+        )
+        runs = [curve.points] if curve.is_closed else map(grounded, curve.runs)
+        drawn = f'<path d="{_path(runs, frame, height, "z")}" fill="{curve.fill}"{opacity}/>'
+    if curve.stroke is not None and not curve.is_layer:
+        drawn += stroke(_path(curve.runs, frame, height), curve.stroke)
+    is_told = curve.tip and not curve.is_key
+    return f"<g><title>{kit.shown(curve.tip).html}</title>{drawn}</g>" if is_told else drawn
+
+
+def stroke(path: str, how: Stroke) -> str:
+    """Return a path that is stroked."""
+    dash = palette.STROKES.get(how.dash, how.dash)
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    faint = f' stroke-opacity="{how.faint:g}"' if how.faint else ""
+    return (
+        f'<path d="{path}" fill="none" stroke="{"currentColor" if how.faint else how.colour}" '
+        f'stroke-width="{how.width:g}"{dashes}{faint} vector-effect="non-scaling-stroke"/>'
+    )
+
+
+def _path(runs: Iterable[Points], frame: Frame, height: int, end: str = "") -> str:
+    drawn = []
+    for run in runs:
+        corners = _corners(run, frame, height)
+        moves = [
+            f"{number((x - left) / 10)} {number((y - above) / 10)}"
+            for (left, above), (x, y) in pairwise(corners)
+        ]
+        x, y = corners[0]
+        drawn.append(f"M{number(x / 10)} {number(y / 10)}l{'l'.join(moves)}{end}")
+    return "".join(drawn)
+
+
+def _corners(run: Points, frame: Frame, height: int) -> list[tuple[int, int]]:
+    """Return the points in tenths of a unit, less those in the middle of a level stretch."""
+    corners: list[tuple[int, int]] = []
+    for at, value in run:
+        point = (round(10 * WIDTH * frame.share(at)), round(10 * height * frame.height(value)))
+        if len(corners) > 1 and corners[-2][1] == corners[-1][1] == point[1]:
+            corners.pop()
+        corners.append(point)
+    return corners if len(corners) > 1 else corners * 2
+
+
+def axes(frame: Frame, height: int, offset: int = 0) -> str:
+    """Return the words of both axes, and the lines of the grid."""
+    divisor, _ = frame.unit
+    drawn = []
+    for value, text in zip(frame.levels.values, frame.levels.texts, strict=True):
+        y = number(offset + height * frame.height(value * divisor))
+        drawn.append(
+            f'<line x1="0" x2="100%" y1="{y}" y2="{y}" stroke="currentColor" stroke-opacity=".14"/>'
+            f'<text x="-6" y="{y}" dy=".35em" text-anchor="end" fill-opacity=".75">{text}</text> '
+        )
+    drawn += [
+        f'<text x="{percent(frame, value)}" y="{offset + height + 15}" text-anchor="middle" '
+        f'fill-opacity=".75">{text}</text> '
+        for value, text in zip(frame.ticks.values, frame.ticks.texts, strict=True)
+    ]
+    return "".join(drawn)
+
+
+def legend(curves: Iterable[Curve], style: str = "") -> str:
+    """Return the names of curves, those with a rank first, each behind a piece of it."""
+    ranked = sorted((one for one in curves if one.is_key), key=lambda one: one.rank or 1000)
+    keys = "".join(
+        f'<span style="white-space:nowrap">{_key(one)} {kit.shown(one.name).html}</span> '
+        for one in ranked
+    )
+    return f'<div style="display:flex;flex-wrap:wrap;gap:0 14px;opacity:.85{style}">{keys}</div>'
+
+
+def _key(curve: Curve) -> str:
+    if curve.is_layer:
+        return kit.marked(curve.fill).html
+    if curve.fill:
+        shape = f'<rect width="18" height="10" rx="2" fill="{curve.fill}" fill-opacity=".55"/>'
+        return _small(shape, 18)
+    return swatch(curve.stroke, 18) if curve.stroke else ""
+
+
+def swatch(how: Stroke, width: int) -> str:
+    """Return a piece of a line as it is drawn."""
+    thick = Stroke(
+        how.colour, max(how.width, 1.6) if how.width > 1 else how.width, how.dash, how.faint
+    )
+    return _small(stroke(f"M0 5H{width}", thick), width)
+
+
+def _small(shape: str, width: int) -> str:
+    return (
+        f'<svg width="{width}" height="10" aria-hidden="true" '
+        f'style="width:{width}px;height:10px;vertical-align:-1px">{shape}</svg>'
+    )
+
+
+def percent(frame: Frame, at: float) -> str:
+    """Return where something stands across any width."""
+    return f"{100 * frame.share(at):.2f}%"
+
+
+def number(value: float) -> str:
+    """Return a length with one digit, where it has any."""
+    return f"{value:.1f}".removesuffix(".0")
