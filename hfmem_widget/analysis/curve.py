@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,19 +31,33 @@ def curve(part: Timeline, column: int, start: float, stop: float, *, columns: in
     columns : int
         Into how many columns of equal width the time is divided; the lowest and highest value of each stay.
     """
-    points: Points = []
-    for run in chosen_rows(part, column, start, stop, columns=columns):
-        drawn = [
+    return joined(
+        [
             (
                 float(part.time[row].clip(start, stop) - start),
                 float((part.high if is_high else part.low)[row, column]),
             )
             for row, is_high in run
         ]
+        for run in chosen_rows(part, column, start, stop, columns=columns)
+    )
+
+
+def joined(runs: Iterable[Points]) -> Points:
+    """Return runs as one line with breaks."""
+    points: Points = []
+    for run in runs:
         if points:
-            points.append(((points[-1][0] + drawn[0][0]) / 2, math.nan))
-        points += drawn
+            points.append(((points[-1][0] + run[0][0]) / 2, math.nan))
+        points += run
     return points
+
+
+def thinned(run: Points, duration: float, columns: int) -> list[int]:
+    """Return which points of a run stay in so many columns: the lowest and the highest of each."""
+    time, value = np.array(run).T
+    pixel = np.minimum(time / duration * columns, columns - 1).astype(int)
+    return [row for row, _ in _extremes(np.arange(len(run)), pixel, value, value)]
 
 
 def chosen_rows(

@@ -42,6 +42,9 @@ MANY_MISSED = 0.05
 LONG_GAP = 1.0
 LONG_GAP_INTERVALS = 5
 
+_ALONE = kit.root("font-size:13px;line-height:1.45;margin:2px 0")
+_ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
+
 
 def card_bundle(
     session: Session, span: Span, *, with_chart: bool, lead: Mapping[str, str] | None = None
@@ -103,7 +106,7 @@ def _on_one_line(colour: str, label: str, *told: kit.Content) -> str:
         kit.strong(label),
         *(kit.quiet(kit.shown(one, NOTE_LENGTH)) for one in told),
     )
-    return f"{kit.BOX}{inside.html}</div>"
+    return f"{_ALONE}{inside.html}</div>"
 
 
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
@@ -121,7 +124,7 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
         *below,
         kit.Fragment(findings_html(findings, in_sight=1)),
     ).html
-    html = f"{kit.BOX}{html}</div>"
+    html = f"{_ON_ONE_LINE}{html}</div>"
     told = "\n".join((line(session, span, brief=True), *findings_lines(findings, in_sight=1)))
     return {"text/html": html, "text/plain": told}
 

@@ -181,11 +181,11 @@ CHART = root("max-width:860px;font:11px/1.5 sans-serif")
 
 def headed(name: Content, *told: Content, at_right: Content = "") -> Fragment:
     """Return a heading: what this is, and of what."""
-    about = words(*(_tag("span", f"{QUIET};overflow-wrap:anywhere", one) for one in told if one))
+    about = words(*(_tag("span", QUIET, one) for one in told if one))
     right = _tag("span", "margin-left:auto", at_right) if at_right else NOTHING
     return block(
-        "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px",
-        _tag("strong", "font-size:15px;overflow-wrap:anywhere", name),
+        "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px;overflow-wrap:anywhere",
+        _tag("strong", "font-size:15px", name),
         about,
         right,
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from hfmem_widget.analysis.curve import joined
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.layers import Layer
@@ -61,12 +60,11 @@ def _line(line: Line, scene: Scene) -> list[Curve]:
 
 
 def _layer(at: int, layer: Layer) -> Curve:
-    points = [one for run in layer.runs for one in (*run, (run[-1][0], math.nan))][:-1]
     heights = [one for run in layer.heights for one in run]
     # Down the sides of a gap run the lines of all layers, over each other.
     seam = Stroke(SEAM, 1 if len(layer.runs) == 1 else 0.4)
     return Curve(
-        points,
+        joined(layer.runs),
         seam,
         palette.PARTS[layer.name],
         name=layer.short_label,

@@ -16,7 +16,7 @@ from hfmem_widget.view.chart.guide_traces import budget_words, guide_traces, lev
 from hfmem_widget.view.chart.layers import layers_of
 from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, axes, short
 from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.chart.svg import chart_columns, chart_svg
 from hfmem_widget.view.chart.traces import instant, traces
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
     drawn["data"][0]["uid"] = MARK
     return {
         PLOTLY_MIME: drawn,
-        "text/html": chart_html(session, span),
+        "text/html": chart_svg(scene.coarser(chart_columns(session))),
         "text/plain": f'memwatch "{plain(label)}" chart: {plain(scene.device.key)} {said}',
     }
 

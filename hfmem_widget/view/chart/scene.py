@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from hfmem_widget.analysis.curve import LEAST_SAMPLES, Gap, Points, curve, runs_of, visible_gaps
+from hfmem_widget.analysis.curve import (
+    LEAST_SAMPLES,
+    Gap,
+    Points,
+    curve,
+    joined,
+    runs_of,
+    thinned,
+    visible_gaps,
+)
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.moved import METRIC, moved_devices
 from hfmem_widget.session import Device, Peak, Session, Span
@@ -18,6 +29,8 @@ from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
 from hfmem_widget.view.chart.shapes import Frame
 from hfmem_widget.view.line import peak_text
+
+_One = TypeVar("_One")
 
 CAPACITY_FROM = 0.6
 DEVICE_USED_UP_TO = 2.0
@@ -152,6 +165,23 @@ class Scene:
         fits = (one for one in TIME_UNITS if self.duration >= one[0] * LEAST_OF_UNIT)
         return next(fits, TIME_UNITS[-1])
 
+    def coarser(self, columns: int) -> Scene:
+        """Return the same picture with its lines in fewer points, as `build_scene` chooses them."""
+
+        def stay(runs: Iterable[Points]) -> list[list[int]]:
+            return [thinned(run, self.duration, columns) for run in runs]
+
+        lines = [
+            replace(line, points=joined(_at(line.runs, stay(line.runs)))) for line in self.lines
+        ]
+        # The top of the stack decides for all of it, so that what stands above each other was there at once.
+        rows = stay(self.layers[-1].runs) if self.layers else []
+        layers = [
+            Layer(layer.name, tuple(_at(layer.runs, rows)), tuple(_at(layer.heights, rows)))
+            for layer in self.layers
+        ]
+        return replace(self, lines=tuple(lines), layers=tuple(layers))
+
     @property
     def frame(self) -> Frame:
         """What the lines are drawn in."""
@@ -203,6 +233,10 @@ class Scene:
     def devices(self) -> tuple[str, ...]:
         """The devices that have a line, the one shown in full first."""
         return tuple(dict.fromkeys((self.device.key, *(line.device for line in self.lines))))
+
+
+def _at(runs: Sequence[list[_One]], rows: Sequence[list[int]]) -> list[list[_One]]:
+    return [[run[at] for at in kept] for run, kept in zip(runs, rows, strict=True)]
 
 
 def build_scene(session: Session, span: Span | None = None, *, columns: int) -> Scene | None:

@@ -43,9 +43,12 @@ def sparkline(session: Session, span: Span) -> str:
 
 def chart_html(session: Session, span: Span | None = None) -> str:
     """Return the chart with axes, lanes and legend; empty where there is too little."""
-    scene = build_scene(session, span, columns=_columns(session, _CHART_COLUMNS))
-    if scene is None:
-        return ""
+    scene = build_scene(session, span, columns=chart_columns(session))
+    return "" if scene is None else chart_svg(scene)
+
+
+def chart_svg(scene: Scene) -> str:
+    """Return a scene with axes, lanes and legend."""
     lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
     offset = lanes * _LANE + _LANE_GAP if lanes else 0
     inside = "".join(
@@ -65,6 +68,11 @@ def chart_html(session: Session, span: Span | None = None) -> str:
         f'{kit.CHART}<div style="padding:2px 20px 0 {GUTTER}px">'
         f"{_svg(scene, offset + _CHART_HEIGHT + FOOT, inside)}</div>{_legend(scene)}</div>"
     )
+
+
+def chart_columns(session: Session) -> int:
+    """Return into how many columns the time of the chart is divided."""
+    return _columns(session, _CHART_COLUMNS)
 
 
 def _columns(session: Session, most: int) -> int:

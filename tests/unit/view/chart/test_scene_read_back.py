@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Device, Peak
+from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.curves import guide_curves
+from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.guide_svg import budget_words
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.paint_svg import _corners, curves_svg
-from hfmem_widget.view.chart.scene import Line, PeakMark, Scene
+from hfmem_widget.view.chart.scene import Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.svg import _bars
 from tests.data.svg import Drawing
 from tests.unit.view.chart.test_guides import budget, run, scene
@@ -266,3 +269,37 @@ def test_lanes_stand_below_each_other() -> None:
 
     assert sorted(tops) == [0.0, 9.0, 18.0]
     assert drawing.svg.findall("svg")[0].get("height") == "27"
+
+
+@pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
+def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
+    """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
+    session = scripted_run(name)
+    fine = build_scene(session, session.spans[0], columns=360)
+    assert fine is not None
+    coarse = fine.coarser(60)
+
+    for one, other in zip(fine.lines, coarse.lines, strict=True):
+        assert set(other.runs[0]) <= set(one.runs[0])
+        assert len(other.points) <= max(len(one.runs), 2 * 60 + 4 * len(one.runs))
+        for whole, rest in zip(one.runs, other.runs, strict=True):
+            assert (whole[0], whole[-1]) == (rest[0], rest[-1])
+            heights, left = ([height for _, height in part] for part in (whole, rest))
+            assert (min(heights), max(heights)) == (min(left), max(left))
+    for layer in coarse.layers:
+        assert [len(run) for run in layer.runs] == [len(one) for one in layer.heights]
+
+
+def test_the_scene_of_a_finished_cell_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figure and the drawing for who has no Plotly are painted from the same one."""
+    built: list[Scene | None] = []
+
+    def build(*args: Any, **options: Any) -> Scene | None:
+        built.append(build_scene(*args, **options))
+        return built[-1]
+
+    for module in ("figure", "svg"):
+        monkeypatch.setattr(f"hfmem_widget.view.chart.{module}.build_scene", build)
+    session = scripted_run("training")
+    assert chart_bundle(session, session.spans[0]) is not None
+    assert len(built) == 1
