@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from hfmem_widget.view import html as kit
 
 GAP = "  "
+LINE = 300
+"""Characters of what stands in one place, at most."""
+
 MOST_LETTERS = 28
 """Of a name: a longer one breaks where there is little room."""
 
@@ -152,12 +155,12 @@ def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:
         first, *small = cell if isinstance(cell, tuple) else (cell,)
         small += [row.facts, *row.below] if at == 0 else []
         below = "".join(
-            f'<div style="{kit.SMALL};font-weight:normal">{kit.shown(one, 300).html}</div>'
+            f'<div style="{kit.SMALL};font-weight:normal">{kit.shown(one, LINE).html}</div>'
             for one in small
             if one
         )
         tag = 'th scope="row"' if at == 0 else "td"
-        drawn.append(f'<{tag} style="{style}">{kit.shown(first, 300).html}{below}</{tag[:2]}>')
+        drawn.append(f'<{tag} style="{style}">{kit.shown(first, LINE).html}{below}</{tag[:2]}>')
     return f'<tr style="background:none">{"".join(drawn)}</tr>'
 
 
@@ -166,7 +169,9 @@ def _figure(cell: Cell) -> str:
 
 
 def _name(row: Row) -> str:
-    return _figure(row.cells[0]) + (f"{GAP}({row.facts})" if row.facts else "")
+    return _figure(row.cells[0]) + (
+        f"{GAP}({kit.shown(row.facts, LINE).text})" if row.facts else ""
+    )
 
 
 def _list_text(rows: Sequence[Row]) -> str:

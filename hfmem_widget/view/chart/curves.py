@@ -1,4 +1,4 @@
-"""A scene's lines, areas and guides as curves."""
+"""A scene's lines, areas and guides as curves, and its labels as words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.layers import Layer
 from hfmem_widget.view.chart.scene import Line, Scene
-from hfmem_widget.view.chart.shapes import Curve, Stroke
+from hfmem_widget.view.chart.shapes import Curve, Stroke, Word
 
 CASING = "rgba(255,255,255,.7)"
 """What keeps a line apart from whatever colour it lies on."""
@@ -72,3 +72,21 @@ def _layer(at: int, layer: Layer) -> Curve:
         heights=heights,
         rank=at + 1,
     )
+
+
+def words_of(scene: Scene) -> list[Word]:
+    """Return what levels, where the peak leaves room, the peak and the newest mark are called."""
+    side, capacity = "right" if scene.words_at_left else "left", scene.capacity
+    names_it = capacity is not None and scene.names_capacity
+    words = [Word("capacity", capacity, side)] if capacity is not None and names_it else []
+    for one in scene.budgets:
+        # Else the capacity's line would run through it.
+        is_above = capacity is None or names_it or one.level >= capacity
+        words.append(Word(one.label, one.level, side, is_above=is_above, is_boxed=one.is_crossed))
+    if (peak := scene.peak) is not None:
+        where = (peak.label_at, scene.peak_side, peak.time)
+        words.append(Word(peak.text, *where, points_at=peak.peak.value))
+    if (mark := scene.mark_word) is not None:
+        where = (mark.level, mark.side, mark.mark.time)
+        words.append(Word(mark.mark.label, *where, mark.is_above, is_boxed=True, is_off=True))
+    return words

@@ -12,12 +12,13 @@ from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import moment_text
-from hfmem_widget.view.chart.guide_traces import budget_words, guide_traces, level_word, mark_word
+from hfmem_widget.view.chart.curves import words_of
+from hfmem_widget.view.chart.guide_traces import guide_traces
 from hfmem_widget.view.chart.layers import layers_of
-from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, axes, short
+from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, axes, short, word_annotation
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_columns, chart_svg
-from hfmem_widget.view.chart.traces import instant, traces
+from hfmem_widget.view.chart.traces import traces
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -199,12 +200,7 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
         },
         **drawn,
         "shapes": _capacity_line(scene),
-        "annotations": [
-            *_capacity_word(scene),
-            *budget_words(scene),
-            *_peak_label(scene),
-            *mark_word(scene),
-        ],
+        "annotations": [word_annotation(one, scene.frame) for one in words_of(scene)],
     }
     if lanes:
         layout["yaxis2"] = {
@@ -223,38 +219,6 @@ def _capacity_line(scene: Scene) -> list[dict[str, Any]]:
     y = short(scene.capacity / scene.unit[0])
     stroke = {"color": palette.CAPACITY, "width": 1, "dash": "dot"}
     return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": stroke}]
-
-
-def _capacity_word(scene: Scene) -> list[dict[str, Any]]:
-    """Name the line at the end that the peak's label leaves free."""
-    if scene.capacity is None or not scene.names_capacity:
-        return []
-    return [level_word("capacity", scene.capacity, scene)]
-
-
-def _peak_label(scene: Scene) -> list[dict[str, Any]]:
-    if scene.peak is None:
-        return []
-    divisor, _ = scene.unit
-    return [
-        {
-            "text": f"<b>{for_plotly(scene.peak.text)}</b>",
-            "x": instant(scene.peak.time, scene),
-            "y": short(scene.peak.peak.value / divisor),
-            "axref": "x",
-            "ayref": "y",
-            "ax": instant(scene.peak.time, scene),
-            "ay": short(scene.peak.label_at / divisor),
-            "xanchor": {"right": "left", "left": "right"}.get(scene.peak_side, "center"),
-            "yanchor": "bottom",
-            "showarrow": True,
-            "arrowhead": 0,
-            "arrowwidth": 1,
-            "arrowcolor": palette.PEAK,
-            "standoff": 4,
-            "borderpad": 0,
-        }
-    ]
 
 
 def _tooshort() -> dict[str, Any]:

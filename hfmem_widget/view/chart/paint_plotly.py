@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,13 +13,16 @@ from hfmem_widget.analysis.curve import Points
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks
-from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
+from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke, Word
 
 Trace = dict[str, Any]
 
 CLEAR = "rgba(0,0,0,0)"
 HOVER_POINTS = 17
 """Plotly's pointer finds the points of a line, not what lies between them."""
+
+WORD, _OFF = 10, 7
+"""Pixels: the size of a word, and from the middle of a mark to its word."""
 
 FONT = {
     "family": "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif",
@@ -148,6 +152,33 @@ def _translucent(colour: str, opacity: float) -> str:
         return colour
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity:g})"
+
+
+def word_annotation(word: Word, frame: Frame) -> Trace:
+    """Return a word, and what leads from it to its point."""
+    divisor, (across, _) = frame.unit[0], frame.across
+    x, y = round((word.at or 0.0) / across, 4), short(word.level / divisor)
+    told: Trace = {
+        "text": for_plotly(word.text),
+        "x": x,
+        "y": y,
+        "xanchor": {"right": "left", "left": "right"}.get(word.side, "center"),
+        "yanchor": "bottom" if word.is_above else "top",
+        "showarrow": False,
+        "borderpad": 0,
+    }
+    if not math.isnan(word.points_at):
+        arrow = {"arrowhead": 0, "arrowwidth": 1, "arrowcolor": palette.PEAK, "standoff": 4}
+        ends = {"axref": "x", "ayref": "y", "ax": x, "ay": y, "showarrow": True}
+        point = {"text": f"<b>{told['text']}</b>", "y": short(word.points_at / divisor)}
+        return told | arrow | ends | point
+    if word.at is None:
+        told |= {"xref": "paper", "x": int(word.side == "left")}
+    if word.is_off:
+        told["yshift"] = _OFF if word.is_above else -_OFF
+    ink = {"color": palette.ON_PEAK} if word.is_boxed else {}
+    box = {"bgcolor": palette.PEAK, "borderpad": 1} if word.is_boxed else {}
+    return told | box | {"font": {"size": WORD, **ink}}
 
 
 def axes(frame: Frame, foot: float = 0, top: float = 1) -> Trace:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import groupby, pairwise
 
 from hfmem_widget.analysis.curve import Points, grounded
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
+from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke, Word
 
 WIDTH = 1000
 """Units across the stretched part; text stands outside of it and keeps its size."""
+
+_LETTER = 5.9
+"""Pixels that a letter of a word takes on average; asking for the width would take a script."""
+
+_BOX, _OFF = 15, 9
+"""Pixels: the height of a word, and from the middle of a mark to its word."""
 
 GUTTER, FOOT = 56, 20
 """Pixels for the words of the axes."""
@@ -146,6 +153,32 @@ def _small(shape: str, width: int) -> str:
         f'<svg width="{width}" height="10" aria-hidden="true" '
         f'style="width:{width}px;height:10px;vertical-align:-1px">{shape}</svg>'
     )
+
+
+def word_svg(word: Word, frame: Frame, height: int, offset: int = 0) -> str:
+    """Return a word, and what leads from it to its point."""
+    y = offset + height * frame.height(word.level)
+    off = _OFF if word.is_off else 0
+    top = y - off - _BOX if word.is_above else y + off
+    x = ("100%" if word.side == "left" else "0") if word.at is None else percent(frame, word.at)
+    told = kit.shown(word.text).html
+    if word.is_boxed:
+        width = _LETTER * len(word.text) + 8
+        left = {"right": 0.0, "left": -width}.get(word.side, -width / 2)
+        return (
+            f'<rect x="{x}" y="{top:.1f}" width="{width:.0f}" height="{_BOX}" '
+            f'transform="translate({left:.0f})" fill="{palette.PEAK}"/>'
+            f'<text x="{x}" y="{top + _BOX - 4:.1f}" transform="translate({left + width / 2:.0f})" '
+            f'text-anchor="middle" fill="{palette.ON_PEAK}">{told}</text> '
+        )
+    anchor = {"right": "start", "left": "end"}.get(word.side, "middle")
+    lead, ink = "", 'fill-opacity=".75"'
+    if not math.isnan(word.points_at):
+        point = offset + height * frame.height(word.points_at)
+        ends = f'x1="{x}" x2="{x}" y1="{number(y)}" y2="{number(point)}"'
+        lead, ink = f'<line {ends} stroke="{palette.PEAK}"/>', 'font-weight="600"'
+    foot = number(top + _BOX - 4)
+    return f'{lead}<text x="{x}" y="{foot}" text-anchor="{anchor}" {ink}>{told}</text> '
 
 
 def percent(frame: Frame, at: float) -> str:

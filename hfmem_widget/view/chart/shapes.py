@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,6 +83,40 @@ class Curve:
         return (
             self.points if self.is_closed else [one for run in self.runs for one in grounded(run)]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word at a point, or at an end of a level line.
+
+    Attributes
+    ----------
+    text : str
+        Plain text.
+    level : float
+        The height, in bytes.
+    side : {"left", "right", ""}
+        Which side of its point it stands on; empty for the middle.
+    at : float or None
+        Where across; None at the end of the plot from where it goes to its side.
+    is_above : bool
+        Whether it stands above its level; else below.
+    is_boxed : bool
+        Whether it has its own ground, since the data may lie behind it.
+    is_off : bool
+        Whether it keeps off a mark at its point.
+    points_at : float
+        The height that a line leads to from it; NaN without one. Such a word is bold.
+    """
+
+    text: str
+    level: float
+    side: str
+    at: float | None = None
+    is_above: bool = True
+    is_boxed: bool = False
+    is_off: bool = False
+    points_at: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)

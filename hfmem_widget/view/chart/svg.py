@@ -6,8 +6,8 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.curves import curves_of, guide_curves
-from hfmem_widget.view.chart.guide_svg import budget_words, level_word, mark_word, marks
+from hfmem_widget.view.chart.curves import curves_of, guide_curves, words_of
+from hfmem_widget.view.chart.guide_svg import crossings, dot, marks
 from hfmem_widget.view.chart.layers import layers_of
 from hfmem_widget.view.chart.paint_svg import (
     FOOT,
@@ -17,9 +17,9 @@ from hfmem_widget.view.chart.paint_svg import (
     curves_svg,
     legend,
     number,
-    percent,
     picture,
     stretched,
+    word_svg,
 )
 from hfmem_widget.view.chart.scene import Scene, build_scene
 
@@ -36,7 +36,7 @@ def sparkline(session: Session, span: Span) -> str:
     scene = build_scene(session, span, columns=_columns(session, _CARD_COLUMNS))
     if scene is None:
         return ""
-    inside = _stretched(scene, _CARD_HEIGHT, 0) + _dot(scene, _CARD_HEIGHT, 0)
+    inside = _stretched(scene, _CARD_HEIGHT, 0) + dot(scene, _CARD_HEIGHT, 0)
     inside += marks(scene, _CARD_HEIGHT, 0)
     return f'<div style="margin:10px 4px 0">{_svg(scene, _CARD_HEIGHT, inside)}</div>'
 
@@ -57,11 +57,10 @@ def chart_svg(scene: Scene) -> str:
             _bars(scene) if lanes else "",
             _stretched(scene, _CHART_HEIGHT, offset),
             _capacity(scene, offset),
-            budget_words(scene, _CHART_HEIGHT, offset),
-            _dot(scene, _CHART_HEIGHT, offset),
-            _peak_label(scene, offset),
+            crossings(scene, _CHART_HEIGHT, offset),
+            dot(scene, _CHART_HEIGHT, offset),
             marks(scene, _CHART_HEIGHT, offset),
-            mark_word(scene, _CHART_HEIGHT, offset),
+            *(word_svg(one, scene.frame, _CHART_HEIGHT, offset) for one in words_of(scene)),
         )
     )
     return (
@@ -95,37 +94,12 @@ def _stretched(scene: Scene, height: int, offset: int) -> str:
     return stretched(height, curves_svg([*curves_of(scene), *guides], scene.frame, height), offset)
 
 
-def _dot(scene: Scene, height: int, offset: int) -> str:
-    if scene.peak is None:
-        return ""
-    y = offset + height * (1 - scene.peak.peak.value / scene.top)
-    x = percent(scene.frame, scene.peak.time)
-    return f'<circle cx="{x}" cy="{number(y)}" r="3.5" fill="{palette.PEAK}"/>'
-
-
-def _peak_label(scene: Scene, offset: int) -> str:
-    if scene.peak is None:
-        return ""
-    x = percent(scene.frame, scene.peak.time)
-    foot = offset + _CHART_HEIGHT * (1 - scene.peak.label_at / scene.top)
-    point = offset + _CHART_HEIGHT * (1 - scene.peak.peak.value / scene.top)
-    anchor = {"right": "start", "left": "end"}.get(scene.peak_side, "middle")
-    return (
-        f'<line x1="{x}" x2="{x}" y1="{number(foot)}" y2="{number(point)}" stroke="{palette.PEAK}"/>'
-        f'<text x="{x}" y="{number(foot - 4)}" text-anchor="{anchor}" font-weight="600">'
-        f"{kit.shown(scene.peak.text).html}</text> "
-    )
-
-
 def _capacity(scene: Scene, offset: int) -> str:
     if scene.capacity is None:
         return ""
     y = offset + _CHART_HEIGHT * (1 - scene.capacity / scene.top)
-    line = (
-        f'<line x1="0" x2="100%" y1="{number(y)}" y2="{number(y)}" stroke="{palette.CAPACITY}" '
-        'stroke-dasharray="2 3"/>'
-    )
-    return line + level_word("capacity", y, scene) if scene.names_capacity else line
+    ends = f'x1="0" x2="100%" y1="{number(y)}" y2="{number(y)}"'
+    return f'<line {ends} stroke="{palette.CAPACITY}" stroke-dasharray="2 3"/>'
 
 
 def _bars(scene: Scene) -> str:

@@ -6,10 +6,9 @@ from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.curves import curves_of
-from hfmem_widget.view.chart.paint_plotly import CLEAR, Trace, curve_traces, packed, short
+from hfmem_widget.view.chart.paint_plotly import CLEAR, WORD, Trace, curve_traces, packed, short
 from hfmem_widget.view.chart.scene import PeakMark, Scene
 
-BAR_FONT = 10
 BAR_HEIGHT = 0.84
 """Of a lane's."""
 
@@ -120,7 +119,7 @@ def _lanes(scene: Scene) -> list[Trace]:
         "text": [f"\N{NO-BREAK SPACE}{text}" for text in labels.values()],
         "textposition": "middle right",
         "textfont": {
-            "size": BAR_FONT,
+            "size": WORD,
             "color": [palette.ink_on(_colour(bar)) for bar in labels],
         },
         "hoverinfo": "skip",

@@ -12,11 +12,10 @@ from hfmem_widget.session import Device, Peak
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.bar import Bar
-from hfmem_widget.view.chart.curves import guide_curves
+from hfmem_widget.view.chart.curves import guide_curves, words_of
 from hfmem_widget.view.chart.figure import chart_bundle
-from hfmem_widget.view.chart.guide_svg import budget_words
 from hfmem_widget.view.chart.guides import DrawnGuide
-from hfmem_widget.view.chart.paint_svg import _corners, curves_svg
+from hfmem_widget.view.chart.paint_svg import _corners, curves_svg, word_svg
 from hfmem_widget.view.chart.scene import Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.svg import _bars
 from tests.data.svg import Drawing
@@ -193,8 +192,8 @@ def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
 ) -> None:
     """Just above it, at it or far below it, or where none is drawn, it stands on its line."""
     built = replace(EMPTY, capacity=capacity, guides=(budget_at(height),))
-    html = f'<svg height="100">{budget_words(built, 100, 0)}</svg>'
-    (word,) = Drawing(html).words()
+    words = [word_svg(one, built.frame, 100) for one in words_of(built)]
+    word = Drawing(f'<svg height="100">{"".join(words)}</svg>').words()[-1]
 
     assert word.y == pytest.approx(100 - height - 4 + (15 if below else 0))
 
