@@ -36,11 +36,6 @@ def plain(text: object, limit: int = MAX_LENGTH) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def for_html(text: object) -> str:
-    """Return `text` made plain and escaped for HTML and SVG, attributes included."""
-    return html.escape(plain(text), quote=True)
-
-
 def for_plotly(text: object) -> str:
     """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
     # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:

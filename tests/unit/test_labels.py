@@ -7,7 +7,8 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.text import MAX_LENGTH, for_html, for_plotly, plain
+from hfmem_widget.text import MAX_LENGTH, for_plotly, plain
+from hfmem_widget.view.html import shown
 
 
 @given(st.text(max_size=2000))
@@ -37,7 +38,7 @@ def test_ten_thousand_characters_are_cut_with_an_ellipsis() -> None:
 
 def test_html_is_escaped_in_text_and_attributes() -> None:
     """Neither tags nor quotes survive."""
-    assert for_html("<b onclick='x'>\"") == "&lt;b onclick=&#x27;x&#x27;&gt;&quot;"
+    assert shown("<b onclick='x'>\"").html == "&lt;b onclick=&#x27;x&#x27;&gt;&quot;"
 
 
 def test_plotly_gets_no_dollar_and_no_tag() -> None:
