@@ -90,7 +90,7 @@ def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
         # Plotly fills across breaks.
         whole = curve.outline if is_broken or curve.stroke is None else curve.points
         return [_points(whole, frame) | told | fill | line]
-    silent = {"hoverinfo": "skip", "showlegend": False, "name": for_plotly(curve.name)}
+    silent = {"hoverinfo": "skip", "showlegend": False}
     area = _points(curve.outline, frame) | silent | fill | {"line": _line(None)}
     return [area, _points(curve.points, frame) | told | line]
 
