@@ -13,7 +13,7 @@ from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.guide_svg import CASING
+from hfmem_widget.view.chart.curves import CASING
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from tests.data.parted import NAN
