@@ -167,13 +167,13 @@ class WatchOptions:
     )
     panel: bool = _switch(
         "--no-panel",
-        "Let JupyterLab's memory panel open by itself with the first watch of a notebook. Without chart "
+        "Open JupyterLab's memory panel with the first watch of a notebook. Without chart "
         "and panel, nothing is sent to the page while the code runs.",
-        "Do not let JupyterLab's memory panel open by itself.",
+        "Do not open JupyterLab's memory panel.",
     )
     quiet: bool = _switch("-q --quiet", "Show nothing: the session is all you get.")
     ledger: bool = _switch(
-        "--no-ledger",
+        "--no-peak-reset --no-ledger",
         "Measure exact peaks with the allocator's peak counters. Without them, peaks are lower bounds.",
         "Leave the allocator's peak counters alone. Peaks are then lower bounds.",
         heading="what is measured",
@@ -195,7 +195,7 @@ class WatchOptions:
     stacks: bool = _switch(
         "--stacks",
         "Record where memory is allocated, and show what was live at the peak by source line, module and "
-        "operator. This slows the code down; afterwards you are told by how much.",
+        "operator. This slows the code down; the card says by how much.",
     )
     memory_map: bool = _switch(
         "--map --memory-map",

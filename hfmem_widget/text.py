@@ -156,7 +156,7 @@ def parse_bytes(text: str, of: str) -> float:
     if match is None:
         other = _OTHER_UNIT.fullmatch(text.strip())
         hint = f"; did you mean {other[1]}{other[2].upper()}iB?" if other else ""
-        message = f"{of} is a size such as 20GiB, 500MiB or 64KiB, not {plain(text)!r}{hint}"
+        message = f"{of} must be a size such as 20GiB, 500MiB or 64KiB, not {plain(text)!r}{hint}"
         raise OptionError(message)
     return float(match[1]) * _SIZES[match[2].lower()]
 

@@ -23,12 +23,10 @@ MADE_IN = {"backward": "gradients", "optimizer": "optimizer"}
 
 SAMPLED_NOTE = (
     "The parts are those of the highest sample, {} below the peak; "
-    'what is between stands under "{}".'
+    'the difference is counted as "{}".'
 )
-FOLDED_NOTE = "Steps {} to {} are kept together; this is the worst of them, step {}."
-BEYOND_NOTE = (
-    "{} of what was found is not counted as allocated, such as weights that are mapped from a file."
-)
+FOLDED_NOTE = "Steps {} to {} were merged; this is the worst of them, step {}."
+BEYOND_NOTE = "{} of these tensors is not allocated memory, such as weights mapped from a file."
 
 
 def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
@@ -98,13 +96,11 @@ def _device(session: Session, key: str) -> Device:
     if key:
         known = {device.key: device for device in session.devices}
         if key not in known:
-            message = (
-                f"there is no device {plain(key)!r} in this session; there is {', '.join(known)}"
-            )
+            message = f"this session has no device {plain(key)!r}; available: {', '.join(known)}"
             raise OptionError(message)
         return known[key]
     if not session.devices:
-        message = "this session has read nothing yet"
+        message = "this session has no samples yet"
         raise OptionError(message)
     others = [one for one in session.devices if ":" in one.key]
     used = [one for one in others if session.peak(f"{one.key}/allocated") > 0]

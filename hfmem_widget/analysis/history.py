@@ -26,8 +26,8 @@ MOST_TOLD = 20
 """Names that a message lists."""
 
 HOW_TO_WATCH = (
-    'No watched cell has ended yet. Begin a cell with %%memwatch --label "a name", or watch every '
-    "later one with %memwatch on."
+    "No watched cell has ended yet. Start a cell with %%memwatch --label NAME, or watch every later "
+    "cell with %memwatch on."
 )
 
 _NUMBER = re.compile(r"\[?(\d{1,9})\]?")
@@ -160,7 +160,7 @@ class History:
         if labels and wanted:
             return f"{wanted!r} may be {_listed(map(repr, labels))}; write more of it"
         if any(_is_called(open_label, wanted) for open_label in self._running()):
-            return f"the cell {wanted!r} is still running; it can be compared when it has ended"
+            return f"the cell {wanted!r} is still running; compare it after it has ended"
         if not records:
             return HOW_TO_WATCH
         return f"No watched cell {wanted!r}. Available: {_listed(_names(records))}."

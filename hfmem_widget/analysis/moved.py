@@ -74,9 +74,9 @@ def sentence(moved: tuple[Moved, ...]) -> str:
 def _by_whom(moved: tuple[Moved, ...]) -> str:
     own = [one.own for one in moved]
     if any(one >= LEAST for one in own):
-        return "by this process, but not by its PyTorch"
+        return "by this process, but outside PyTorch"
     if any(map(math.isnan, own)):
-        return "not by this process' PyTorch"
+        return "but not by PyTorch in this process"
     return "by other processes; this one used no GPU"
 
 

@@ -10,8 +10,8 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_bytes
 
 MAY_BE_NOTES = {
-    "gradients": "Up to {} of the activations are gradients that were being made.",
-    "optimizer": "Up to {} of the temporaries are optimizer states that were being made.",
+    "gradients": "Up to {} of the activations are gradients that were being computed.",
+    "optimizer": "Up to {} of the temporaries are optimizer states that were being created.",
 }
 """What is made while a peak is reached is counted as held only once it was there throughout."""
 

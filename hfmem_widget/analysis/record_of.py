@@ -82,11 +82,11 @@ def whole(session: Session) -> Span:
     """
     name = plain(session.label) or "this session"
     if session.running:
-        message = f"{name!r} is still running; compare it when it has ended"
+        message = f"{name!r} is still running; compare it after it has ended"
         raise OptionError(message)
     roots = _roots(session)
     if not roots:
-        message = f"nothing was watched in {name!r}"
+        message = f"{name!r} has no watched cell or block"
         raise OptionError(message)
     if len(roots) == 1:
         return roots[0]
@@ -134,7 +134,7 @@ def _found(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
     try:
         known = {part.name: part.bytes for part in parts()}
     except Exception as error:  # noqa: BLE001  (the record's other figures are there)
-        warn(f"the parts are not kept ({type(error).__name__}: {error})")
+        warn(f"the breakdown was lost ({type(error).__name__}: {error})")
         return {}
     return known if any(known.get(name, 0.0) > 0 for name in HELD) else {}
 

@@ -131,6 +131,6 @@ def _is(kind: Callable[[object], bool], function: object) -> bool:
 def _not_allowed(given: object) -> str:
     what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     return (
-        "a watch or a span decorates a function, a method, a coroutine function or a generator function, not "
-        f"{plain(what)}"
+        "a watch or a span can decorate a function, a method, a coroutine function or a generator function, "
+        f"not {plain(what)}"
     )

@@ -173,7 +173,9 @@ class Load:
                 raise
             self._gave_up = True
             if self._session.running:
-                warn(f"this load is followed no further ({type(error).__name__}: {error})")
+                warn(
+                    f"the shards of this load are no longer recorded ({type(error).__name__}: {error})"
+                )
 
 
 def _load_here() -> Load | None:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 NOT_FOR_USERS = {"cell", "oom", "mark"}
 
 OVERLAP_NOTE = (
-    "A span ended before its code did, with the span that it lies in: of coroutines and threads that run at "
-    "once, only the first is told to its end."
+    "A span was closed early, together with the span around it. When coroutines or threads overlap, only the "
+    "first one's span covers its whole run."
 )
 
 NO_NUMBER_NOTE = (
-    "A count of a span was left out, because it is not a finite number on the host: {}. "
+    "A count of a span was ignored: it must be a finite number on the host, not {}. "
     "Pass a number, such as tokens=batch.numel()."
 )
 

@@ -32,13 +32,13 @@ from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
 TRACKER_NOTE = (
-    "skip_memory_metrics=False: the Trainer's own tracker spins without a pause on a thread of its own, "
-    "which makes training 1.2 to 2 times slower. The figures here are right; leave it out for speed."
+    "skip_memory_metrics=False makes training 1.2 to 2 times slower, because the Trainer's own tracker runs "
+    "a busy loop on a thread. Remove it for speed; the figures here are correct either way."
 )
 
 AT_ONCE_NOTE = (
-    "Several Trainers were at work at once, on threads of their own. Steps and evaluations are told of the "
-    "first alone, and its figures include what the others allocated."
+    "Several Trainers ran at once, in separate threads. Only the first one's steps and evaluations are "
+    "shown, and its figures include what the others allocated."
 )
 
 _runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()

@@ -121,7 +121,7 @@ class Watch(Decorates):
             If it watches already.
         """
         if self._session is not None:
-            message = "this watch is running; make another one with hfmem_widget.watch()"
+            message = "this watch is running already; create another one with hfmem_widget.watch()"
             raise WatchStateError(message)
         return self._start()
 

@@ -24,7 +24,7 @@ NOW, PEAK = "now", "peak"
 
 @magics_class
 class MemanatomyMagics(ReportMagics):
-    """Tells what the memory of the newest watched cell is for."""
+    """Shows what the memory of the newest watched cell is for."""
 
     name = "memanatomy"
     words = (NOW, PEAK)
@@ -48,8 +48,8 @@ class MemanatomyMagics(ReportMagics):
         "-p",
         "--predicted",
         action="store_true",
-        help="Beside the peak, show what a dry run of the model says its worst step should need. The "
-        "model and its optimizer must still exist; neither is touched.",
+        help="Beside the peak, show what the worst step should need, by a dry run of the model. The model "
+        "and its optimizer must still exist; neither is modified.",
     )
     @line_magic("memanatomy")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memanatomy(self, line: str) -> None:
@@ -63,17 +63,17 @@ class MemanatomyMagics(ReportMagics):
             %memanatomy
 
         shows two bars and a table, now and at the peak: each part in bytes and as a share of the device,
-        and what cannot be known as a part of its own. Below stand the sums that they add up to.
+        and unknown memory as a part of its own. The sums are below.
 
-        It is of the newest watched cell, running or finished: ``%memanatomy peak`` is its peak alone,
-        ``%memanatomy 12`` that of step 12. ``%memanatomy now`` is a reading of this moment, for which nothing
-        need have been watched. ``session.anatomy()`` is the same for your own code.
+        It shows the newest watched cell, running or finished: ``%memanatomy peak`` only its peak,
+        ``%memanatomy 12`` the peak of step 12. ``%memanatomy now`` takes a reading, and needs no watched
+        cell. In code, use ``session.anatomy()``.
         """
         arguments = self.parse(line)
         if arguments is None:
             return
         if arguments.all and arguments.device:
-            message = "--all shows every device and --device shows one: use one or the other"
+            message = "use --all or --device, not both"
             raise UsageError(message)
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
         if arguments.predicted and NOW in moments:
@@ -143,5 +143,5 @@ def _moment(word: str) -> str | int:
         return word
     if word.isdecimal():
         return int(word)
-    message = f"%memanatomy takes 'now', 'peak' or the number of a step, not {plain(word)!r}"
+    message = f"%memanatomy takes 'now', 'peak' or a step number, not {plain(word)!r}"
     raise UsageError(message)

@@ -13,7 +13,7 @@ from hfmem_widget.magics.usage import check_output, usage_errors
 
 @magics_class
 class MemcompareMagics(ReportMagics):
-    """Compares what was watched."""
+    """Compares watched cells."""
 
     name = "memcompare"
 
@@ -26,14 +26,14 @@ class MemcompareMagics(ReportMagics):
     @argument(
         "names",
         nargs="*",
-        help="Labels of watched cells, which stand for all their runs, or cell numbers. "
-        "With none: list the watched cells.",
+        help="Labels of watched cells (a label means all of its runs), or cell numbers. "
+        "Without: list the watched cells.",
     )
     @argument(
         "--by",
         default="",
         metavar="{step,time}",
-        help="What to align the chart by. Default: steps, if every cell has some.",
+        help="How to align the chart. Default: by step, if every cell has steps.",
     )
     @argument(
         "-d", "--device", default="", help="Which device. Default: the one used by the most cells."
@@ -49,7 +49,7 @@ class MemcompareMagics(ReportMagics):
     )
     @line_magic("memcompare")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memcompare(self, line: str) -> None:
-        """Lay watched cells side by side.
+        """Compare watched cells side by side.
 
         ::
 
@@ -61,9 +61,9 @@ class MemcompareMagics(ReportMagics):
 
             %memcompare base "with checkpointing"
 
-        shows their peaks, what was in them, what they left behind and how quick they were, each with its
-        difference to the first. A cell that was run several times stands there with the median and the range
-        of its runs.
+        shows their peaks with all parts, what they left behind and how fast they were, each with its
+        difference to the first. A cell that ran several times is shown with the median and the range of its
+        runs.
 
         ``%memcompare`` alone lists the watched cells.
         """

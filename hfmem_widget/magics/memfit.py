@@ -73,7 +73,7 @@ class MemfitMagics(ReportMagics):
     )
     @line_magic("memfit")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memfit(self, line: str) -> None:
-        """Say what a model will need, part by part, and whether that fits here. Nothing is loaded.
+        """Forecast the memory of a model, part by part, and whether it fits here. Nothing is loaded.
 
         ::
 
@@ -81,14 +81,14 @@ class MemfitMagics(ReportMagics):
             %memfit config --lora 16,q_proj,v_proj --quantized nf4
             %memfit model --inference --batch 8 --length 2048
 
-        runs one step of the model on PyTorch's meta device, where tensors have shapes and no memory.
+        runs one step of the model on PyTorch's meta device, where tensors have shapes but no memory.
         """
         arguments = self.parse(line)
         if arguments is None:
             return
         check_output(arguments.output, self._shell)
         if arguments.train and arguments.inference:
-            message = "--train or --inference, not both"
+            message = "use --train or --inference, not both"
             raise UsageError(message)
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
@@ -133,5 +133,5 @@ def lora_of(text: str) -> tuple[int, tuple[str, ...]] | None:
     try:
         return int(rank), tuple(layer for layer in layers if layer)
     except ValueError:
-        message = f"--lora begins with a rank, such as 16,q_proj,v_proj, not {plain(text)!r}"
+        message = f"--lora must start with a rank, such as 16,q_proj,v_proj, not {plain(text)!r}"
         raise OptionError(message) from None

@@ -31,7 +31,7 @@ class MemfreeMagics(ReportMagics):
         metavar="NAME",
         help="A variable, even if its name is one of those words.",
     )
-    @argument("-n", "--dry-run", action="store_true", help="Only say what would be freed.")
+    @argument("-n", "--dry-run", action="store_true", help="Only show what would be freed.")
     @argument(
         "--no-gc",
         "--no-collect",
@@ -47,29 +47,29 @@ class MemfreeMagics(ReportMagics):
     @argument(
         "--trim",
         action="store_true",
-        help="Make malloc return the memory it keeps to the system (glibc's malloc_trim).",
+        help="Make malloc return its free memory to the system (malloc_trim of glibc).",
     )
     @line_magic("memfree")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memfree(self, line: str) -> None:
-        """Let go of errors, outputs and variables, and measure what that frees.
+        """Free errors, outputs and variables, and measure the result.
 
         ::
 
             %memfree
 
-        says what could be released, and how much nothing else would keep: the last error with the variables
-        of all functions that it went through, the outputs (``Out``, ``_``, ``_12``). It does nothing.
+        frees nothing. It shows what could be freed, and how much memory nothing else holds: the last error
+        with the variables of every function in its traceback, and the outputs (``Out``, ``_``, ``_12``).
 
         ::
 
             %memfree errors outputs
             %memfree losses model
 
-        lets go of what is named and of nothing else, then collects garbage, empties CUDA's cache, and says
-        what was measured before and after, and who holds the rest. ``%memfree all`` is the last error and
-        the outputs; ``%memfree garbage`` lets go of nothing, and ``%memfree cache`` does not even collect.
+        frees what you name and nothing else. Then it collects garbage, empties CUDA's cache, and shows the
+        figures before and after, and what holds the rest. ``%memfree all`` frees the last error and the
+        outputs. ``%memfree garbage`` only collects and empties, ``%memfree cache`` only empties.
 
-        ``hfmem_widget.free()`` is the same for your own code.
+        In code, use ``hfmem_widget.free()``.
         """
         arguments = self.parse(line)
         if arguments is None:

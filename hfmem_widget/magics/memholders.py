@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from hfmem_widget.sources.heap import Holders
 
 NOTHING_EARLIER = (
-    "--since compares with an earlier %memholders of the same --device, and there was none; this one is "
-    "kept, so it works from now on"
+    "--since needs an earlier %memholders of the same --device to compare with; this run is stored for the "
+    "next one"
 )
 
 
 @magics_class
 class MemholdersMagics(ReportMagics):
-    """Tells which names keep which memory."""
+    """Shows which variables hold which memory."""
 
     name = "memholders"
 
@@ -40,32 +40,32 @@ class MemholdersMagics(ReportMagics):
         "--least",
         default="1MiB",
         metavar="SIZE",
-        help="Sum up whatever holds less than this in one line. Default: %(default)s.",
+        help="Combine everything smaller than this in one line. Default: %(default)s.",
     )
     @argument(
-        "--detail", action="store_true", help="Also show the biggest parts of what a name holds."
+        "--detail", action="store_true", help="Also show the largest parts of what each name holds."
     )
     @argument(
         "--since",
         action="store_true",
-        help="Show what holds more than at the last %%memholders with the same --device.",
+        help="Show what has grown since the last %%memholders with the same --device.",
     )
     @line_magic("memholders")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memholders(self, line: str) -> None:
-        """Say what still holds the memory: variables, outputs, errors, closures, graphs.
+        """Show what still holds memory: variables, outputs, errors, closures, graphs.
 
         ::
 
             %memholders
 
-        lists the names that keep tensors, biggest first, with the path to them: ``losses[0..99]`` and the
+        lists the names that hold tensors, largest first, with their paths: ``losses[0..99]`` and the
         autograd graphs behind it, ``Out[12]``, ``the error of cell [7] → train() → activations``. Each byte
-        is counted once, under the name to blame first; other names that reach it stand below as "also".
-        What is allocated and no name explains is the last row. ``--since`` tells what holds more than when
-        it was asked before.
+        counts once, for the most likely culprit; other names that reach it are listed as "also". The last
+        row is allocated memory that no name explains. ``--since`` shows what has grown since the last
+        %memholders.
 
-        It looks when you ask, runs no code of your objects, frees nothing and keeps nothing alive.
-        ``hfmem_widget.holders()`` is the same for your own code.
+        It searches only when you run it, runs no code of your objects, frees nothing and holds no object.
+        In code, use ``hfmem_widget.holders()``.
         """
         arguments = self.parse(line)
         if arguments is None:

@@ -24,20 +24,20 @@ class MemmapMagics(ReportMagics):
     )
     @line_magic("memmap")  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memmap(self, line: str) -> None:
-        """Show how memory lies in what the allocator has reserved, and what of it nobody can use.
+        """Show the layout of the allocator's reserved memory, and which free memory cannot be used.
 
         ::
 
             %memmap
 
-        draws each segment as a bar and its blocks as stretches of colour: in use, free between tensors,
-        free in whole segments, free for another stream or a private pool alone. Below stand the sums,
-        and in plain words what they mean: what fits without asking the driver for more, what
-        ``torch.cuda.empty_cache()`` would give back and what it cannot.
+        draws each segment as a bar, with its blocks coloured: in use, free between tensors, free in whole
+        segments, free for another stream or a private pool only. Below are the sums and their meaning:
+        what fits without more memory from the driver, what ``torch.cuda.empty_cache()`` returns, and what
+        it cannot return.
 
-        It reads the allocator's list of blocks when you ask; nothing is allocated, freed or waited for.
-        Without a GPU it is the C heap of this process. ``%%memwatch --map`` shows it while a cell runs,
-        and ``hfmem_widget.memory_map()`` is the same for your own code.
+        It reads the allocator's list of blocks only when you run it. It allocates and frees nothing, and
+        does not wait for the GPU. Without a GPU it shows the C heap of this process. ``%%memwatch --map``
+        shows the map while a cell runs. In code, use ``hfmem_widget.memory_map()``.
         """
         arguments = self.parse(line)
         if arguments is None:

@@ -41,8 +41,8 @@ LEAST = "10MiB"
 """What a cell must change for `%memwatch on` to tell of it."""
 
 ABOVE_CODE = (
-    "%memwatch watches nothing by itself. For this cell write %%memwatch (two % signs), for every later one "
-    "%memwatch on."
+    "%memwatch alone does not watch this cell. Write %%memwatch (two % signs) for this cell, or %memwatch on "
+    "for every later cell."
 )
 ACTIONS = ("on", "off", "status")
 MOST_OF_TITLE = 40
@@ -244,9 +244,7 @@ class MemwatchMagics(Magics):
     def _status(self) -> str:
         every_cell = self._every_cell
         if every_cell is None:
-            return (
-                "memwatch is off. %memwatch on watches every later cell; %%memwatch? is the manual."
-            )
+            return "memwatch is off. %memwatch on watches every later cell; %%memwatch? shows the help."
         session = every_cell.session
         devices = ", ".join(f"{device.key} {device.name}" for device in session.devices)
         cells = sum(span.kind == "cell" and span.parent is None for span in session.spans)
@@ -264,14 +262,14 @@ class MemwatchMagics(Magics):
         """Return the options of a cell; None where they ask for the manual, which is then shown."""
         words = words_of(line)
         if asks_for_help(words):
-            self._help("\nThis is the manual, and the cell was not run.")
+            self._help("\nThis is the help text; the cell was not run.")
             return None
         arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:
-            message = f"%memwatch {arguments.action} goes on a line of its own, with one % sign"
+            message = f"write %memwatch {arguments.action} on its own line, with one % sign"
             raise UsageError(message)
         if arguments.min:
-            message = "--min is for %memwatch on; the cell below %%memwatch is always shown"
+            message = "--min belongs to %memwatch on; a cell with %%memwatch is always shown"
             raise UsageError(message)
         return arguments
 
@@ -337,7 +335,7 @@ class MemwatchMagics(Magics):
         except Exception as error:
             if raised_by_handler(error):
                 raise
-            message = f"the variables in the first line: {type(error).__name__}: {plain(error)}"
+            message = f"cannot expand the variables in the first line: {type(error).__name__}: {plain(error)}"
             raise UsageError(message) from None
         return expanded
 
@@ -402,15 +400,15 @@ def unregister(shell: InteractiveShell) -> None:
 
 def _silence(least: float) -> str:
     return (
-        f"Nothing is shown of a cell that changes less than {format_bytes(least)}; %memwatch on --min 0 "
-        "shows every cell."
+        f"Cells that change less than {format_bytes(least)} show nothing; %memwatch on --min 0 shows "
+        "every cell."
     )
 
 
 def _without_options(action: str | None) -> str:
     what = "%memwatch on its own" if action is None else f"%memwatch {action}"
     return (
-        f"{what} takes no options: %%memwatch takes them for the cell below it, and %memwatch on for every "
+        f"{what} takes no options. Put them after %%memwatch for one cell, or after %memwatch on for every "
         "later cell"
     )
 

@@ -100,7 +100,7 @@ class _Line:
             option, given, value = self._option(word)
             if self._options[option].nargs == 0:
                 if given:
-                    self._refuse(f"{option} takes no value, and was given {plain(value)!r}")
+                    self._refuse(f"{option} takes no value, not {plain(value)!r}")
                 option = ""
                 continue
             if not given:
@@ -128,7 +128,7 @@ class _Line:
         if len({id(self._options[one]) for one in begun}) == 1:
             return begun[0], bool(given), value
         if begun:
-            self._refuse(f"{plain(name)} may be {_either(begun)}")
+            self._refuse(f"{plain(name)} is ambiguous: {_either(begun)}")
         near = difflib.get_close_matches(f"--{name.lstrip('-')}", self._options, n=1)
         hint = f"did you mean {near[0]}?" if near else self._manual()
         return self._refuse(f"{self._magic} has no option {plain(name)}; {hint}")
@@ -141,13 +141,13 @@ class _Line:
             kind(value)
         except ValueError:
             what = "a whole number" if kind is int else "a number"
-            self._refuse(f"{option} is {what}, not {plain(value)!r}")
+            self._refuse(f"{option} must be {what}, not {plain(value)!r}")
 
     def _check_positional(self, found: list[str]) -> None:
         of, word = self._positional, plain(found[-1])
         choices = [] if of is None else [str(one) for one in of.choices or ()]
         if of is None or (choices and self._magic.startswith("%%") and word not in choices):
-            label = f"; a label is given by --label {word}" if "--label" in self._options else ""
+            label = f"; for a label, write --label {word}" if "--label" in self._options else ""
             self._refuse(f"{self._magic} takes options only, not {word!r}{label}")
         if choices and word not in choices:
             near = difflib.get_close_matches(word, choices, n=1, cutoff=0.8)
@@ -172,7 +172,7 @@ class _Line:
         self._refuse(f'several words need quotes: {option} "{whole}"')
 
     def _manual(self) -> str:
-        return f"{self._magic} -h lists what it takes"
+        return f"{self._magic} -h lists its options"
 
     def _refuse(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -197,10 +197,12 @@ def _either(names: Sequence[str]) -> str:
 def check_output(name: str, shell: InteractiveShell) -> None:
     """Raise UsageError unless what ``--output`` was given can be a variable, or nothing was."""
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
-        message = f"--output is the name of a variable, not {plain(name)!r}"
+        message = f"--output must be the name of a variable, not {plain(name)!r}"
         raise UsageError(message)
     if _SHELLS.fullmatch(name) or name in shell.user_ns_hidden:
-        message = f"--output is the name of a variable of yours; {plain(name)!r} is the shell's own"
+        message = (
+            f"--output cannot be {plain(name)!r}, which belongs to IPython; choose another name"
+        )
         raise UsageError(message)
 
 

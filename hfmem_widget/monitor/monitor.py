@@ -32,13 +32,11 @@ REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
 
 BROKEN_OFF_NOTE = (
-    "Watching stopped here, because of a fault in hfmem_widget ({}); the figures are those up to then. Your "
+    "Watching stopped here because of a fault in hfmem_widget ({}); the figures cover the time before. Your "
     "code was not affected. Please report this."
 )
 
-NO_THREAD = (
-    "the system has no thread for it, or no memory for a thread's stack, or ended it at once"
-)
+NO_THREAD = "the system could not start its thread, or has no memory for the thread's stack"
 
 _FRESH: frozenset[SpanKind | None] = frozenset({"substep", "backward", "optimizer"})
 """What must not begin with a reading of the span before it, whose high it is not."""
@@ -98,8 +96,8 @@ class Monitor:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "a watch belongs to the process that made it, and is not pickled; another process, such "
-            "as a worker of a DataLoader, makes its own with hfmem_widget.watch()"
+            "a watch belongs to its process and cannot be pickled; in another process, such as a worker "
+            "of a DataLoader, create one with hfmem_widget.watch()"
         )
         raise TypeError(message)
 
@@ -424,7 +422,7 @@ class Monitor:
             self.attribution.at_edge(kind, begins=begins)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             self._register.note(
-                f"What the memory is for cannot be told ({type(error).__name__}: {error}). The other figures "
+                f"Memory could not be attributed ({type(error).__name__}: {error}). The other figures "
                 "are unaffected. Please report this."
             )
 

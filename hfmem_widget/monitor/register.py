@@ -15,7 +15,7 @@ from hfmem_widget.session import Session
 _opened_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("opened_here", default=())
 """Those whose outermost span was opened in this context, a thread's or an asynchronous task's."""
 
-HAS_ENDED = "this session has ended; begin a new one with hfmem_widget.watch()"
+HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 
 class Register:

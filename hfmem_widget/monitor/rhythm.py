@@ -57,7 +57,7 @@ def back_off(sessions: Iterable[Session], ticker: Ticker, cost: float) -> None:
         if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.interval:
             ticker.interval *= 2
             session.notes.append(
-                f"A tick cost {polling.cost * 1000:.0f} ms, so samples are now taken every "
+                f"A sample took {polling.cost * 1000:.0f} ms, so samples are now taken every "
                 f"{ticker.interval:g} s. Exact peaks are not affected."
             )
             break

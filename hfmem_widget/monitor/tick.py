@@ -93,7 +93,9 @@ class Tick:
                 self._break_off(watched, error)
         sessions = [watched.session for watched in listening]
         if self._rhythm.tick(ticker, now, [session.polling for session in sessions]):
-            self._register.note("The machine was suspended or its clock was set while this ran.")
+            self._register.note(
+                "The machine was suspended, or its clock was changed, during this run."
+            )
         if peaks:
             _report_progress(listening, peaks)
         back_off(sessions, ticker, self._cpu() - started)

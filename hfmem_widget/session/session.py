@@ -148,7 +148,7 @@ class Session(Shown):
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "a session belongs to the process that watched, and is neither pickled nor copied; its "
+            "a session belongs to its process and cannot be pickled or copied; its "
             "figures are in session.to_pandas()"
         )
         raise TypeError(message)
@@ -445,7 +445,7 @@ class Session(Shown):
             Name these ``peak`` as well, as before 0.1.
         """
         if fold not in {"high", "low"}:
-            message = f"fold is 'high' or 'low', not {fold!r}"
+            message = f"fold must be 'high' or 'low', not {fold!r}"
             raise ValueError(message)
         try:
             import pandas as pd
@@ -524,7 +524,7 @@ class Session(Shown):
                 except Exception as error:  # noqa: BLE001  (a listener must not end what it listens to)
                     self.off_step(listener)
                     self.note(
-                        f"A listener of steps was left out ({type(error).__name__}: {plain(error)})."
+                        f"A listener for steps was disconnected ({type(error).__name__}: {plain(error)})."
                     )
         elif span.kind in PHASES and step is not None:
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})

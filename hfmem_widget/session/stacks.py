@@ -121,7 +121,7 @@ class LivePeak:
     def rows(self, by: By = "line") -> tuple[Row, ...]:
         """Return the live memory by line, module or operator, biggest first."""
         if by not in {"line", "module", "operator"}:
-            message = f"by is 'line', 'module' or 'operator', not {by!r}"
+            message = f"by must be 'line', 'module' or 'operator', not {by!r}"
             raise OptionError(message)
         together: dict[str, list[Site]] = {}
         for site in self.sites:
@@ -219,7 +219,7 @@ class Stacks(Shown):
             if device in {"", one.device}:
                 return one.rows(by)
         known = ", ".join(one.device for one in self.peaks) or "none"
-        message = f"nothing was recorded of {device!r}; recorded: {known}"
+        message = f"nothing was recorded on {device!r}; recorded: {known}"
         raise OptionError(message)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -256,20 +256,20 @@ class Stacks(Shown):
             If no snapshot was kept; the message says why.
         """
         if not self._pickled:
-            message = "no snapshot was kept of this recording, so there is nothing to save"
+            message = "this recording has no snapshot to save"
             raise WatchStateError(message)
         content = zlib.decompress(self._pickled)
         try:
             target = Path(path).expanduser()
             handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
         except FileExistsError:
-            message = f"{target} is there already and was left alone; give another name"
+            message = f"{target} exists already; choose another name"
             raise OptionError(message) from None
         except (FileNotFoundError, NotADirectoryError):
-            message = f"there is no folder {target.parent}; make it first"
+            message = f"there is no folder {target.parent}; create it first"
             raise OptionError(message) from None
         except (OSError, ValueError, RuntimeError, TypeError) as error:
-            message = f"nothing can be written to {plain(path)!r}: {plain(error)}"
+            message = f"cannot write to {plain(path)!r}: {plain(error)}"
             raise OptionError(message) from error
         try:
             with os.fdopen(handle, "wb") as file:

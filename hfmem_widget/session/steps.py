@@ -297,9 +297,7 @@ def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
 
 def with_old_names(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a data frame whose columns have the names that go with the next release, and say so."""
-    message = (
-        "old_names=True goes with the next release; docs/README.md has the names of all columns"
-    )
+    message = "old_names=True will be removed in the next release; docs/README.md lists all columns"
     warnings.warn(message, FutureWarning, stacklevel=3)
     return frame
 

@@ -38,7 +38,9 @@ class Timeline:
 
     def __init__(self, width: int, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
-            message = f"a timeline's capacity is an even number of rows from 2 up, not {capacity}"
+            message = (
+                f"a timeline's capacity must be an even number of rows, 2 or more, not {capacity}"
+            )
             raise ValueError(message)
         self.capacity = capacity
         self.bucket = 1

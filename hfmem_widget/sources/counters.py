@@ -104,8 +104,8 @@ class AllocatorSource:
             return readings(self.allocator.stats(index))
         except Exception as error:  # noqa: BLE001  (pluggable allocators raise what they like)
             self._note(
-                f"The allocator of {self._key(index)} gives no figures ({plain(error)}); the other devices "
-                "are read as before. PyTorch's own CUDA allocator would give them."
+                f"The allocator of {self._key(index)} reports no figures ({plain(error)}); other devices "
+                "are not affected. PyTorch's own CUDA allocator reports them."
             )
             return _NOTHING
 
@@ -131,8 +131,8 @@ class AllocatorSource:
         self._other_accelerator = other = self.allocator.other_accelerator()
         if other and other not in self._others:
             self._note(
-                f"This torch is built for {plain(other)}, whose memory is not read yet; "
-                "this process' own memory is. GPUs are read with a torch built for CUDA."
+                f"This torch is built for {plain(other)}, whose memory is not supported yet: "
+                "showing this process's own memory. For GPUs, install a torch built for CUDA."
             )
 
     def _note(self, sentence: str) -> None:

@@ -159,9 +159,9 @@ class HostSource:
         self._heap = find_heap()
         if self._heap is None:
             self.notes.append(
-                "The C library here does not say how much of its heap is in use, so the resident set is "
-                "shown instead, which misses what is untouched or freed. On Linux with glibc 2.33 or "
-                "newer, and no other malloc preloaded, it does."
+                "This C library does not report its heap in use, so the resident set is shown instead, which "
+                "misses what is untouched or freed. The heap needs Linux with glibc 2.33 or newer, and no "
+                "other malloc preloaded."
             )
         metrics = _RESIDENT_METRICS if self._heap is None else _HEAP_METRICS
         self.devices: tuple[Device, ...] = (
@@ -187,7 +187,7 @@ class HostSource:
                 return (resident, resident, peak, self._machine)
             in_use, kept = self._read_heap(self._heap, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
-            self._note(f"This process' memory could not be read ({plain(error)}).")
+            self._note(f"This process's memory could not be read ({plain(error)}).")
             return (NOT_AVAILABLE,) * len(self.series)
         return (in_use, resident, peak, self._machine, kept)
 
@@ -203,8 +203,8 @@ class HostSource:
             if info.ordblks > MANY_FREE_PIECES:
                 self._heap_due = now + info.ordblks * SECONDS_PER_FREE_PIECE
                 self._note(
-                    "The C heap is in very many pieces, which makes reading it slow, so its figures may be "
-                    "a tenth of a second old or more."
+                    "The C heap has very many free pieces, which makes reading it slow: its figures may be a "
+                    "tenth of a second old or more."
                 )
         return self._heap_now
 

@@ -154,8 +154,8 @@ class NvmlSource:
             gpu.uuid != known for gpu, known in zip(self._gpus, before, strict=False)
         ):
             self._note(
-                "CUDA numbers the GPUs otherwise than the driver does, so before CUDA was up their device "
-                "memory was shown under other numbers. CUDA_DEVICE_ORDER=PCI_BUS_ID makes both agree."
+                "CUDA and the driver number the GPUs differently, so device memory was shown under other "
+                "numbers before CUDA was initialised. CUDA_DEVICE_ORDER=PCI_BUS_ID makes both agree."
             )
 
     def _adopt(self, *, provisional: bool) -> None:
@@ -214,8 +214,8 @@ class NvmlSource:
             with contextlib.suppress(self._nvml.NVMLError):
                 return self._gpu(self._nvml.nvmlDeviceGetHandleByUUID(name), uuid)
         self._note(
-            f"CUDA uses {plain(uuid)}, which the driver's library does not know, so device in use is not "
-            "shown there; what torch allocates is."
+            f"CUDA uses {plain(uuid)}, which the driver's library does not know: device in use is not shown "
+            "for it, only what torch allocates."
         )
         return self._gpu(None, uuid)
 
@@ -225,8 +225,8 @@ class NvmlSource:
     def _explain_process_ids(self) -> None:
         if not any(gpu.listed for gpu in self._gpus):
             self._note(
-                "The driver does not list this process under an id that it knows itself by, as in some "
-                "containers, so its share of device memory beyond torch's own is not told from the others'."
+                "The driver lists this process under an unknown id, as in some containers, so memory that it "
+                "uses outside torch cannot be separated from that of other processes."
             )
 
     def _note(self, sentence: str) -> None:

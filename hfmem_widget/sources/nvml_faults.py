@@ -32,20 +32,20 @@ MISSING = frozenset(
 
 _CLOSED = {
     Fault.LIBRARY_NOT_FOUND: (
-        "No NVIDIA driver was found, so GPU memory is not shown; this process' own memory is. "
+        "No NVIDIA driver found: showing this process's own memory instead of GPU memory. "
         "If this machine has an NVIDIA GPU, install its driver, or start the container with its GPUs."
     ),
     Fault.DRIVER_NOT_LOADED: (
-        "The NVIDIA driver is installed but not running, so device memory is not shown; all else is. "
-        "nvidia-smi, or a reboot, usually starts it."
+        "The NVIDIA driver is installed but not running, so device memory is not shown; all other figures "
+        "are. nvidia-smi, or a reboot, usually starts it."
     ),
     Fault.LIB_RM_VERSION_MISMATCH: (
-        "The NVIDIA driver was updated while it was running, so device memory is not shown until "
-        "the machine is rebooted; all else is."
+        "The NVIDIA driver was updated while running, so device memory is not shown; all other figures are. "
+        "Reboot the machine to show it."
     ),
     Fault.NO_PERMISSION: (
-        "This user may not ask the NVIDIA driver, so device memory is not shown; all else is. "
-        "The administrator can give access to /dev/nvidia*."
+        "No permission to query the NVIDIA driver, so device memory is not shown; all other figures are. "
+        "Ask an administrator for access to /dev/nvidia*."
     ),
 }
 
@@ -60,15 +60,15 @@ def why_closed(error: Exception) -> str:
     """Return why NVML cannot be used at all, in one or two plain sentences with the remedy."""
     if isinstance(error, ImportError):
         return (
-            "The package nvidia-ml-py is missing, so device memory is not shown; all else is. "
-            "pip install nvidia-ml-py brings it."
+            "The package nvidia-ml-py is missing, so device memory is not shown; all other figures are. "
+            "Install it with pip install nvidia-ml-py."
         )
     code = code_of(error)
     if code in _CLOSED:
         return _CLOSED[Fault(code)]
     return (
-        f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all else is. "
-        "nvidia-smi may tell more."
+        f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all other "
+        "figures are. Run nvidia-smi for details."
     )
 
 
@@ -77,20 +77,20 @@ def why_unread(device: str, error: Exception) -> str:
     code = code_of(error)
     if code in LOST:
         return (
-            f"{device} is lost to the driver ({plain(error)}): its device memory ends here; "
-            "other GPUs go on. A reset of the GPU or a reboot brings it back."
+            f"The driver lost {device} ({plain(error)}): its device memory ends here; "
+            "other GPUs are not affected. Reset the GPU, or reboot."
         )
     if code == Fault.NOT_SUPPORTED:
         return (
-            f"{device} has no memory figures of its own, as GPUs that share the CPU's memory have none, so "
-            "device in use is not shown; what torch allocates is."
+            f"{device} reports no memory figures of its own, as GPUs that share the CPU's memory: device in "
+            "use is not shown, only what torch allocates."
         )
     if code == Fault.NO_PERMISSION:
         return (
-            f"This user may not read the memory of {device}, so device in use is not shown; what torch "
-            "allocates is. The administrator can allow it."
+            f"No permission to read the memory of {device}: device in use is not shown, only what torch "
+            "allocates. Ask an administrator for access."
         )
     return (
-        f"The driver does not tell the memory of {device} ({plain(error)}), so device in use is not shown "
-        "while that lasts; what torch allocates is. nvidia-smi may tell more."
+        f"The driver does not report the memory of {device} ({plain(error)}): device in use is not shown "
+        "meanwhile, only what torch allocates. Run nvidia-smi for details."
     )

@@ -164,8 +164,8 @@ class Gpu:
         if self._knows_v2:
             self._knows_v2 = False
             self._note(
-                "This driver, older than R510, counts what it reserves for itself as device memory in use; "
-                "a newer one tells the two apart."
+                "This driver, older than R510, counts its own reserve as device memory in use; a newer "
+                "driver reports the two separately."
             )
         return memory
 

@@ -125,19 +125,19 @@ class CudaHistory:
         torch: Any = self._modules["torch"]
         if backend_of(torch) == "cudaMallocAsync":
             return (
-                "cudaMallocAsync keeps no history of allocations. Without "
-                "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync stacks can be recorded."
+                "cudaMallocAsync records no allocation history. Remove "
+                "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync to record stacks."
             )
         is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001  (no public way to ask)
         if is_on is None:
-            return "This torch cannot say whether a recording runs; torch 2.4 or later can."
+            return "Stacks need torch 2.4 or later."
         if not is_on():
             return ""
         if CudaHistory._active is not None:
-            return "A watch around this one records stacks already."
+            return "A watch around this one already records stacks."
         return (
-            "Your own recording of allocation history runs, and was left alone. To see stacks here, end it "
-            "first: torch.cuda.memory._record_memory_history(enabled=None)."
+            "Your code is recording allocation history itself. To see stacks here, end that first: "
+            "torch.cuda.memory._record_memory_history(enabled=None)."
         )
 
     def _start(self) -> str:
@@ -147,13 +147,13 @@ class CudaHistory:
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)  # noqa: SLF001
         known = inspect.signature(behind).parameters
         if not set(wanted) <= set(known):
-            return "This torch records stacks in another way; torch 2.4 or later can be read."
+            return "This torch records stacks in an older format; use torch 2.4 or later."
         if "clear_history" in known:
             wanted["clear_history"] = True
         try:
             memory._record_memory_history("all", **wanted)  # noqa: SLF001  (there is no public way)
         except RuntimeError as error:
-            return f"The allocator keeps no history ({error})."
+            return f"The allocator records no allocation history ({error})."
         self._began_at = time.time()
         return ""
 

@@ -11,7 +11,9 @@ from hfmem_widget.view.anatomy_bar import bars_html
 from hfmem_widget.view.anatomy_table import anatomy_table
 
 NOTE_LENGTH = 300
-NOTHING_FOUND = "No model or optimizer was found that has tensors here, so nothing is attributed."
+NOTHING_FOUND = (
+    "No model or optimizer with tensors on this device was found, so nothing is attributed."
+)
 
 Predicted = Mapping[str, Mapping[str, float]]
 """Bytes by the name of a part, or of a sum ("allocated", "reserved", "process"), by device key."""

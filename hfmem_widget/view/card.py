@@ -93,8 +93,8 @@ def running_bundle(label: str) -> dict[str, str]:
 def lost_bundle(label: str) -> dict[str, str]:
     """Return what stands in the card's place where the page did not see the cell end."""
     sentence = (
-        "This page did not see the watch end. A session that was kept with %%memwatch --output NAME shows "
-        "its card."
+        "This page was closed or reloaded before the watch ended. With %%memwatch --output NAME, show NAME "
+        "to see its card."
     )
     html = _on_one_line(palette.DEVICE_USED, label, f"· {sentence}")
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {sentence}'}
@@ -270,7 +270,7 @@ def _polling(polling: Polling) -> str:
     if due and polling.missed / due > MANY_MISSED:
         told.append(f"{polling.missed} of {due} samples were missed")
     if polling.longest_gap > max(LONG_GAP, LONG_GAP_INTERVALS * polling.interval):
-        told.append(f"nothing was sampled for up to {format_duration(polling.longest_gap)}")
+        told.append(f"no samples for up to {format_duration(polling.longest_gap)}")
     if polling.stopped:
         told.append(f"sampling stopped early: {polling.stopped}")
     return "; ".join(told)

@@ -266,6 +266,6 @@ def _no_live_chart(error: Exception) -> str:
     # https://github.com/ipython/ipykernel/issues/1450: in 7.0 a comm speaks from the shell's thread alone.
     if isinstance(error, LookupError) and "shell_parent" in str(error):
         return (
-            "There is no live chart, since ipykernel 7.0 lets no thread speak to a page; 7.1 does."
+            "No live chart: ipykernel 7.0 does not support it. Upgrade to ipykernel 7.1 or newer."
         )
-    return f"There is no live chart ({type(error).__name__}: {error})."
+    return f"No live chart ({type(error).__name__}: {error})."

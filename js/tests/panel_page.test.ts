@@ -107,12 +107,12 @@ describe("the panel", () => {
     const { tracker, settle, find } = await openPanel(load);
     tracker.open("a").sessionContext.say("snapshot", 1, [level(0, 1)]);
     await settle();
-    expect(find("panel-chart")!.textContent).toContain("could not be fetched");
+    expect(find("panel-chart")!.textContent).toContain("could not be loaded");
     load.mockImplementation(async () => ({ View }));
     look(true);
     await settle();
     expect(find("root")).not.toBeNull();
-    expect(find("panel-chart")!.textContent).not.toContain("could not be fetched");
+    expect(find("panel-chart")!.textContent).not.toContain("could not be loaded");
   });
 
   test("shows the path with the innermost first in the document, and text as text", async () => {

@@ -350,12 +350,12 @@ describe("View", () => {
       button(element, "draw the peak of each step").click();
       paint();
       expect(figureOf()).toContain('"markers"');
-      expect(legend()).toEqual(["peak of a step", "after it"]);
+      expect(legend()).toEqual(["peak of a step", "memory after the step"]);
       expect(button(element, "show the last 30 seconds").hidden).toBe(true);
       button(element, "draw memory over time").click();
       paint();
       expect(figureOf()).toContain('"lanes"');
-      expect(legend()).not.toContain("after it");
+      expect(legend()).not.toContain("memory after the step");
     });
 
     test("a device of which no steps are known is drawn over time", () => {
@@ -370,7 +370,7 @@ describe("View", () => {
 
   test("silence is told while a run goes on, and not after it", () => {
     for (const [state, text] of [
-      ["running", /^no news for 30 s \(last update \d\d:\d\d:\d\d\)$/],
+      ["running", /^no update for 30 s \(last update \d\d:\d\d:\d\d\)$/],
       ["stopped", /^stopped · /],
     ] as const) {
       const store = new Store(Date.now);
@@ -387,7 +387,7 @@ describe("View", () => {
     const { element } = open(store);
     store.apply({ kind: "unsupported", protocol: 9 });
     vi.advanceTimersByTime(600);
-    expect(element.querySelector(".hfmem-placeholder")!.textContent).toContain("speaks 9");
+    expect(element.querySelector(".hfmem-placeholder")!.textContent).toContain("sends 9");
     expect(plotly.draw).not.toHaveBeenCalled();
   });
 

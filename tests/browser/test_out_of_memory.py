@@ -26,7 +26,7 @@ def test_the_reason_stands_above_the_traceback(lab: Lab) -> None:
         lab.run_cell(cell, timeout=240)
     lab.wait_for_text(RUNS_OUT, "Out of memory")
     area = lab.cell(RUNS_OUT).locator(".jp-Cell-outputArea")
-    reason = area.get_by_text("what to change, most useful first")
+    reason = area.get_by_text("what to try, most effective first")
     error = area.locator("[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedText").last
     assert reason.count() == 1
     for theme in ("light", "dark"):

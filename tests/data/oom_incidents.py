@@ -18,7 +18,7 @@ NOTHING: Mapping[str, float] = {}
 
 
 class Case(NamedTuple):
-    """One incident, its cause, how its advice begins in this order, and words that it must not have."""
+    """One incident, its cause, words of its advice in this order, and words that it must not have."""
 
     name: str
     incident: Incident
@@ -138,7 +138,7 @@ CASES = (
             )),
         ),
         "full",
-        ("Turn gradient checkpointing on", "Halve the batch to 4", "Train with bf16=True"),
+        ("_checkpointing=True", "gradient_accumulation_steps", "Train with bf16=True"),
         ("attn_implementation", "Load the model", "LoRA", "eval_accumulation_steps", "shorter sequences"),
     ),
     Case(
@@ -146,7 +146,7 @@ CASES = (
         incident(asked=4, free=2, parts={"weights": 77.0}, contents=FLOAT32, capability=(9, 0)),
         "full",
         ("Load the model with dtype=torch.bfloat16",),
-        ("Do it in pieces",),
+        ("Process it in chunks",),
     ),
     Case(
         "the same with checkpointing and autocast on",
@@ -155,7 +155,7 @@ CASES = (
             autocast=True, model=ModelFacts(checkpointing=True),
         ),
         "full",
-        ("Halve the batch to 4",),
+        ("gradient_accumulation_steps",),
         ("checkpointing", "bf16=True"),
     ),
     Case(
@@ -165,7 +165,7 @@ CASES = (
             autocast=False,
         ),
         "full",
-        ("Turn gradient checkpointing on", "Halve the batch to 4"),
+        ("_checkpointing=True", "gradient_accumulation_steps"),
         ("bf16=True",),
     ),
     Case(
@@ -175,8 +175,8 @@ CASES = (
             capability=(9, 0),
         ),
         "full",
-        ("Turn gradient checkpointing on", "Use shorter sequences"),
-        ("Halve the batch",),
+        ("_checkpointing=True", "Use shorter sequences"),
+        ("gradient_accumulation_steps",),
     ),
     Case(
         "recomputing activations: checkpointing is on already",
@@ -226,7 +226,7 @@ CASES = (
             capability=(9, 0)
         ),
         "full",
-        ("Load the weights in 4 bits",),
+        ("load_in_4bit=True",),
         ("dtype=torch.bfloat16",),
     ),
     Case(
@@ -245,7 +245,7 @@ CASES = (
             path=TRAINING, contents=LORA, capability=(9, 0), autocast=True,
         ),
         "full",
-        ("Turn gradient checkpointing on", "Halve the batch to 4"),
+        ("_checkpointing=True", "gradient_accumulation_steps"),
         ("LoRA", "adamw_8bit", "bf16=True"),
     ),
     Case(
@@ -256,7 +256,7 @@ CASES = (
         ),
         "fragmentation",
         ("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "Pad to a few fixed lengths"),
-        ("checkpointing", "Halve the batch"),
+        ("checkpointing", "gradient_accumulation_steps"),
     ),
     Case(
         "pieces of segments, by the text alone",
@@ -285,28 +285,28 @@ CASES = (
         "another process has most",
         incident(asked=30, free=18.7, parts={"weights": 0.1}, others=60.0, processes=((830, 60.0 * GIB),)),
         "others",
-        ("End what else uses the GPU: process 830 (60.0 GiB)",),
+        ("process 830 (60.0 GiB)",),
         ("nvidia-smi",),
     ),
     Case(
         "other processes without a name",
         incident(asked=2, free=1, parts={"weights": 10}, others=68.0),
         "others",
-        ("End what else uses the GPU; nvidia-smi names it",),
+        ("nvidia-smi",),
     ),
     Case(
         "a desktop takes a little, and is not the reason",
         incident(asked=2, free=1, parts={"weights": 77}, others=1.5, contents=BFLOAT16),
         "full",
-        ("Load the weights in 4 bits",),
-        ("End what else",),
+        ("load_in_4bit=True",),
+        ("Stop other processes",),
     ),
     Case(
         "more than the device has",
         incident(asked=400, free=79, parts={"weights": 0.5}),
         "huge",
-        ("Look at the shape, or do it in pieces: one request of 5.0 times",),
-        ("End what else",),
+        ("5.0\u00d7",),
+        ("Stop other processes",),
     ),
     Case(
         "attention that makes its scores",
@@ -318,7 +318,7 @@ CASES = (
         ),
         "huge",
         ('Load the model with attn_implementation="sdpa"',),
-        ("Do it in pieces",),
+        ("Process it in chunks",),
     ),
     Case(
         "logits, by their size",
@@ -328,7 +328,7 @@ CASES = (
             contents=FLOAT32, autocast=True, capability=(9, 0),
         ),
         "full",
-        ("Turn gradient checkpointing on", "Halve the batch to 4", "Compute the loss without all logits"),
+        ("_checkpointing=True", "gradient_accumulation_steps", "use_liger_kernel=True"),
     ),
     Case(
         "logits, by the function that asked",
@@ -337,8 +337,8 @@ CASES = (
             calls=("torch.nn.functional.cross_entropy", "transformers.loss.loss_utils.ForCausalLMLoss"),
         ),
         "huge",
-        ("Compute the loss without all logits", "Turn gradient checkpointing on"),
-        ("Do it in pieces",),
+        ("use_liger_kernel=True", "_checkpointing=True"),
+        ("Process it in chunks",),
     ),
     Case(
         "a limit on this process",
@@ -363,7 +363,7 @@ CASES = (
         "a limit, but a request beyond any device",
         incident(asked=400, free=79, allocated=0.3, reserved=0.4, allowed=2.8),
         "huge",
-        ("Look at the shape",),
+        ("Check the shape",),
     ),
     Case(
         "losses kept with their graphs",
@@ -371,8 +371,8 @@ CASES = (
             asked=0.5, free=0.2, parts=FULL_OF_ACTIVATIONS, path=TRAINING, growth=LEAK, contents=FLOAT32,
         ),
         "leak",
-        ("Let go of what is kept from step to step",),
-        ("checkpointing", "Halve the batch"),
+        ("%memholders",),
+        ("checkpointing", "gradient_accumulation_steps"),
     ),
     Case(
         "growth that did not fill it",
@@ -380,8 +380,8 @@ CASES = (
             asked=2, free=1, parts=FULL_OF_ACTIVATIONS, path=TRAINING, growth=SMALL_LEAK, contents=FLOAT32,
         ),
         "full",
-        ("Turn gradient checkpointing on",),
-        ("Let go of",),
+        ("_checkpointing=True",),
+        ("%memholders",),
     ),
     Case(
         "an evaluation that keeps its predictions",
@@ -391,7 +391,7 @@ CASES = (
         ),
         "full",
         ("Set eval_accumulation_steps",),
-        ("checkpointing", "Halve the batch", "per_device_eval_batch_size"),
+        ("checkpointing", "gradient_accumulation_steps", "per_device_eval_batch_size"),
     ),
     Case(
         "an evaluation's batch",
@@ -410,7 +410,7 @@ CASES = (
             origin="cublas",
         ),
         "full",
-        ("Give PyTorch's cache back",),
+        ("torch.cuda.empty_cache()",),
         ("expandable_segments",),
     ),
     Case(
@@ -421,7 +421,7 @@ CASES = (
         ),
         "full",
         (),
-        ("End what else",),
+        ("Stop other processes",),
     ),
     Case(
         "cudaMallocAsync",
@@ -434,13 +434,13 @@ CASES = (
         "an error leaves its tensors behind",
         incident(asked=2, free=1, parts={"weights": 77}, contents=BFLOAT16, left_behind=31.0),
         "full",
-        ("Load the weights in 4 bits", "Before the next try"),
+        ("load_in_4bit=True", "%memfree errors"),
     ),
     Case(
         "CPU: more than the machine has",
         incident(asked=2**20, free=60, total=64, device=HOST, origin="cpu", allocated=1),
         "huge",
-        ("Look at the shape, or do it in pieces: one request of 16,384 times",),
+        ("16,384\u00d7",),
     ),
     Case(
         "CPU: a MemoryError that says nothing",
@@ -463,7 +463,7 @@ CASES = (
             host=HostLimit(8 * GIB, 6 * GIB),
         ),
         "huge",
-        ("Look at the shape, or do it in pieces",),
+        ("Check the shape",),
         ("Raise the limit",),
     ),
     Case(
@@ -510,7 +510,7 @@ CASES = (
             device=Device("xpu:0", "Data Center GPU Max"),
         ),
         "others",
-        ("End what else uses the GPU",),
+        ("Stop other processes",),
         ("nvidia-smi",),
     ),
 )  # fmt: skip

@@ -145,7 +145,7 @@ def test_a_budget_that_is_crossed_is_told_to_the_byte(
         BUDGET.replace("INTERVAL", interval).replace("HOW", how)
     )
 
-    assert title.startswith("cuda:0 went above its budget of 256.0 MiB")
+    assert title.startswith("cuda:0 exceeded its budget of 256.0 MiB")
     assert title.endswith("by 144.0 MiB at its peak")
     assert over == 400 * MIB
     assert how_seen == seen

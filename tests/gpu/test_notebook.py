@@ -28,14 +28,14 @@ SAYS = {
     "04-find-a-leak": (
         " grows by ",
         "losses[0..59] and the autograd graphs behind it hold",
-        "no name holds more than before",
+        "Nothing grew.",
         "0 findings",
     ),
     "05-out-of-memory": (
-        "A limit: this process may ",
-        "One huge request: 1.31 TiB in one piece",
+        "Limit reached: ",
+        "Oversized request: 1.31 TiB in one piece",
         "errors released",
-        "went above its budget of 1.00 GiB",
+        "exceeded its budget of 1.00 GiB",
     ),
 }
 """What a notebook is there to show, and must say on a GPU too."""

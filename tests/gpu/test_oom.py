@@ -252,20 +252,23 @@ CASES = {
         FRAGMENTED, "fragmentation", "Set PYTORCH_CUDA_ALLOC_CONF=expandable"
     ),
     "another process": Provoked(
-        ANOTHER_PROCESS, "others", "End what else uses the GPU", after="other.kill(); other.wait()"
+        ANOTHER_PROCESS,
+        "others",
+        "Stop other processes on the GPU",
+        after="other.kill(); other.wait()",
     ),
     "attention scores": Provoked(
         ATTENTION, "huge", 'Load the model with attn_implementation="sdpa"'
     ),
     "logits": Provoked(LOGITS, "huge", "Compute the loss without all logits"),
     "a limit": Provoked(LIMIT, "limit", "Raise the limit"),
-    "losses with their graphs": Provoked(LEAK, "leak", "Let go of what is kept"),
+    "losses with their graphs": Provoked(LEAK, "leak", "Free what accumulates"),
     "states of the first step": Provoked(FIRST_STEP, "full", "adamw_8bit"),
     "predictions of an evaluation": Provoked(
         EVALUATION, "full", "Set eval_accumulation_steps", attach=ATTACH
     ),
     "activations of a training": Provoked(
-        ACTIVATIONS, "full", "Turn gradient checkpointing on", attach=ATTACH
+        ACTIVATIONS, "full", "Turn on gradient checkpointing", attach=ATTACH
     ),
     "full, cudaMallocAsync": Provoked(
         FULL_OF_WEIGHTS,
@@ -447,7 +450,7 @@ def test_a_backward_pass_has_the_whole_card(
     if call.isidentifier():
         assert any(one.endswith(f".{call}") for one in seen["calls"]), everything
     card = seen["printed"]
-    assert "asked for" in card, everything
+    assert "requested" in card, everything
     assert "allocated" in card, everything
     assert "parts: " in card, everything
     assert "in backward pass" in card, everything

@@ -79,7 +79,7 @@ def test_since_says_what_came_to_whom(ready: Kernel) -> None:
     assert first.status == "error"
     assert "there was none" in first.reply["evalue"]
     assert since["text/plain"].splitlines()[1] == (
-        "+24.0 MiB  kept[0..9]  (6 more tensors · 40.0 MiB in all)"
+        "+24.0 MiB  kept[0..9]  (6 more tensors · 40.0 MiB in total)"
     )
 
 

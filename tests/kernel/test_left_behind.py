@@ -65,7 +65,7 @@ def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
     assert re.search(
         r"is held by the error of cell \[\d+\] . train\(\) . activations", bundle["text/plain"]
     )
-    assert "%memfree errors lets go" in bundle["text/html"]
+    assert "%memfree errors frees" in bundle["text/html"]
 
 
 def test_a_model_is_told_by_its_weights_and_not_again(fresh: Kernel) -> None:
@@ -91,7 +91,7 @@ def test_a_budget_that_is_crossed_stands_on_the_card(fresh: Kernel) -> None:
     budget = int(heap) + 60
     cell = "import time\nx = block(40); time.sleep(0.4); del x"
     text = card(fresh, cell, f"--budget {budget}MiB --stop")["text/plain"]
-    told = re.search(r"warning: cpu went above its budget of (\S+) MiB (.*)", text)
+    told = re.search(r"warning: cpu exceeded its budget of (\S+) MiB (.*)", text)
     assert told is not None, text
     assert float(told[1]) == pytest.approx(budget, abs=0.1)
     over = re.search(r"by ([\d.]+) MiB at its peak", told[2])

@@ -127,7 +127,7 @@ def test_what_two_names_keep_goes_with_both(fresh: Kernel) -> None:
         "c": "4.00 MiB",
         "together": "12.0 MiB",
     }
-    assert "Nothing was released: this was a dry run." in text
+    assert "Nothing was freed: this was a dry run." in text
     assert printed(fresh.run("print(a is b[0])")) == "True\n"
 
 
@@ -163,10 +163,10 @@ def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%memfree loses", "there is no variable 'loses'; did you mean losses?"),
-        ("%memfree losses Out[99]", "there is no variable 'Out[99]'"),
+        ("%memfree loses", "no variable 'loses'; did you mean losses?"),
+        ("%memfree losses Out[99]", "no variable 'Out[99]'"),
         ("%memfree losses[0]", "losses[0] is a part of the variable losses"),
-        ("%memfree get_ipython", "there is no variable 'get_ipython'"),
+        ("%memfree get_ipython", "no variable 'get_ipython'"),
         ("%memfree torch", "torch is a module, not a variable"),
         ("%memfree --everything", "no option --everything"),
     ],

@@ -55,7 +55,7 @@ def test_it_is_an_object_in_code(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%memmap --device cuda:0", "there is no memory map for 'cuda:0'; there is one for cpu"),
+        ("%memmap --device cuda:0", "no memory map for 'cuda:0'; available: cpu"),
         ("%memmap everything", "options only, not 'everything'"),
     ],
 )

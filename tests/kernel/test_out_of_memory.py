@@ -43,8 +43,8 @@ def test_the_error_stays_and_the_reason_is_told_once(notebook: Kernel) -> None:
     assert result.status == "error"
     assert result.reply["ename"] == "RuntimeError"
     (card,) = cards(result)
-    assert "one huge request" in card["text/plain"]
-    assert "asked for 1.00 PiB" in card["text/plain"]
+    assert "oversized request" in card["text/plain"]
+    assert "requested 1.00 PiB" in card["text/plain"]
     assert "Look at the shape" in card["text/html"]
     assert card["text/html"].count("Out of memory") == 1
     assert "heap in use, start" in card["text/html"]

@@ -202,7 +202,14 @@ def test_the_manual_is_a_question_mark_away(watched: Kernel) -> None:
     reply = watched.run("%%memwatch?")
     manual = reply.reply["payload"][0]["data"]["text/plain"]
 
-    for option in ("--label", "--interval", "--devices", "--output", "--no-chart", "--no-ledger"):
+    for option in (
+        "--label",
+        "--interval",
+        "--devices",
+        "--output",
+        "--no-chart",
+        "--no-peak-reset",
+    ):
         assert option in manual
 
 

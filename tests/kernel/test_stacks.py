@@ -74,7 +74,7 @@ def test_a_training_step_is_told_by_module_and_phase(notebook: Kernel) -> None:
     )
     assert "autograd (backward)" in told
     assert "(optimizer step)" in told
-    assert "from before the recording" in told
+    assert "before the recording" in told
     kinds = value(notebook, "sorted({site.kind for site in session.stacks.peaks[0].sites})")
     assert "'backward'" in kinds
     assert "'optimizer'" in kinds

@@ -50,7 +50,7 @@ def test_the_training_ends_after_the_step_and_its_checkpoint_is_there(tmp_path: 
     assert (tmp_path / "checkpoint-3" / "trainer_state.json").exists()
     assert [span.label for span in of_kind(session, "step")] == ["step 1", "step 2", "step 3"]
     assert {span.outcome for span in session.spans} == {"done"}
-    assert finding.title.endswith("; the training was ended after step 3, with a checkpoint")
+    assert finding.title.endswith("; training was ended after step 3, with a checkpoint")
     assert ", in step 3" in finding.title
     resumed = make_trainer(tmp_path, num_train_epochs=4, max_steps=8)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))

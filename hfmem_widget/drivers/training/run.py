@@ -92,7 +92,7 @@ class TrainingRun:
     def give_up(self, error: Exception) -> None:
         """Watch no further, and say so once."""
         self._gave_up = True
-        warn(f"this training is watched no further ({type(error).__name__}: {error})")
+        warn(f"the steps of this training are no longer recorded ({type(error).__name__}: {error})")
 
     @_harmless
     def follow(self, *subjects: object) -> None:

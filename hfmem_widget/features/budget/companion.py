@@ -18,12 +18,10 @@ from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.screen import Screen
 
 NONE_TO_STOP = (
-    "--stop ends a Trainer's training at the end of a step; here no Trainer was training."
+    "--stop can only end the training of a Trainer, at the end of a step; no Trainer was training."
 )
-NOT_ALONE = (
-    "--stop does not end a training of several processes: the others would wait for this one."
-)
-NO_STEP_LEFT = "--stop found no end of a step after it at which to end the training."
+NOT_ALONE = "--stop does not end training in several processes: the others would wait for this one."
+NO_STEP_LEFT = "--stop did nothing: no step ended after the budget was exceeded."
 
 Seen = Literal["at the start", "in a sample", "between samples"]
 
@@ -206,9 +204,9 @@ class Budget(Companion):
         """Return the warning; `highest` is NaN as long as it is not over."""
         budget, device = format_bytes(self._budget), crossing.device
         if crossing.seen == "at the start":
-            title = f"{device} was above its budget of {budget} from the start"
+            title = f"{device} exceeded its budget of {budget} from the start"
         else:
-            title = f"{device} went above its budget of {budget}"
+            title = f"{device} exceeded its budget of {budget}"
             if crossing.seen == "between samples":
                 title += " between two samples"
             elif math.isfinite(crossing.seconds):
@@ -219,7 +217,7 @@ class Budget(Companion):
         else:
             title += f", by {format_bytes(highest - self._budget)} at its peak"
         if self._ended_after:
-            title += f"; the training was ended after step {self._ended_after}, with a checkpoint"
+            title += f"; training was ended after step {self._ended_after}, with a checkpoint"
         evidence: dict[str, object] = {
             "device": device,
             "budget": round(self._budget),

@@ -84,7 +84,7 @@ def _records(subject: Subject) -> tuple[Record, ...]:
     sessions = [subject] if isinstance(subject, Session) else list(subject)
     if not sessions or not all(isinstance(one, Session) for one in sessions):
         message = (
-            "several runs of the same are given as a sequence of sessions, with at least one in it"
+            "several runs of one cell are passed as a sequence of sessions, with at least one in it"
         )
         raise OptionError(message)
     return tuple(
@@ -98,7 +98,7 @@ def _history() -> History:
     magics = None if shell is None else shell.magics_manager.registry.get("MemcompareMagics")
     if magics is None:
         message = (
-            "labels and numbers are those of cells that %%memwatch watched: load the extension with "
+            "labels and numbers name cells watched by %%memwatch: load the extension with "
             "%load_ext hfmem_widget, or pass sessions"
         )
         raise OptionError(message)

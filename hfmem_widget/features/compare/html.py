@@ -78,7 +78,7 @@ def list_bundle(records: Sequence[Record]) -> dict[str, str]:
 
 
 _LISTED = ("label", "cell", "runs", "device", "peak", "left behind", "duration", "")
-_HINT = "%memcompare with labels or cell numbers lays them side by side."
+_HINT = "Run %memcompare LABEL LABEL to compare; cell numbers work too."
 _MOST_NUMBERS = 4
 
 

@@ -40,7 +40,7 @@ def _traces(scene: ComparisonScene) -> list[Trace]:
 def _bars(name: str, scene: ComparisonScene) -> Trace:
     divisor, unit = scene.unit
     sizes = [dict(cell.parts).get(name, 0.0) for cell in scene.cells]
-    label = part_label(name) if name else "not told apart"
+    label = part_label(name) if name else "allocated"
     return {
         "type": "bar",
         "orientation": "h",

@@ -190,7 +190,7 @@ def _what(comparison: Comparison) -> str:
     several = any(cell.runs > 1 for cell in comparison.cells)
     spread = ", median and range" if several else ""
     if comparison.by == "time":
-        return f"{comparison.allocated_label} since the cell began{spread}"
+        return f"{comparison.allocated_label} since the start of the cell{spread}"
     each = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
     return f"{comparison.allocated_label}, highest of each {each}{spread}"
 

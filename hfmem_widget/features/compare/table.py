@@ -49,13 +49,15 @@ def compare(
         If there is nothing to compare, or no such device or baseline; the message says what there is.
     """
     if not runs:
-        message = "there is nothing to compare: give at least one cell"
+        message = "nothing to compare: name at least one cell"
         raise OptionError(message)
     if len(runs) > MOST_CELLS:
-        message = f"{len(runs)} cells are too many to tell apart; compare at most {MOST_CELLS}"
+        message = f"{len(runs)} cells are too many; compare at most {MOST_CELLS}"
         raise OptionError(message)
     if baseline and baseline not in runs:
-        message = f"{plain(baseline)!r} is not among those compared: {', '.join(map(repr, runs))}"
+        message = (
+            f"{plain(baseline)!r} is not one of the compared cells: {', '.join(map(repr, runs))}"
+        )
         raise OptionError(message)
     key = _device(runs, device)
     known = {
@@ -90,7 +92,7 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
         )
         raise OptionError(message)
     if not used:
-        message = "nothing was read while these cells ran"
+        message = "no memory was read while these cells ran"
         raise OptionError(message)
     return wanted or max(used, key=lambda key: (len(used[key]), ":" in key, max(used[key])))
 
@@ -171,7 +173,7 @@ def _notes(
         if not known[name]:
             notes.append(f"{plain(name)} did not use {key}.")
         elif name not in lines:
-            notes.append(f"{plain(name)} has nothing for the chart, which is without it.")
+            notes.append(f"{plain(name)} has no data for the chart.")
         failed = [record.outcome for record in records if record.outcome != "done"]
         if failed:
             which = "" if len(records) == 1 else f" in {len(failed)} of {len(records)} runs"

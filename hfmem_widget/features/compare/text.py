@@ -35,7 +35,7 @@ def heading(comparison: Comparison) -> list[str]:
     device = " ".join(plain(one) for one in (comparison.device, comparison.device_name) if one)
     told = [device]
     if len(comparison.cells) > 1:
-        told.append(f"against {name_of(comparison.cells[comparison.baseline])}")
+        told.append(f"compared with {name_of(comparison.cells[comparison.baseline])}")
     return told
 
 

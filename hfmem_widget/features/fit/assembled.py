@@ -11,11 +11,11 @@ from hfmem_widget.features.fit.optimizers import Needs
 from hfmem_widget.text import format_bytes
 
 FROM_SHAPES: Final = "shapes and types"
-FROM_A_RULE: Final = "rule on the shapes"
-FROM_A_DRY_RUN: Final = "dry run on meta"
+FROM_A_RULE: Final = "rule for shapes"
+FROM_A_DRY_RUN: Final = "dry run on meta device"
 
 ROUTED: Final = (
-    "Each token is counted once for each expert that it goes to, and all experts are multiplied at once, as "
+    "Each token is counted once per expert that it is routed to, and all experts are computed at once, as "
     "transformers does by default (grouped_mm)."
 )
 
@@ -87,7 +87,7 @@ def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
             "upper" if by_rule else known.bound(routes=step.routes),
         ),
     )
-    notes = [f"{format_bytes(step.kept)} are kept from the forward pass for the backward pass."]
+    notes = [f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."]
     if step.routes:
         notes.append(ROUTED)
     if needed.paged:

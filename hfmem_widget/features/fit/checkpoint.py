@@ -15,8 +15,8 @@ from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.text import format_bytes, plain
 
 _NOT_HERE: Final = (
-    "{0!r} is neither a folder here nor in the local cache of Hugging Face, and nothing is downloaded here; "
-    "!hf download {0} config.json in a cell fetches its configuration"
+    "{0!r} is neither a local folder nor in the Hugging Face cache, and %memfit never downloads; run "
+    "!hf download {0} config.json first"
 )
 
 MOST_HEADER: Final = 100 * 2**20
@@ -100,7 +100,7 @@ def _path_of(name: str) -> Path | None:
     if path.exists():
         return path
     if name.endswith(".json") or name.startswith((".", "/", "~")):
-        message = f"there is no file or folder {plain(name)!r}"
+        message = f"no file or folder {plain(name)!r}"
         raise OptionError(message)
     return None
 
@@ -126,8 +126,8 @@ def _config_of(name: str, path: Path | None) -> Any:
             if "trust_remote_code" not in str(error):
                 raise
     message = (
-        f"{plain(name)!r} comes with Python code of its own, which is not run here; load the model yourself "
-        "and give it instead of its name"
+        f"{plain(name)!r} needs Python code from its repository, which %memfit does not run; load the model "
+        "yourself and pass it instead of its name"
     )
     raise OptionError(message)
 
@@ -144,7 +144,7 @@ def read_stored(folder: Path) -> Stored:
     tensors = files = 0
     for path in sorted(folder.glob("*.safetensors")):
         files += 1
-        with foreign(f"{plain(path.name)} is no safetensors file, or not a whole one"):
+        with foreign(f"{plain(path.name)} is not a complete safetensors file"):
             for dtype, size in _entries(path):
                 name = TYPES.get(dtype, dtype)
                 types[name] = types.get(name, 0) + size

@@ -51,7 +51,8 @@ def notes_of(fit: Fit) -> list[str]:
     if any(room.context for room in rooms):
         context = max(room.context for room in rooms)
         notes.append(
-            f"CUDA is not up in this process; {format_bytes(context)} are kept for its context and libraries."
+            f"CUDA is not initialised in this process; {format_bytes(context)} is set aside for its context "
+            "and libraries."
         )
     return notes
 
@@ -70,7 +71,7 @@ def _facts(forecast: Forecast) -> list[str]:
     if forecast.moment:  # else nothing in it depends on the batch
         told.append(_shape(setting))
     if setting.accumulation > 1:
-        told.append(f"{setting.accumulation} batches a step")
+        told.append(f"{setting.accumulation} batches per step")
     told.append(plain(setting.precision))
     lora = f"LoRA {setting.lora}" if setting.lora else ""
     told += [plain(one) for one in (setting.quantized, lora, setting.optimizer) if one]
@@ -105,7 +106,7 @@ def _peak_text(forecast: Forecast) -> str:
         for name, value in forecast.peaks.items()
         if name != forecast.moment
     ]
-    told = f"{'at least: ' if forecast.left_out else ''}the peak, {MOMENTS[forecast.moment]}"
+    told = f"{'at least: ' if forecast.left_out else ''}peak {MOMENTS[forecast.moment]}"
     return f"{told} ({', '.join(others)})" if others else told
 
 
@@ -160,17 +161,17 @@ def _verdict_text(verdict: Verdict, fit: Fit) -> str:
     room = verdict.room
     where = plain(f"{room.device} {room.name}")
     if verdict.fits is None and math.isnan(room.available):
-        return f"{where}: how much is free is not known"
+        return f"{where}: free memory unknown"
     limit = room.available * (1 - fit.headroom)
     need = fit.forecast.total - verdict.held
-    left_alone = f" with {100 * fit.headroom:.3g} % left alone" if fit.headroom else ""
-    told = f"{format_bytes(max(need, 0))} of the {format_bytes(limit)} that are free{left_alone}"
+    left_alone = f" (after {100 * fit.headroom:.3g} % headroom)" if fit.headroom else ""
+    told = f"{format_bytes(max(need, 0))} of {format_bytes(limit)} available{left_alone}"
     if verdict.held:
-        told += f"; {format_bytes(verdict.held)} more are there already"
+        told += f"; {format_bytes(verdict.held)} are allocated already"
     if verdict.fits is None:
-        return f"{where}: needs more than {told}; whether all fits is not known"
+        return f"{where}: needs more than {told}; whether it fits is unknown"
     if verdict.fits:
-        told = f"fits, {told}"
+        told = f"fits: needs {told}"
     else:
         told = f"does not fit: needs {told}, {format_bytes(need - limit)} too much"
     return f"{where}: {told}; {_batch_text(verdict, fit)}"
@@ -179,8 +180,8 @@ def _verdict_text(verdict: Verdict, fit: Fit) -> str:
 def _batch_text(verdict: Verdict, fit: Fit) -> str:
     rows = verdict.largest_batch
     if rows is None or rows >= MOST_ROWS:
-        return "any batch fits" if rows else "the largest batch is not known"
+        return "any batch fits" if rows else "largest batch unknown"
     if not rows:
         return "not even one row fits"
     length = format_count(fit.forecast.setting.length)
-    return f"the largest batch that fits is {format_count(rows)}{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{length}"
+    return f"largest batch {format_count(rows)}{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{length}"

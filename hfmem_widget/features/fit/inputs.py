@@ -34,9 +34,7 @@ def batch_for(model: Any, batch: int, length: int, *, with_labels: bool) -> Make
     """
     name = getattr(model, "main_input_name", "input_ids")
     if name not in KNOWN:
-        message = (
-            f"{type(model).__name__} takes {name!r}; forecasts know models of {', '.join(KNOWN)}"
-        )
+        message = f"{type(model).__name__} takes {name!r}; forecasts support {', '.join(KNOWN)}"
         raise OptionError(message)
     config = model.config
     positions = getattr(getattr(config, "text_config", config), "max_position_embeddings", None)

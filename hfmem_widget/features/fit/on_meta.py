@@ -86,14 +86,14 @@ def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
         If peft is missing, or has no place for them; the message has its reason.
     """
     if not 1 <= rank <= LORA_RANK_MOST:
-        message = f"the rank of LoRA is from 1 to {LORA_RANK_MOST}, not {rank}"
+        message = f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}"
         raise OptionError(message)
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        message = "LoRA's forecast needs peft: pip install peft"
+        message = "a forecast with LoRA needs peft: pip install peft"
         raise OptionError(message) from None
-    sentence = f"peft cannot put LoRA into {type(model).__name__}"
+    sentence = f"peft cannot add LoRA to {type(model).__name__}"
     with foreign(sentence), undisturbed(), torch.device("meta"):
         return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
 

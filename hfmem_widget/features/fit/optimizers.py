@@ -192,9 +192,7 @@ def by_name(name: str, device: str = "cuda") -> Optimizer:
         If there is no rule for it; the message names those that there are.
     """
     if name not in BY_NAME:
-        message = (
-            f"no rule for the optimizer {plain(name)!r}; there is one for {', '.join(BY_NAME)}"
-        )
+        message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(BY_NAME)}"
         raise OptionError(message)
     if device == "cpu" and name in _OF_TORCH:
         return of_class(_OF_TORCH[name], {"foreach": False}) or BY_NAME[name]

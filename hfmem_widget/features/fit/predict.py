@@ -26,8 +26,8 @@ from hfmem_widget.text import plain
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
 
-CANNOT_RUN: Final = "cannot be run on PyTorch's meta device, so its activations cannot be told"
-UNKNOWN_INPUTS: Final = "What {} takes is not known, so its activations cannot be told."
+CANNOT_RUN: Final = "cannot run on PyTorch's meta device, so its activations are unknown"
+UNKNOWN_INPUTS: Final = "The inputs of {} are unknown, so its activations are unknown too."
 NO_INPUT: Final = (
     "gets no input in this forecast: its weights are counted, its activations are not.",
     "get no input in this forecast: their weights are counted, their activations are not.",
@@ -96,13 +96,15 @@ def predict(
     if quantized:
         checked(quantized)
         if training and lora is None:
-            message = "quantised weights are not trained; with lora, adapters beside them are"
+            message = (
+                "quantised weights cannot be trained; add LoRA adapters (lora=16, or --lora 16)"
+            )
             raise OptionError(message)
     dtype = _weights_type(precision, training=training, quantized=bool(quantized))
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
     if not hasattr(config, "model_type") and (is_config or not partial):
         message = (
-            "a forecast is made for a model, or a configuration of transformers, not for "
+            "a forecast needs a transformers model or configuration, not "
             f"{plain(type(model_or_config).__name__)}"
         )
         raise OptionError(message)
@@ -156,12 +158,12 @@ def forecast_of(
     """
     length = int(counts.get("longest", 0))
     if length <= 0:
-        message = "the shape of the batch is not known"
+        message = "no batch shape was recorded"
         raise OptionError(message)
     rows = max(1, round(counts.get("largest_batch", 0) / length))
     device = device or next((p.device.type for p in model.parameters()), "cpu")
     if device not in GRANULARITY:
-        message = f"there is no forecast for {plain(device)}"
+        message = f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}"
         raise OptionError(message)
     known = _live_optimizer(optimizer, device)
     return _forecast(
@@ -306,13 +308,13 @@ def _check(batch: int, length: int, precision: str | None, accumulation: int, de
     counts: dict[str, object] = {"batch": batch, "length": length, "accumulation": accumulation}
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            message = f"{name} is a whole number from 1, not {plain(value)}"
+            message = f"{name} must be a whole number, 1 or more, not {plain(value)}"
             raise OptionError(message)
     if precision is not None and precision not in PRECISIONS:
-        message = f"precision is {', '.join(PRECISIONS)}, not {plain(precision)!r}"
+        message = f"precision must be one of {', '.join(PRECISIONS)}, not {plain(precision)!r}"
         raise OptionError(message)
     if device not in GRANULARITY:
-        message = f"device is {' or '.join(GRANULARITY)}, not {plain(device)!r}"
+        message = f"device must be {' or '.join(GRANULARITY)}, not {plain(device)!r}"
         raise OptionError(message)
 
 
@@ -375,6 +377,6 @@ def _live_optimizer(optimizer: Any, device: str) -> optimizers.Optimizer:
             settings["foreach"] = False
         found = optimizers.of_class(kind.__name__, settings)
     if found is None:
-        message = f"there is no rule for the optimizer {plain(kind.__name__)}"
+        message = f"forecasts do not support the optimizer {plain(kind.__name__)}"
         raise OptionError(message)
     return found

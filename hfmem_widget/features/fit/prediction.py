@@ -54,8 +54,8 @@ def prediction(session: Session, device: str) -> Prediction:
     modules, optimizers = shared_monitor().attribution.subjects.all()
     if not modules or not optimizers:
         message = (
-            "the model or its optimizer no longer exists, and a prediction is made of both; keep the Trainer "
-            "in a variable and run it again"
+            "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
+            "again"
         )
         raise OptionError(message)
     model = max(modules, key=_size)
@@ -79,15 +79,13 @@ def per_parameter(
     expected = sum(predicted.values()) / parameters
     if highest["weights"] > OTHERS * predicted["weights"]:
         return (
-            f"The prediction is of {model} alone, {expected:.2f} bytes a parameter kept for training; other "
-            "models were held as well."
+            f"The prediction covers {model} alone, {expected:.2f} bytes per parameter; other models were in "
+            "memory as well."
         )
     measured = {name: value / parameters for name, value in highest.items()}
     total = sum(measured.values())
     each = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
-    return (
-        f"Kept for training: {total:.2f} bytes a parameter ({each}); {expected:.2f} were predicted."
-    )
+    return f"Bytes per parameter: {total:.2f} measured ({each}), {expected:.2f} predicted."
 
 
 def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
@@ -106,12 +104,12 @@ def _worst(session: Session, device: str) -> dict[str, float]:
     """Return the shape of the largest batch of the worst step on a device."""
     groups = [group for group in session.steps if device in group.devices]
     if not groups:
-        message = f"no steps were recorded, so the shape of a batch is not known; {HOW_TO_RECORD}"
+        message = f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}"
         raise OptionError(message)
     worst = max(groups, key=lambda group: group.devices[device].peak)
     tokens = worst.devices[device].worst_tokens
     if math.isnan(tokens) or math.isnan(worst.longest):
-        message = f"no shape of a batch was recorded; {HOW_TO_RECORD}"
+        message = f"no batch shape was recorded; {HOW_TO_RECORD}"
         raise OptionError(message)
     counts = {"largest_batch": tokens, "longest": worst.longest}
     return counts | {"batches": _batches(session)}

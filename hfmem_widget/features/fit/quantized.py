@@ -72,7 +72,7 @@ def quantized_bytes(
 def checked(how: str) -> str:
     """Return a name of `RULES`, or raise OptionError."""
     if how not in RULES:
-        message = f"quantized is {', '.join(RULES)} or nothing, not {plain(how)!r}"
+        message = f"quantized must be one of {', '.join(RULES)}, not {plain(how)!r}"
         raise OptionError(message)
     return how
 

@@ -70,7 +70,7 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
 def check_headroom(headroom: object) -> None:
     """Raise OptionError unless it is a share that can be left alone."""
     if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
-        message = f"headroom is a share from 0 up to but not including 1, not {plain(headroom)!r}"
+        message = f"headroom must be a share from 0 to below 1, not {plain(headroom)!r}"
         raise OptionError(message)
 
 
@@ -117,7 +117,7 @@ def read_rooms(
     note = ""
     if unknown:
         why = " ".join(nvml.notes[:1])
-        note = f"How much is free on {', '.join(unknown)} is not known. {why}".strip()
+        note = f"Free memory of {', '.join(unknown)} is unknown. {why}".strip()
     elif not nvml.devices and _has_cuda():
         note = " ".join(nvml.notes[:1])
     return tuple(found), note

@@ -42,7 +42,7 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
         for name, slots in request.items.items():
             for slot in slots:
                 _let_go(slot)
-            steps.append(f"{name} released")
+            steps.append(f"{name} freed")
         if request.collect:
             # What lies in a cycle goes now, and what the allocator got back can be returned next.
             steps.append(f"{format_counted(gc.collect(), 'unreachable object')} collected")
@@ -54,7 +54,7 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
     except KeyboardInterrupt:
         return Done(tuple(steps), (_left_by_interrupt(request),), interrupted=True)
     except Exception as error:  # noqa: BLE001  (such as a CUDA error, which every call repeats)
-        note = f"It ended early ({type(error).__name__}: {error})."
+        note = f"%memfree ended early ({type(error).__name__}: {error})."
         return Done(tuple(steps), (plain(note, 300),))
     return Done(tuple(steps))
 
@@ -69,8 +69,8 @@ def _let_go(slot: Slot) -> None:
 def _left_by_interrupt(request: Request) -> str:
     left = [name for name, slots in request.items.items() if not _is_gone(slots)]
     if left:
-        return f"Interrupted: {plain(', '.join(left))} was not released, or not wholly."
-    return "Interrupted; what was named had been released by then."
+        return f"Interrupted: {plain(', '.join(left))} was not freed, or only in part."
+    return "Interrupted after everything named was freed."
 
 
 def _is_gone(slots: Sequence[Slot]) -> bool:
@@ -81,5 +81,5 @@ def _trimmed() -> str:
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):
-        return "the heap not trimmed: only glibc can"
-    return "the heap trimmed" if trim(0) else "the heap trimmed, of which nothing could be returned"
+        return "heap not trimmed: this needs glibc"
+    return "heap trimmed" if trim(0) else "heap trimmed, nothing to return"

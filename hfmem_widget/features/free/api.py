@@ -23,7 +23,7 @@ MOST_STAYING = 3
 """Names told for each device of what still holds most."""
 
 MOST_SECONDS_AFTER = 3.0
-HANDLED = "An error is being handled right now; what it keeps goes when its except block has ended."
+HANDLED = "An error is being handled; the memory it holds is freed when its except block ends."
 
 _ON_A_GPU = ("allocated", "reserved", "device_used")
 _ON_THE_HOST = ("allocated", "reserved")

@@ -25,8 +25,8 @@ HOST_MOVED = MIB
 """Bytes by which the heap must have changed to be told of beside a GPU."""
 
 ALL = ("errors", "outputs")
-HOW_TO = "Nothing was released yet: %memfree all lets go of both; variables go only by their names."
-DRY_RUN = "Nothing was released: this was a dry run."
+HOW_TO = "Nothing has been freed yet. %memfree all frees both; variables must be named."
+DRY_RUN = "Nothing was freed: this was a dry run."
 
 
 def release_bundle(release: Release) -> dict[str, str]:
@@ -52,8 +52,8 @@ def _found(release: Release) -> tuple[tuple[str, ...], list[Row]]:
     rows = [_item(one, devices) for one in release.items]
     if len(release.items) > 1:
         sizes = (kit.size_text(release.together.get(device, 0)) for device in devices)
-        rows.append(Row(("together", *sizes), is_ruled=True))
-    return ("would be free", *devices), rows
+        rows.append(Row(("total", *sizes), is_ruled=True))
+    return ("could be freed", *devices), rows
 
 
 def _item(one: Freeable, devices: Sequence[str]) -> Row:
@@ -61,7 +61,7 @@ def _item(one: Freeable, devices: Sequence[str]) -> Row:
     more = len(one.what) - MOST_PARTS
     told = kit.words(told, f"and {format_count(more)} more") if more > 0 else told
     sizes = (kit.size_text(one.bytes.get(device, 0)) for device in devices)
-    nothing = "" if one.total else "keeps no tensor alone"
+    nothing = "" if one.total else "nothing held only here"
     return Row((kit.code(one.name), *sizes), below=(told or nothing,))
 
 
@@ -70,14 +70,14 @@ def _what_else(release: Release) -> list[kit.Content]:
     told: list[kit.Content] = []
     if release.cached:
         sizes = (f"{plain(device)} {format_bytes(size)}" for device, size in release.cached.items())
-        told.append(f"CUDA's cache: at most {', '.join(sizes)}, and what is let go of.")
-    told.append("Garbage in cycles comes on top; how much is known once it is collected.")
+        told.append(f"CUDA's cache: at most {', '.join(sizes)}, plus what is freed.")
+    told.append("Reference cycles may free more; the amount is known only after collection.")
     if release.variables:
         names = (
             kit.words(kit.code(one.name), kit.size_text(max(one.bytes.values())))
             for one in release.variables
         )
-        told.append(_listed("Variables that alone keep most:", *names))
+        told.append(_listed("Largest variables:", *names))
     is_all = tuple(one.name for one in release.items) == ALL
     return [*told, HOW_TO if is_all else DRY_RUN]
 
@@ -148,9 +148,5 @@ def _gpus_first(device: str) -> tuple[bool, str]:
 
 def _cost(release: Release) -> str:
     objects = format_counted(release.objects, "object")
-    looked = f"{objects} looked at in {format_duration(release.seconds)}"
-    return (
-        f"{looked}; {release.bound}, so what would be free is not certain"
-        if release.bound
-        else looked
-    )
+    looked = f"Inspected {objects} in {format_duration(release.seconds)}"
+    return f"{looked}; {release.bound}, so the sizes are not certain" if release.bound else looked

@@ -88,7 +88,7 @@ def asked(
         trim=trim,
         is_named=is_named,
         notes=tuple(
-            f"{word} is also a variable of yours, which stays: %memfree -v {word} lets go of it."
+            f"The variable {word} stays: %memfree -v {word} frees it."
             for word in dict.fromkeys(what)
             if word in WORDS and word not in variables and word in namespace_of(shell)
         ),
@@ -99,8 +99,8 @@ def _check_names(names: Sequence[object]) -> None:
     for name in names:
         if not isinstance(name, str):
             message = (
-                "what is to be freed is named, as 'errors', 'Out[12]' or the name of a variable; "
-                f"{plain(type(name).__name__)} is no name"
+                "free() takes names, such as 'errors', 'Out[12]' or a variable's name, not "
+                f"{plain(type(name).__name__)}"
             )
             raise OptionError(message)
 
@@ -137,17 +137,17 @@ def _variable(name: str, shell: Any) -> Sequence[Slot]:
 
 
 def _no_variable(name: str) -> str:
-    return f"{plain(name)} is a module, not a variable, and stays as it is"
+    return f"{plain(name)} is a module, not a variable, and cannot be freed"
 
 
 def _not_found(name: str, there: Sequence[str], shell: Any) -> str:
     whole = re.match(r"\w+", name)
     if whole is not None and whole[0] in there:
         return (
-            f"{plain(name)} is a part of the variable {whole[0]}; %memfree lets go of whole variables: "
+            f"{plain(name)} is a part of the variable {whole[0]}, and %memfree frees whole variables: run "
             f"del {plain(name)}, then %memfree garbage"
         )
     outputs = [slot.name for slot in outputs_kept(shell) if slot.name.startswith("Out[")]
     near = difflib.get_close_matches(name, dict.fromkeys([*there, *WORDS, *outputs]), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no variable {plain(name)!r}{hint}"
+    return f"no variable {plain(name)!r}{hint}"

@@ -50,8 +50,8 @@ def holders(
     >>> hfmem_widget.holders().rows[0].path
     'losses[0..99]'
     """
-    _check(namespace, "namespace maps names to objects, as globals() does")
-    _check(allocated, "allocated maps devices to bytes, such as {'cuda:0': 2**30}")
+    _check(namespace, "namespace must map names to objects, as globals() does")
+    _check(allocated, "allocated must map devices to bytes, such as {'cuda:0': 2**30}")
     shell: Any = running_shell()
     if namespace is None:
         namespace = main_variables() if shell is None else shell.user_ns
@@ -62,7 +62,7 @@ def holders(
         return found
     there = sorted({*allocated, *found.explained()})
     if device not in there:
-        message = f"no device {plain(device)!r}; there is {', '.join(there) or 'none'}"
+        message = f"no device {plain(device)!r}; available: {', '.join(there) or 'none'}"
         raise OptionError(message)
     return found.of(device)
 
@@ -77,6 +77,6 @@ def allocated_in(session: Session) -> dict[str, float]:
 def _check(given: object, allowed: str) -> None:
     if given is None or isinstance(given, Mapping):
         return
-    hint = "; a device is named with device=" if isinstance(given, str) else ""
-    message = f"{allowed}; it is no {plain(type(given).__name__)}{hint}"
+    hint = "; pass a device as device=" if isinstance(given, str) else ""
+    message = f"{allowed}, not be {plain(type(given).__name__)}{hint}"
     raise OptionError(message)

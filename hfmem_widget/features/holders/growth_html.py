@@ -8,7 +8,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_ROWS = 25
-NOTHING = "no name holds more than before"
+NOTHING = "Nothing grew."
 
 
 def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
@@ -22,7 +22,7 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
     """
     devices = list(dict.fromkeys(one.device for one in growth.rows))
     return kit.bundle(
-        kit.headed("memholders", "since the last time"),
+        kit.headed("memholders", "growth since the last %memholders"),
         *(
             _section(key, [one for one in growth.rows if one.device == key], least)
             for key in devices
@@ -33,9 +33,10 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
 
 
 def _below(growth: Growth) -> str:
-    told = [f"other names hold {kit.size_text(growth.freed)} less"] if growth.freed else []
-    told += [f"looked for in {format_duration(growth.seconds)}", growth.bound]
-    return "; ".join(filter(None, told))
+    told = [f"Other variables hold {kit.size_text(growth.freed)} less"] if growth.freed else []
+    told += [f"searched in {format_duration(growth.seconds)}", growth.bound]
+    text = "; ".join(filter(None, told))
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _shown(rows: list[Grown], least: float) -> tuple[list[Grown], str]:
@@ -49,7 +50,7 @@ def _facts(row: Grown) -> str:
     kind = "" if row.kind == "tensors" else f"{row.kind} \u00b7 "
     tensors = "tensor" if row.tensors == 1 else "tensors"
     more = f"{format_count(row.tensors)} more {tensors} \u00b7 " if row.tensors > 0 else ""
-    return f"{kind}{more}{kit.size_text(row.now)} in all"
+    return f"{kind}{more}{kit.size_text(row.now)} in total"
 
 
 def _section(device: str, grown: list[Grown], least: float) -> kit.Fragment:

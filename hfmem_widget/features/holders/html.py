@@ -10,8 +10,8 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_ROWS = 25
-UNEXPLAINED = "not explained by any Python object that was reached"
-UNEXPLAINED_ON_THE_HOST = "everything else in this process' heap"
+UNEXPLAINED = "not held by any Python object found"
+UNEXPLAINED_ON_THE_HOST = "everything else in this process's heap"
 
 
 def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False) -> dict[str, str]:
@@ -30,14 +30,14 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     return kit.bundle(
         kit.headed("memholders"),
         *(_section(one, holders.of(one), least, detail=detail) for one in devices),
-        *([] if devices else [kit.line("no tensor is held by any name")]),
+        *([] if devices else [kit.line("No variable holds a tensor.")]),
         kit.note(_cost(holders)),
     )
 
 
 def _cost(holders: Holders) -> str:
     objects = format_counted(holders.objects, "object")
-    looked = f"{objects} looked at in {format_duration(holders.seconds)}"
+    looked = f"Inspected {objects} in {format_duration(holders.seconds)}"
     return f"{looked}; {holders.bound}" if holders.bound else looked
 
 
@@ -71,7 +71,7 @@ def _graph_note(row: Holder) -> str:
     graphs = "graph" if row.graphs == 1 else "graphs"
     whose = "1 tensor" if row.graphs == 1 else f"{format_count(row.graphs)} tensors"
     how_much = "all" if row.graph_bytes == row.bytes else kit.size_text(row.graph_bytes)
-    return f"{how_much} of it in the autograd {graphs} (grad_fn) of {whose}"
+    return f"{how_much} of that is held by the autograd {graphs} of {whose}"
 
 
 def _remainder_label(one: Remainder) -> str:

@@ -238,14 +238,14 @@ def _not_found(left: LeftBehind, found: Holders, known: Known, span_id: int) -> 
     """Return that nobody was found before the search ended early; None where it went to its end."""
     if not found.bound:
         return None
-    title = f"{format_bytes(left.bytes)} left behind; who holds it was not found at a glance"
+    title = f"{format_bytes(left.bytes)} left behind; a quick search did not find what holds it"
     evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": found.seconds}
-    advice = [f"%memholders looks longer ({found.bound})."]
+    advice = [f"%memholders searches longer ({found.bound})."]
     if known.raised:
         advice.insert(
             0,
-            "An error keeps the variables of every function that it went through, and the notebook keeps the "
-            "error: %memfree errors lets go of it.",
+            "The notebook stores the last error, and its traceback holds the variables of every function on "
+            "its way: %memfree errors frees it.",
         )
     return Finding("left behind", "info", title, evidence, tuple(advice), span_id)
 
@@ -279,7 +279,7 @@ def _title(left: float, holding: Holding, *, is_sure: bool) -> str:
     names = [_name(row, size, alone=len(holding) == 1 and is_sure) for row, size in holding]
     size = format_bytes(left)
     if not is_sure:
-        return f"{size} left behind; most of what is there now is held by {_listed(names)}"
+        return f"{size} left behind; most of the allocated memory is held by {_listed(names)}"
     if told >= NEARLY_ALL * left:
         return f"{size} left behind is held by {_listed(names)}"
     return f"{size} left behind, of which {format_bytes(told)} is held by {_listed(names)}"
@@ -335,8 +335,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
     advice = filter(None, (remedy(row) for row, _ in holding))
-    looked = f"looking at {format_counted(found.objects, 'object')} took {format_duration(found.seconds)}"
-    return (*dict.fromkeys(advice), f"%memholders tells everything that is held ({looked}).")
+    objects = format_counted(found.objects, "object")
+    looked = f"inspected {objects} in {format_duration(found.seconds)}"
+    return (*dict.fromkeys(advice), f"%memholders lists everything that is held ({looked}).")
 
 
 def _at(session: Session, sample: Sample, key: str) -> float:

@@ -112,7 +112,7 @@ def with_holder(finding: Finding, held: Holders) -> Finding:
         if one.device == device and one.kind == "tensors" and one.tensors >= LEAST_ALIKE
     )
     row = max(alike, key=lambda one: one.bytes, default=None)
-    cost = f"Names were looked for once, at the end, in {format_duration(held.seconds)}"
+    cost = f"The search for what holds it took {format_duration(held.seconds)}"
     cost += f"; {held.bound}." if held.bound else "."
     if row is None or row.bytes < least:
         return replace(finding, advice=(*finding.advice, cost))
@@ -140,5 +140,5 @@ def _holds(row: Holder, path: str) -> str:
 
 
 def _advice(row: Holder, path: str) -> str:
-    longer = f"{path} still gets longer: keep less in it, or clear it where it is no longer needed."
+    longer = f"{path} keeps growing: store less in it, or clear it when it is no longer needed."
     return remedy(replace(row, path=path)) or longer

@@ -75,7 +75,7 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
             "moments": trend.moments,
             "left": left,
         },
-        advice=("%memholders names what holds it.",),
+        advice=("%memholders lists what holds it.",),
         span_id=span.id,
     )
 

@@ -73,8 +73,8 @@ def _finding(device: Device, span: Span, runs: int, left: Sequence[float]) -> Fi
         kind="rerun",
         severity="warn",
         title=(
-            f"This cell has been run {runs} times, and each of the last {len(left)} left "
-            f"{format_bytes(each)} more on {device.key}: {format_bytes(sum(left))} in all."
+            f"This cell has run {runs} times, and each of the last {len(left)} runs left "
+            f"{format_bytes(each)} more on {device.key}: {format_bytes(sum(left))} in total."
         ),
         evidence={
             "device": device.key,
@@ -84,8 +84,8 @@ def _finding(device: Device, span: Span, runs: int, left: Sequence[float]) -> Fi
             "left": round(sum(left)),
         },
         advice=(
-            "%memholders names what holds it; after the next run, %memholders --since says what came to it.",
-            "What a cell makes anew stays as long as an older name, Out or an error still reaches it.",
+            "%memholders lists what holds it; after the next run, %memholders --since shows what was added.",
+            "Objects of an earlier run stay alive as long as a variable, Out or an error refers to them.",
         ),
         span_id=span.id,
     )

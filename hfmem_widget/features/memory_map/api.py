@@ -37,8 +37,6 @@ def memory_map(device: str = "") -> MemoryMap:
     reader = SegmentReader()
     there = reader.devices()
     if device and device not in there:
-        message = (
-            f"there is no memory map for {plain(device)!r}; there is one for {', '.join(there)}"
-        )
+        message = f"no memory map for {plain(device)!r}; available: {', '.join(there)}"
         raise OptionError(message)
     return reader.read(device)

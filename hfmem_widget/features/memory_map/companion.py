@@ -93,7 +93,7 @@ class LiveMemoryMap(Companion):
         moments = [("at the end", self._last)]
         if self._highest.segments and self._highest.segments != self._last.segments:
             at = format_duration(self._highest_at)
-            moments.append((f"{at} in, when most was reserved", self._highest))
+            moments.append((f"after {at}, when most was reserved", self._highest))
         bundle = moments_bundle(moments)
         if self._screen is None or not self._display_id:
             return bundle
@@ -119,7 +119,7 @@ class LiveMemoryMap(Companion):
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
             self._read_due = self._draw_due = math.inf
             session.notes.append(
-                f"There is no live memory map ({type(error).__name__}: {error}). The card is complete."
+                f"The live memory map stopped ({type(error).__name__}: {error}). The card is complete."
             )
         finally:
             self._busy = False
@@ -131,8 +131,8 @@ class LiveMemoryMap(Companion):
         if found.seconds > MOST_SECONDS:
             self._read_due = self._draw_due = math.inf
             session.notes.append(
-                f"Reading the memory map takes {format_duration(found.seconds)}, too long to do it while the "
-                "cell runs; it is shown at the end."
+                f"Reading the memory map takes {format_duration(found.seconds)}, too long while the cell "
+                "runs; it is shown at the end."
             )
             return
         size = self._draw(found) if now >= self._draw_due else 0

@@ -21,7 +21,7 @@ Piece = tuple[str, int]
 LABELS: Final[Mapping[str, str]] = {
     "used": "in use",
     "rounding": "added by rounding",
-    "pending": "freed, awaited by a stream",
+    "pending": "freed, still used by a stream",
     "hole": "free, in partly used segments",
     "whole": "free, in whole segments",
     "stream": "free, for other streams only",

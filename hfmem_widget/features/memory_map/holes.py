@@ -18,13 +18,11 @@ LEAST_SHARE = 0.15
 
 EXPANDABLE = (
     "Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older versions of torch) "
-    "before CUDA is initialised, which in a notebook means a restart: segments then grow where they would be "
-    "cut into pieces, so that up to {} need not be reserved."
+    "before CUDA is initialised (in a notebook: restart the kernel). Segments then grow instead of being cut "
+    "into pieces, which could save up to {} of reserved memory."
 )
-ROOM = (
-    "Less in use at the peak ends that, such as a smaller batch; so does more room on the device."
-)
-LOOK = "%memmap shows where the holes are and how large; %%memwatch --map does while the cell runs."
+ROOM = "Lower the peak, for example with a smaller batch, or free memory on the device."
+LOOK = "%memmap shows where the holes are and how large; %%memwatch --map shows them while a cell runs."
 
 
 def holes(session: Session, span: Span) -> Iterator[Finding]:
@@ -44,8 +42,8 @@ def holes(session: Session, span: Span) -> Iterator[Finding]:
         title, advice = [], []
         if large:
             title.append(
-                f"{format_bytes(unusable)} ({format_share(unusable / reserved)}) of what was reserved on "
-                f"{device.key} lay in holes between tensors at the fullest moment"
+                f"{format_bytes(unusable)} ({format_share(unusable / reserved)}) of reserved memory on "
+                f"{device.key} lay in holes between tensors when most was reserved"
             )
             advice.append(EXPANDABLE.format(format_bytes(unusable)))
         if retries:
@@ -69,7 +67,7 @@ def holes(session: Session, span: Span) -> Iterator[Finding]:
 
 def _retried(retries: float) -> str:
     times = "once" if retries == 1 else f"{format_count(retries)} times"
-    return f"the allocator ran out {times} and went on by emptying its cache, for which it waits for the GPU"
+    return f"the allocator ran out of memory {times} and had to empty its cache, which waits for the GPU"
 
 
 def _at_the_fullest(session: Session, span: Span, device: Device) -> tuple[float, float]:

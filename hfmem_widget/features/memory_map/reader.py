@@ -91,13 +91,13 @@ class SegmentReader:
             self._heap, self._looked_for_heap = self._find_heap(), True
         if self._heap is None:
             note = (
-                "The C library here does not say what its heap is made of. On Linux with glibc 2.33 or "
-                "newer, and no other malloc preloaded, it does."
+                "This C library does not report the layout of its heap. That needs Linux with glibc 2.33 or "
+                "newer, and no other malloc preloaded."
             )
             return (), {HOST: note}
         note = (
-            "malloc tells sums only: the picture shows how much, not where. What small Python objects "
-            "take is not in it."
+            "malloc reports totals only, so this shows how much, not where. Small Python objects are not "
+            "included."
         )
         return heap_segments(self._heap()), {HOST: note}
 
@@ -109,8 +109,8 @@ def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -
         found = (NOT_AVAILABLE, NOT_AVAILABLE)
     sums = f"{format_bytes(found[ALLOCATED])} in use of {format_bytes(found[RESERVED])} reserved"
     return (
-        f"The allocator of {device} ({plain(error)}) keeps no list of its segments, so whether memory is "
-        f"fragmented cannot be seen; its sums are {sums}."
+        f"The allocator of {device} ({plain(error)}) does not list its segments, so fragmentation cannot be "
+        f"shown; its totals are {sums}."
     )
 
 

@@ -34,44 +34,43 @@ def _of_gpu(found: Fragmentation) -> Iterator[str]:
         return
     if found.fits:
         yield (
-            f"The largest request that fits now without asking the driver for more: "
-            f"{format_bytes(found.fits)}."
+            f"Largest request that fits without more memory from the driver: {format_bytes(found.fits)}."
         )
     else:
-        yield "Nothing is free for ordinary code, so the next request asks the driver for more."
+        yield "No cached memory is free for ordinary code: the next request goes to the driver."
     if _worth_telling(found.bytes("hole"), found):
         yield _of_holes(found)
     if _worth_telling(found.bytes("whole"), found):
         yield (
             f"{format_bytes(found.bytes('whole'))} is free in whole "
             f"{'pages' if found.expandable else 'segments'}: new tensors take it first, and "
-            "torch.cuda.empty_cache() would give it back to the device."
+            "torch.cuda.empty_cache() returns it to the device."
         )
     if _worth_telling(found.bytes("pending"), found):
         yield (
             f"{format_bytes(found.bytes('pending'))} was freed while another stream may still use it "
-            "(record_stream); it is free once that stream gets there."
+            "(record_stream); it becomes free when that stream has passed that point."
         )
     yield from _of_other_streams(found)
     yield from _of_private_pools(found)
     if found.expandable:
         yield (
-            "Segments are expandable: they grow, and give back single pages. PyTorch's own counter of holes "
-            "(inactive_split) stays at 0 for them; here they are counted from the blocks."
+            "Segments are expandable: they can grow and return single pages. PyTorch's own counter of holes "
+            "(inactive_split) stays at 0 for them, so holes are counted from the blocks here."
         )
 
 
 def _of_holes(found: Fragmentation) -> str:
     size = found.bytes("hole")
-    told = f"{format_bytes(size)} ({format_share(size / found.reserved)} of what is reserved) "
+    told = f"{format_bytes(size)} ({format_share(size / found.reserved)} of reserved memory) "
     if found.expandable:
         return told + (
-            "lies beside tensors, on pages that are partly in use: torch.cuda.empty_cache() cannot give it "
-            "back; requests that fit there can use it."
+            "lies beside tensors, on partly used pages: torch.cuda.empty_cache() cannot return it, but "
+            "requests that fit can use it."
         )
     return told + (
-        "lies between tensors, in segments that are partly in use: torch.cuda.empty_cache() cannot give it "
-        f"back, and no request above {format_bytes(_largest_hole(found))} fits into any of it."
+        "lies between tensors, in partly used segments: torch.cuda.empty_cache() cannot return it, and no "
+        f"request above {format_bytes(_largest_hole(found))} fits into it."
     )
 
 
@@ -96,8 +95,8 @@ def _of_other_streams(found: Fragmentation) -> Iterator[str]:
     if _worth_telling(free, found):
         whose = place_name(streams[0]) if len(streams) == 1 else f"{len(streams)} streams, for each"
         yield (
-            f"{format_bytes(free)} is free for {whose} alone: what was allocated on a stream is never given "
-            "to another one."
+            f"{format_bytes(free)} is free for {whose} alone: memory allocated on one stream is never reused "
+            "by another."
         )
 
 
@@ -106,9 +105,9 @@ def _of_private_pools(found: Fragmentation) -> Iterator[str]:
     reserved, free = sum(one.reserved for one in pools), sum(one.free for one in pools)
     if _worth_telling(reserved, found):
         noun = "a private pool" if len(pools) == 1 else f"{len(pools)} private pools"
-        whose = "" if free < MIB else f", {format_bytes(free)} of it free for its owner alone"
+        whose = "" if free < MIB else f"; {format_bytes(free)} of that is free, for its owner only"
         yield (
-            f"{format_bytes(reserved)} is kept in {noun}, of a CUDA graph or a torch.cuda.MemPool{whose}."
+            f"{format_bytes(reserved)} is reserved in {noun} (CUDA graph or torch.cuda.MemPool){whose}."
         )
 
 
@@ -116,19 +115,19 @@ def _of_heap(found: Fragmentation) -> Iterator[str]:
     hole, top = found.bytes("hole"), found.bytes("whole")
     if _worth_telling(hole, found):
         yield (
-            f"{format_bytes(hole)} ({format_share(hole / found.reserved)}) is free between what is in use: "
-            "malloc uses it again for requests that fit, and the system does not get it back by itself."
+            f"{format_bytes(hole)} ({format_share(hole / found.reserved)}) is free between blocks in use: "
+            "malloc reuses it for requests that fit, but it is not returned to the system automatically."
         )
     if _worth_telling(top, found):
         yield (
-            f"{format_bytes(top)} is free at the top of the heap: malloc gives that back once it exceeds its "
-            "trim threshold."
+            f"{format_bytes(top)} is free at the top of the heap: malloc returns it once it exceeds the trim "
+            "threshold."
         )
     mapped = sum(
         one.size for place in found.places for one in place.segments if one.kind == "mapped"
     )
     if _worth_telling(mapped, found):
         yield (
-            f"{format_bytes(mapped)} was mapped for large requests one by one: freed, it goes back to the "
-            "system at once."
+            f"{format_bytes(mapped)} was mapped for single large requests: it returns to the system as "
+            "soon as it is freed."
         )

@@ -80,7 +80,7 @@ def bar_text(bar: Bar, labels: Mapping[str, str]) -> str:
         sums[name] += size
     parts = ", ".join(f"{format_bytes(size)} {labels[name]}" for name, size in sums.items() if size)
     if len(bar.segments) > 1:
-        return f"of {format_count(len(bar.segments))} smaller segments: {parts}"
+        return f"{format_count(len(bar.segments))} smaller segments: {parts}"
     segment = bar.segments[0]
     where = f" at {segment.address:#x}" if segment.address else ""
     return f"{format_bytes(segment.size)}{where}: {parts}"
@@ -88,7 +88,7 @@ def bar_text(bar: Bar, labels: Mapping[str, str]) -> str:
 
 def _scale(found: Layout, *, is_host: bool) -> str:
     unit = "part" if is_host else "segment"
-    told = f"each bar a {unit}, all on one scale; full width {format_bytes(found.full)}"
+    told = f"one bar per {unit}, all on one scale; full width {format_bytes(found.full)}"
     return caption(told)
 
 

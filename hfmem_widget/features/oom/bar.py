@@ -26,7 +26,7 @@ def told_parts(incident: Incident) -> tuple[Part, ...]:
         return parts
     heap = tuple(one for one in parts if one.name in OF_ALLOCATED)
     beside = incident.host.used - sum(one.bytes for one in heap)
-    return (*heap, Part("cache", "mapped besides", beside)) if beside > 0 else heap
+    return (*heap, Part("cache", "mapped outside the heap", beside)) if beside > 0 else heap
 
 
 def drawn_parts(incident: Incident) -> tuple[Part, ...]:
@@ -57,7 +57,7 @@ def bar_html(incident: Incident) -> str:
     drawn = bar(
         pieces,
         full,
-        f"{_whose(incident)}: {size_text(taken)} taken of {size_text(there_is)}",
+        f"{_whose(incident)}: {size_text(taken)} used of {size_text(there_is)}",
         height=_HEIGHT,
         over=(_request(taken, asked, full) if asked else "") + limit,
         style=f";background:{palette.PARTS['free']}",
@@ -77,20 +77,20 @@ def _request(left: float, asked: float, full: float) -> str:
     return (
         f'<rect x="{100 * left / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
         f'height="{_HEIGHT - _INSET}" fill="none" stroke="{palette.BAD}" stroke-width="{_INSET}" '
-        f'stroke-dasharray="4 3"><title>asked for {size_text(asked)}</title></rect>'
+        f'stroke-dasharray="4 3"><title>requested {size_text(asked)}</title></rect>'
     )
 
 
 def _whose(incident: Incident) -> str:
     if incident.limit > 0:
-        return "what this process may use"
+        return "limit of this process"
     return "this machine" if incident.on_the_host else incident.device.key
 
 
 def _scale(incident: Incident, there_is: float, asked: float, *, overshoots: bool) -> str:
     told = [f"{_whose(incident)}: {size_text(there_is)}"]
     if asked:
-        end = ", beyond its end (the line)" if overshoots else ""
+        end = ", past the end (the line)" if overshoots else ""
         told.insert(0, f"dashed: the request{end}")
     return (
         f'<div style="display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 12px;font-size:11px;'

@@ -198,7 +198,7 @@ class OutOfMemory(Companion):
         self, session: Session, device: str, asked: float, time: float, allocated: float
     ) -> None:
         """Mark on a device's chart that it ran out, at a second of the session and at so many bytes."""
-        label = f"out of memory: asked {size_text(asked)}" if asked > 0 else "out of memory"
+        label = f"out of memory: {size_text(asked)} requested" if asked > 0 else "out of memory"
         mark = Guide(device, "oom", label, start=time, stop=time, first=allocated, last=allocated)
         if math.isnan(allocated) or mark in session.guides:
             return

@@ -52,11 +52,11 @@ def _pieces(incident: Incident) -> Diagnosis | None:
     if incident.largest_free >= incident.asked:
         return None
     largest = incident.largest_free
-    pieces = f"in pieces of at most {size_text(largest)}" if largest > 0 else "in smaller pieces"
+    pieces = f"pieces of up to {size_text(largest)}" if largest > 0 else "smaller pieces"
     return Diagnosis(
         "fragmentation",
-        f"Fragmentation: of what PyTorch has reserved {size_text(incident.slack)} are free, but {pieces}; "
-        f"{size_text(incident.asked)} were asked for in one.",
+        f"Fragmentation: {size_text(incident.slack)} of PyTorch's reserved memory is free, but only in "
+        f"{pieces}; the request needs {size_text(incident.asked)} in one piece.",
     )
 
 
@@ -67,14 +67,14 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
     is_pinning = pinning(incident)
     if not is_pinning and not incident.free >= OFTEN_FREE * incident.total > 0:
         return None
-    free = f"{size_text(incident.free)} of {_name(incident)} are free" if incident.free > 0 else ""
+    free = f"{size_text(incident.free)} of {_name(incident)} is free" if incident.free > 0 else ""
     if is_pinning:
-        sentence = "The machine's memory, not the GPU's: it could not be pinned"
-        return Diagnosis("full", f"{sentence}{free and f', and {free}'}.")
+        sentence = "Host memory could not be pinned; GPU memory did not run out"
+        return Diagnosis("full", f"{sentence}{free and f': {free}'}.")
     return Diagnosis(
         "huge",
-        f"One huge request, probably: CUDA does not say how much was asked for, and {free}. It may also have "
-        "been the machine's memory, to be pinned.",
+        f"Probably one oversized request: CUDA does not report its size, and {free}. Host memory that could "
+        "not be pinned is another possible cause.",
         is_sure=False,
     )
 
@@ -88,7 +88,7 @@ def _growth(incident: Incident) -> Diagnosis | None:
     missing = max(incident.asked - incident.free, 0.0)
     if known < GROWN_FROM * incident.ceiling or known < missing:
         return None
-    return Diagnosis("leak", f"Something keeps growing: {_decapitalized(finding.title)}")
+    return Diagnosis("leak", f"Leak: {_decapitalized(finding.title)}")
 
 
 def _limit(incident: Incident) -> Diagnosis | None:
@@ -98,23 +98,24 @@ def _limit(incident: Incident) -> Diagnosis | None:
             return None
         return Diagnosis(
             "limit",
-            f"A limit: this process may map {size_text(host.limit)} ({host.command}) and had "
-            f"{size_text(host.used)}; the request did not fit.",
+            f"Limit reached: {host.command} allows this process {size_text(host.limit)}; "
+            f"{size_text(host.used)} was mapped already, so the request did not fit.",
         )
     if incident.asked > incident.total > 0:
         return None  # without a limit it would not fit either
     is_limited = incident.allowed > 0 or incident.preemptive
     if not is_limited or incident.free < incident.asked:
         return None
-    may_use = (
-        f"may use {size_text(incident.allowed)} of" if incident.allowed > 0 else "is limited on"
+    name = _name(incident)
+    limits = (
+        f"allows this process {size_text(incident.allowed)} of {name}"
+        if incident.allowed > 0
+        else f"limits this process on {name}"
     )
-    free = (
-        f"{size_text(incident.free)} of it are free" if incident.free > 0 else "more of it is free"
-    )
+    free = f"{size_text(incident.free)} is free" if incident.free > 0 else "more is free"
     return Diagnosis(
         "limit",
-        f"A limit: this process {may_use} {_name(incident)} (its memory fraction), though {free}.",
+        f"Limit reached: the memory fraction {limits}, although {free}.",
     )
 
 
@@ -125,8 +126,8 @@ def _huge(incident: Incident) -> Diagnosis | None:
             return None
         return Diagnosis(
             "huge",
-            "One huge request, probably: the error does not say how much was asked for, and "
-            f"{size_text(incident.free)} of {size_text(there_is)} were free.",
+            "Probably one oversized request: the error does not report its size, and "
+            f"{size_text(incident.free)} of {size_text(there_is)} was free.",
             is_sure=False,
         )
     held = sum(incident.part(name) for name in HELD)
@@ -137,15 +138,12 @@ def _huge(incident: Incident) -> Diagnosis | None:
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
         return None
     if asked > incident.total:
-        how = f"more than {_name(incident)} has in all ({size_text(incident.capacity)})"
+        how = f"more than {_name(incident)} has in total ({size_text(incident.capacity)})"
     elif asked > beside and held > 0:
-        how = (
-            f"more than the {size_text(beside)} that are left of {_name(incident)} beside what the model "
-            "itself holds"
-        )
+        how = f"more than the {size_text(beside)} of {_name(incident)} that the model itself does not hold"
     else:
         how = f"{100 * asked / there_is:.0f} % of {_name(incident)}"
-    return Diagnosis("huge", f"One huge request: {size_text(asked)} in one piece, {how}.")
+    return Diagnosis("huge", f"Oversized request: {size_text(asked)} in one piece, {how}.")
 
 
 def _other_processes(incident: Incident) -> Diagnosis | None:
@@ -155,12 +153,11 @@ def _other_processes(incident: Incident) -> Diagnosis | None:
     if incident.asked > incident.free + others:
         return None
     processes = len(incident.processes)
-    who = "another process has" if processes == 1 else "other processes have"
-    would = " Without that the request would have fit." if incident.asked > 0 else ""
+    who = "Another process uses" if processes == 1 else "Other processes use"
+    would = " Without that, the request would have fit." if incident.asked > 0 else ""
     return Diagnosis(
         "others",
-        f"Not this notebook alone: {who} {size_text(others)} of {_name(incident)}'s "
-        f"{size_text(incident.capacity)}.{would}",
+        f"{who} {size_text(others)} of {_name(incident)}'s {size_text(incident.capacity)}.{would}",
     )
 
 
@@ -171,29 +168,27 @@ def _full(incident: Incident) -> Diagnosis:
     if not taken >= 0:
         return Diagnosis(
             "unknown",
-            f"Why is not known: the error says that {_name(incident)} ran out of memory, and how full "
-            "that was is not known here.",
+            f"Cause unknown: the error says that {_name(incident)} ran out of memory, but not how full "
+            "it was.",
         )
-    sentence = f"Really full: PyTorch's tensors take {size_text(taken)}"
+    sentence = f"Memory is full: PyTorch's tensors take {size_text(taken)}"
     sentence += f" of {size_text(there_is)}" if there_is > 0 else ""
     if biggest := _biggest_part(incident):
         share, label = biggest
-        sentence += f", {share} of it {label}"
+        sentence += f", of which {share} is {label}"
     if incident.beside_the_allocator:
-        sentence += (
-            f", and its cache {size_text(incident.cache)}; a library asked for memory beside that"
-        )
+        sentence += f"; PyTorch's cache takes {size_text(incident.cache)} more, which the library cannot use"
     return Diagnosis("full", f"{sentence}.")
 
 
 def _full_host(incident: Incident) -> str:
     free, there_is = incident.free, incident.ceiling
     if not there_is > 0:
-        return "The machine had no memory left for it."
-    sentence = f"Really full: of the machine's {size_text(there_is)} {size_text(free)} were free"
+        return "The machine had no memory left for the request."
+    sentence = f"Memory is full: {size_text(free)} of the machine's {size_text(there_is)} was free"
     if biggest := _biggest_part(incident):
         share, label = biggest
-        sentence += f"; of this process' heap, {size_text(incident.allocated)}, {share} are {label}"
+        sentence += f"; {share} of this process's heap ({size_text(incident.allocated)}) is {label}"
     return f"{sentence}."
 
 

@@ -9,7 +9,7 @@ from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident
 from hfmem_widget.features.oom.shortage import LiveBlocks
 from hfmem_widget.features.oom.techniques import MEASURED_ON
 from hfmem_widget.features.oom.words import WHO, batch, where
-from hfmem_widget.text import MIB, format_count, plain, size_text
+from hfmem_widget.text import MIB, format_count, format_counted, plain, size_text
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, Row, table
@@ -79,14 +79,14 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
     on_the_host = incident.on_the_host
     of_total = f"of {size_text(total)}" if total > 0 else ""
     told = [
-        ("asked for", incident.asked, f"by {WHO[incident.origin]}"),
+        ("requested", incident.asked, f"by {WHO[incident.origin]}"),
         ("free on the machine" if on_the_host else "free on the device", incident.free, of_total),
         ("allowed", incident.limit, _whose_limit(incident)),
         ("heap in use" if on_the_host else "allocated", incident.allocated, ""),
     ]
     if not on_the_host and incident.cache >= LEAST_CACHE:
         told.append(("cache", incident.cache, "free, but reserved"))
-        told.append(("largest free block", incident.largest_free, "of the cache"))
+        told.append(("largest free block", incident.largest_free, "in the cache"))
     return [(name, size_text(value), small) for name, value, small in told if value >= 0]
 
 
@@ -161,7 +161,7 @@ def _processes(incident: Incident) -> str:
 
 def _processes_html(incident: Incident) -> kit.Fragment:
     told = _processes(incident)
-    return kit.block(_LINE, kit.quiet("besides this one"), told) if told else kit.Fragment("")
+    return kit.block(_LINE, kit.quiet("other processes"), told) if told else kit.Fragment("")
 
 
 def _advice_html(advice: Sequence[Advice]) -> str:
@@ -174,13 +174,13 @@ def _advice_html(advice: Sequence[Advice]) -> str:
     )
     return (
         '<div style="margin:12px 0 0;padding:9px 0 0;border-top:1px solid rgba(128,128,128,.3)">'
-        f'<div style="margin:0;{kit.TINY}">what to change, most useful first</div>'
+        f'<div style="margin:0;{kit.TINY}">what to try, most effective first</div>'
         f'<ol style="margin:0;padding:0 0 0 22px;font-size:13px">{items}</ol></div>'
     )
 
 
 def _saving_html(advice: Advice) -> str:
-    told = f"saves {advice.saving}" if advice.saving else ""
+    told = f"could save {advice.saving}" if advice.saving else ""
     return kit.block(f"margin:0;font-size:12px;{kit.QUIET}", told).html
 
 
@@ -195,12 +195,9 @@ def _capitalized(sentence: str) -> str:
 def _foot(advice: Sequence[Advice], earlier: int) -> list[str]:
     told = []
     if earlier:
-        errors = (
-            "1 earlier out-of-memory error was" if earlier == 1 else f"{earlier} earlier ones were"
-        )
-        told.append(f"{errors} caught by the code itself.")
+        told.append(f"The code caught {format_counted(earlier, 'earlier out-of-memory error')}.")
     if any(one.is_measured for one in advice):
-        told.append(f"Measured: {MEASURED_ON}.")
+        told.append(f"Our benchmark: {MEASURED_ON}.")
     return told
 
 
@@ -216,7 +213,7 @@ def _plain(incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], e
     lines += _row("", " \u00b7 ".join(f"{name} {text}" for name, text in _place(incident)))
     for one in incident.blocks.biggest if incident.blocks is not None else ():
         lines.append(f"  live: {_size_of(one)}" + (f"  {one.where}" if one.where else ""))
-    lines += _row("besides this one: ", _processes(incident))
+    lines += _row("other processes: ", _processes(incident))
     lines += [f"  {at}. {one.sentence()}" for at, one in enumerate(advice, start=1)]
     lines += [f"  {one}" for one in _foot(advice, earlier)]
     return "\n".join(

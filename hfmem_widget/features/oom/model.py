@@ -19,12 +19,12 @@ DRIVER_KEEPS = 0.02
 
 NAMES: dict[Cause, str] = {
     "fragmentation": "fragmentation",
-    "leak": "something keeps growing",
-    "limit": "a limit",
-    "huge": "one huge request",
+    "leak": "leak",
+    "limit": "memory limit",
+    "huge": "oversized request",
     "others": "other processes",
-    "full": "really full",
-    "unknown": "reason not known",
+    "full": "memory full",
+    "unknown": "cause unknown",
 }
 
 
@@ -219,7 +219,7 @@ class Diagnosis:
     @property
     def name(self) -> str:
         """The cause in a few words."""
-        return NAMES[self.cause] if self.is_sure else f"{NAMES[self.cause]}, probably"
+        return NAMES[self.cause] if self.is_sure else f"probably {NAMES[self.cause]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,8 @@ class Advice:
 
     def sentence(self) -> str:
         """Return all of it as plain text."""
-        saves = f" It saves {self.saving}." if self.saving else ""
-        return f"{self.action}: {self.reason}.{saves}"
+        saves = f" It could save {self.saving}." if self.saving else ""
+        return f"{self.action}. {self.reason[:1].upper()}{self.reason[1:]}.{saves}"
 
 
 Rule = Callable[[Incident], Advice | None]

@@ -20,9 +20,9 @@ def _expandable(incident: Incident) -> Advice | None:
         return None
     pieces = incident.largest_free
     return Advice(
-        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before CUDA is used, which needs a new kernel",
-        "segments that grow are not cut into pieces"
-        + (f"; the largest here is {size_text(pieces)}" if pieces > 0 else ""),
+        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before CUDA is initialised (in a new kernel)",
+        "expandable segments grow instead of being cut into pieces"
+        + (f"; the largest free piece is {size_text(pieces)}" if pieces > 0 else ""),
         f"up to {size_text(incident.slack)}",
         incident.slack,
     )
@@ -34,7 +34,7 @@ def _even_lengths(incident: Incident) -> Advice | None:
     shortest, longest = map(format_count, incident.lengths)
     return Advice(
         "Pad to a few fixed lengths, or group sequences by length",
-        f"the steps' longest sequences have {shortest} to {longest} tokens; each new size cuts new pieces",
+        f"the longest sequence of a step has {shortest} to {longest} tokens; each new length cuts new pieces",
     )
 
 
@@ -43,8 +43,8 @@ def _release_pools(incident: Incident) -> Advice | None:
     if not held >= incident.asked:
         return None
     return Advice(
-        "Let go of CUDA graphs or memory pools that are no longer used",
-        "their pools keep free memory that nothing else may use",
+        "Free CUDA graphs or memory pools that are no longer used",
+        "their private pools hold free memory that nothing else may use",
         size_text(held),
         held,
     )
@@ -56,22 +56,22 @@ def _end_processes(incident: Incident) -> Advice | None:
     biggest = sorted(incident.processes, key=lambda one: one[1], reverse=True)[:3]
     named = ", ".join(f"process {pid} ({size_text(size)})" for pid, size in biggest)
     return Advice(
-        "End what else uses the GPU" + (f": {named}" if named else _who_names_them(incident)),
-        "another notebook's kernel keeps its memory until it is shut down",
+        "Stop other processes on the GPU" + (f": {named}" if named else _who_names_them(incident)),
+        "another notebook's kernel holds its memory until it is shut down",
         "" if named else size_text(incident.others),
         incident.others,
     )
 
 
 def _who_names_them(incident: Incident) -> str:
-    return "; nvidia-smi names it" if incident.device.key.startswith("cuda") else ""
+    return "; nvidia-smi lists them" if incident.device.key.startswith("cuda") else ""
 
 
 def _raise_limit(incident: Incident) -> Advice | None:
     if incident.on_the_host:
         return Advice(
             f"Raise the limit ({incident.host.command}, or the memory of the batch job)",
-            f"this process may map {size_text(incident.host.limit)} in all",
+            f"this process may map {size_text(incident.host.limit)} in total",
         )
     needed = incident.reserved + incident.asked
     share = (
@@ -79,7 +79,7 @@ def _raise_limit(incident: Incident) -> Advice | None:
     )
     return Advice(
         f"Raise the limit: torch.cuda.set_per_process_memory_fraction({share:g})",
-        f"{size_text(incident.free)} of the device are free and not allowed to be used",
+        f"{size_text(incident.free)} of the device is free, but this process may not use it",
     )
 
 
@@ -90,9 +90,9 @@ def _stop_growth(incident: Incident) -> Advice | None:
     grown = finding.evidence.get("grown")
     known = float(grown) if isinstance(grown, int | float) else 0.0
     return Advice(
-        "Let go of what is kept from step to step; %memholders names who holds it",
-        "a loss kept with its graph, a list of outputs or a cache grows with every step "
-        "(loss.item() keeps the figure alone)",
+        "Free what accumulates from step to step; %memholders lists what holds it",
+        "a loss stored with its graph, a list of outputs or a cache grows with every step "
+        "(loss.item() is only the number)",
         size_text(known),
         known,
     )
@@ -102,8 +102,8 @@ def _give_cache_back(incident: Incident) -> Advice | None:
     if not incident.beside_the_allocator or not incident.cache >= GIB / 4:
         return None
     return Advice(
-        "Give PyTorch's cache back before that: torch.cuda.empty_cache()",
-        "the library asked the driver, which cannot hand out what PyTorch keeps for itself",
+        "Release PyTorch's cache beforehand: torch.cuda.empty_cache()",
+        "the library asked the driver, which cannot hand out memory that PyTorch has reserved",
         f"up to {size_text(incident.cache)}",
         incident.cache,
     )
@@ -115,10 +115,10 @@ def _in_pieces(incident: Incident) -> Advice | None:
     if incident.asked > incident.total > 0:
         times = incident.asked / incident.total
         return Advice(
-            "Look at the shape, or do it in pieces",
-            f"one request of {_times(times)} all there is can only be a slip, or something to cut up",
+            "Check the shape of the tensor, or process it in chunks",
+            f"a single request {_times(times)} {_whose(incident)} memory is usually a shape mistake",
         )
-    return Advice("Do it in pieces", "a smaller request would have fit beside what is there")
+    return Advice("Process it in chunks", "a smaller request would have fit")
 
 
 def left_behind(incident: Incident) -> Advice | None:
@@ -127,16 +127,20 @@ def left_behind(incident: Incident) -> Advice | None:
     if incident.on_the_host or kept < KEPT_FROM:
         return None
     return Advice(
-        "Before the next try run %memfree errors; %memholders names what else is held",
-        f"{size_text(kept)} more than before the cell are still allocated; the traceback of the last "
-        "error keeps the tensors of its functions",
+        "Run %memfree errors before the next attempt; %memholders lists what else is held",
+        f"{size_text(kept)} more than before the cell is still allocated; the traceback of the last "
+        "error holds the tensors of its functions",
         f"up to {size_text(kept)}",
         kept,
     )
 
 
 def _times(factor: float) -> str:
-    return f"{format_count(factor)} times" if factor >= 10 else f"{factor:.1f} times"
+    return f"{format_count(factor)}\u00d7" if factor >= 10 else f"{factor:.1f}\u00d7"
+
+
+def _whose(incident: Incident) -> str:
+    return "the machine's" if incident.on_the_host else "the GPU's"
 
 
 REMEDIES: dict[Cause, tuple[Rule, ...]] = {

@@ -42,13 +42,13 @@ def _fused_attention(incident: Incident) -> Advice | None:
         return None
     return Advice(
         'Load the model with attn_implementation="sdpa"',
-        "attention here makes its scores, which grow with the square of the length"
+        "this attention materialises its score matrix, which grows quadratically with the sequence length"
         + (
             f" ({format_count(incident.count('longest'))} tokens)"
             if incident.count("longest") > 0
             else ""
         ),
-        f"the request itself, {size_text(incident.asked)}, for each layer",
+        f"this request, {size_text(incident.asked)}, in each layer",
         incident.asked,
     )
 
@@ -57,15 +57,11 @@ def _loss_in_pieces(incident: Incident) -> Advice | None:
     if evaluating(incident) or not in_loss(incident):
         return None
     vocabulary = incident.model.vocabulary
-    of = (
-        f"one figure for each of {format_count(vocabulary)} words"
-        if vocabulary
-        else "the vocabulary's width"
-    )
+    of = f"{format_count(vocabulary)} values" if vocabulary else "one value per vocabulary entry"
     return Advice(
-        "Compute the loss without all logits at once: use_liger_kernel=True, or in pieces of the sequence",
-        f"the request is logits, {of} at every token",
-        f"the request itself, {size_text(incident.asked)}, and as much again for the gradient",
+        "Compute the loss without all logits at once: use_liger_kernel=True, or in chunks of the sequence",
+        f"the request is for the logits: {of} for each token",
+        f"this request, {size_text(incident.asked)}, and as much again for its gradient",
         incident.asked,
     )
 
@@ -75,14 +71,14 @@ def _keep_predictions_on_the_host(incident: Incident) -> Advice | None:
         return None
     grown = max(incident.grown, 0.0)
     action = (
-        "Set prediction_loss_only=True, or keep less of each prediction (preprocess_logits_for_metrics)"
+        "Set prediction_loss_only=True, or reduce each prediction (preprocess_logits_for_metrics)"
         if incident.on_the_host  # where eval_accumulation_steps would put them
-        else "Set eval_accumulation_steps, or prediction_loss_only=True where no metric needs the predictions"
+        else "Set eval_accumulation_steps, or prediction_loss_only=True if no metric needs the predictions"
     )
     return Advice(
         action,
         f"predictions stay {'in memory' if incident.on_the_host else 'on the GPU'} until the evaluation ends"
-        + (f": {size_text(grown)} more than at its begin" if grown > 0 else ""),
+        + (f": {size_text(grown)} more than at its start" if grown > 0 else ""),
         f"up to {size_text(grown)}" if grown > 0 else "",
         grown,
     )
@@ -93,7 +89,7 @@ def _smaller_evaluation(incident: Incident) -> Advice | None:
         return None
     return Advice(
         "Use a smaller per_device_eval_batch_size",
-        "it ran out in an evaluation's forward pass, whose batches may be smaller than a training's",
+        "memory ran out in an evaluation's forward pass; its batch size is independent of the training's",
         bytes=incident.part("activations") / 2,
     )
 
@@ -105,14 +101,14 @@ def _fewer_states(incident: Incident) -> Advice | None:
         return None
     adam, adafactor = TECHNIQUES["adam8bit"], TECHNIQUES["adafactor"]
     reason = (
-        f"the optimizer was making its states, {size_text(whole)} for two of each trainable weight"
+        f"the optimizer was allocating its states: {size_text(whole)} for two per trainable weight"
         if missing
-        else f"the optimizer's states take {size_text(states)}"
+        else f"the optimizer states take {size_text(states)}"
     )
     return Advice(
-        'Use optim="adamw_8bit", or optim="adafactor", which keeps no state to speak of',
+        'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
         reason,
-        f"about {size_text(adam.saved(whole))} or {size_text(adafactor.saved(whole))} (measured: "
+        f"about {size_text(adam.saved(whole))} or {size_text(adafactor.saved(whole))} (in our benchmark: "
         f"{_less(adam)} or {_less(adafactor)} of the states, {_slower(adam)} and {_slower(adafactor)})",
         adafactor.saved(whole),
         is_measured=True,
@@ -131,9 +127,9 @@ def _adapters(incident: Incident) -> Advice | None:
     if not freed >= DOMINATES_FROM * incident.allocated:
         return None
     return Advice(
-        "Train adapters (LoRA, by peft) instead of all weights",
-        f"all {format_count(contents.parameters)} parameters are trainable; their gradients and states take "
-        f"{size_text(freed)}",
+        "Train adapters (LoRA, with peft) instead of all weights",
+        f"all {format_count(contents.parameters)} parameters are trainable; their gradients and "
+        f"optimizer states take {size_text(freed)}",
         f"nearly all of that, {size_text(freed)}",
         freed,
     )
@@ -148,7 +144,7 @@ def _fused_step(incident: Incident) -> Advice | None:
         return None
     return Advice(
         'Use a fused optimizer: optim="adamw_torch_fused", or AdamW(…, fused=True)',
-        "it ran out within optimizer.step(), which otherwise makes temporaries of the size of the weights",
+        "memory ran out in optimizer.step(); unfused, it allocates temporaries as large as the weights",
         f"up to {size_text(incident.part('weights'))}",
         incident.part("weights") / 2,
     )
@@ -160,7 +156,7 @@ def _checkpointing(incident: Incident) -> Advice | None:
         return None
     technique = TECHNIQUES["checkpointing"]
     return Advice(
-        f"Turn gradient checkpointing on ({_checkpointing_option()}=True)",
+        f"Turn on gradient checkpointing ({_checkpointing_option()}=True)",
         f"activations and temporaries take {_share(activations, incident)}",
         _measured(technique, activations),
         technique.saved(activations),
@@ -175,11 +171,11 @@ def _smaller_batch(incident: Incident) -> Advice | None:
     technique = TECHNIQUES["accumulation"]
     half = format_count(samples // 2)
     return Advice(
-        f"Halve the batch to {half} and accumulate twice as many",
-        f"a batch of {format_count(samples)}{_of_length(incident)} makes {size_text(activations)} of "
-        "activations and temporaries, which go with its size",
-        f"about {size_text(activations / 2)} (measured, down to a quarter: {_less(technique)} of the "
-        f"activations, {_slower(technique)})",
+        f"Halve the batch size to {half} and double gradient_accumulation_steps",
+        f"a batch of {format_count(samples)}{_of_length(incident)} needs {size_text(activations)} of "
+        "activations and temporaries, which scale with batch size",
+        f"about {size_text(activations / 2)} (in our benchmark, with a quarter of the batch: "
+        f"{_less(technique)} of the activations, {_slower(technique)})",
         activations / 2,
         is_measured=True,
     )
@@ -196,7 +192,7 @@ def _bfloat16(incident: Incident) -> Advice | None:
     technique = TECHNIQUES["bf16"]
     return Advice(
         "Train with bf16=True",
-        "the weights are float32, nothing is cast, and the card calculates in bfloat16",
+        "the weights are float32 without autocast, and this GPU supports bfloat16",
         _measured(technique, activations),
         technique.saved(activations),
         is_measured=True,
@@ -209,8 +205,8 @@ def _shorter(incident: Incident) -> Advice | None:
         return None
     activations = incident.part("activations")
     return Advice(
-        "Use shorter sequences (max_length, or cut them)",
-        f"the batch is one sequence of {format_count(longest)} tokens, and cannot be smaller",
+        "Use shorter sequences (max_length, or truncation)",
+        f"the batch is a single sequence of {format_count(longest)} tokens and cannot be smaller",
         f"about {size_text(activations / 2)} at half the length",
         activations / 2,
     )
@@ -222,7 +218,7 @@ def _half_weights(incident: Incident) -> Advice | None:
         return None
     return Advice(
         "Load the model with dtype=torch.bfloat16",
-        f"its weights are float32 and take {_share(weights, incident)}",
+        f"the weights are float32 and take {_share(weights, incident)}",
         f"half of them, {size_text(weights / 2)}",
         weights / 2,
     )
@@ -237,9 +233,9 @@ def _four_bits(incident: Incident) -> Advice | None:
         return None
     saved = (1 - _FOUR_BITS_OF_SIXTEEN) * weights
     return Advice(
-        "Load the weights in 4 bits (BitsAndBytesConfig(load_in_4bit=True)), with adapters to train",
+        "Load the weights in 4 bit (BitsAndBytesConfig(load_in_4bit=True)) and train adapters",
         f"the weights take {_share(weights, incident)}",
-        f"about {size_text(saved)}: 4.5 bits a weight instead of 16",
+        f"about {size_text(saved)}: 4.5 bits per weight instead of 16",
         saved,
     )
 
@@ -272,7 +268,7 @@ def _checkpointing_option() -> str:
 
 
 def _is_float32(incident: Incident) -> bool:
-    """Return whether most of the weights are float32 on a card that has something better."""
+    """Return whether most of the weights are float32 on a GPU that supports bfloat16."""
     return _most_of_weights(incident) == "float32" and incident.capability >= BF16_FROM
 
 
@@ -290,12 +286,12 @@ def _of_length(incident: Incident) -> str:
 def _share(size: float, incident: Incident) -> str:
     if not incident.allocated > 0:
         return size_text(size)
-    return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of what is allocated"
+    return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
 
 
 def _measured(technique: Technique, size: float) -> str:
     return (
-        f"about {size_text(technique.saved(size))} if it does the same here (measured: "
+        f"about {size_text(technique.saved(size))} (in our benchmark: "
         f"{_less(technique)} of the {technique.part}, {100 * (1 - technique.peak):.0f} % of the peak, "
         f"{_slower(technique)})"
     )
@@ -315,4 +311,4 @@ SAVINGS: tuple[Rule, ...] = (
     _fused_attention, _loss_in_pieces, _keep_predictions_on_the_host, _smaller_evaluation, _fewer_states,
     _adapters, _fused_step, _checkpointing, _smaller_batch, _bfloat16, _shorter, _half_weights, _four_bits,
 )  # fmt: skip
-"""What may make less memory do."""
+"""What may save memory."""

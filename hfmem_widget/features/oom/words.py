@@ -68,12 +68,12 @@ def finding_of(
 def caught_finding(last: Shortage, count: int, span: Span) -> Finding:
     """Return errors that the code itself caught as a finding of its span."""
     errors = "An out-of-memory error was" if count == 1 else f"{count} out-of-memory errors were"
-    which = "it" if count == 1 else "the last"
+    which = "it" if count == 1 else "the last one"
     return Finding(
         kind=KIND,
         severity="info",
-        title=f"{errors} caught; {which} asked for {size_text(last.asked)} on {last.device}, where "
-        f"{size_text(last.free)} were free.",
+        title=f"{errors} caught; {which} requested {size_text(last.asked)} on {last.device}, with "
+        f"{size_text(last.free)} free.",
         evidence={
             "device": last.device,
             "caught": count,
@@ -87,7 +87,7 @@ def caught_finding(last: Shortage, count: int, span: Span) -> Finding:
 def headline(incident: Incident) -> str:
     """Return what ran out and what was asked for, without a stop."""
     device = "this machine" if incident.on_the_host else incident.device.key or "a GPU"
-    asked = f"{size_text(incident.asked)} asked for" if incident.asked > 0 else ""
+    asked = f"{size_text(incident.asked)} requested" if incident.asked > 0 else ""
     free = f"{size_text(incident.free)} free" if incident.free >= 0 else ""
     figures = ", ".join(filter(None, (asked, free)))
     return f"Out of memory on {device}" + (f": {figures}" if figures else "")
@@ -99,7 +99,7 @@ def where(incident: Incident) -> tuple[str, ...]:
     if in_backward(incident) and incident.within("backward") is None:
         told.append("backward pass")
     if recomputing(incident):
-        told.append("recomputation of a checkpoint")
+        told.append("checkpoint recomputation")
     return tuple(dict.fromkeys(told))
 
 

@@ -19,7 +19,7 @@ from hfmem_widget.text import plain
 
 Frame = Mapping[str, Any]
 
-BEFORE = "from before the recording"
+BEFORE = "before the recording"
 BACKWARD = "autograd (backward)"
 NO_PYTHON = "no Python code (autograd's backward thread)"
 OUTSIDE = "outside any module"

@@ -33,8 +33,8 @@ MOST_KEPT = 128 * 1024**2
 """Bytes of a snapshot, compressed, that a session keeps."""
 
 TORCH_CAME_LATER = (
-    "No stacks were recorded: torch was imported within the cell, too late to follow its operators on the "
-    "CPU. Run the cell again."
+    "No stacks were recorded: the cell itself imported torch, too late to trace its CPU operators. Run the "
+    "cell again."
 )
 WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 
@@ -170,7 +170,7 @@ def _while_aside(seconds: float) -> tuple[str, ...]:
         return ()
     lasted = format_duration(seconds)
     return (
-        f"torch.profiler ran for {lasted}; it would have counted operators twice, so none was followed.",
+        f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
     )
 
 
@@ -218,7 +218,7 @@ def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
     kept = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1)
     if len(kept) <= MOST_KEPT:
         return kept, ()
-    too_big = f"The snapshot is not kept: {format_bytes(len(kept))} is more than {format_bytes(MOST_KEPT)}."
+    too_big = f"The snapshot was dropped: {format_bytes(len(kept))} is more than {format_bytes(MOST_KEPT)}."
     return b"", (too_big,)
 
 

@@ -211,7 +211,7 @@ class OperatorTracker:
         if raised_by_handler(error):
             raise error
         self._following = False
-        warn(f"stacks are followed no longer ({type(error).__name__}: {error})")
+        warn(f"stacks are no longer recorded ({type(error).__name__}: {error})")
 
     def _look(self, values: Any, made_by: str | None) -> None:
         """Note the storages among some values that are new: made by an operator, or there before."""

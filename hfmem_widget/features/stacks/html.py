@@ -39,11 +39,11 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
     """Return what was live at the peak of each device by MIME type; of a device that had nothing, nothing."""
     shown = [one for one in stacks.peaks if one.bytes or one.entries]
     if not shown:
-        told = "no allocation was recorded"
+        told = "No allocation was recorded"
         if stacks.recording.way == "operators":
             told = (
-                "no torch operator of this thread made a tensor; what NumPy, Python itself and other threads "
-                "allocate is not followed"
+                "No torch operator of this thread allocated a tensor; allocations of NumPy, Python and other "
+                "threads are not traced"
             )
         told = ". ".join((told, *stacks.recording.notes))
         return kit.bundle(kit.headed(TITLE), kit.note(told))
@@ -73,23 +73,25 @@ def _certainty(peak: LivePeak) -> str:
     """Say how the sum stands to the allocator's own figure."""
     if peak.device == "cpu":
         told = (
-            "Counted are the tensors of this thread's operators, each storage once; not what an operator "
-            "uses within itself."
+            "Counts the tensors that this thread's operators return, each storage once; temporaries inside "
+            "an operator are not included."
         )
     elif peak.exact:
-        told = f"Equal to the allocator's own peak to the byte: {format_count(peak.highest)} requested."
+        told = (
+            f"Matches the allocator's own peak to the byte: {format_count(peak.highest)} requested."
+        )
     elif math.isnan(peak.requested):
-        return "The allocator's own exact peak is not known, so this cannot be compared with it."
+        return "The allocator's exact peak is unknown, so this cannot be checked against it."
     else:
         off = abs(peak.requested - peak.highest)
         told = (
-            f"The allocator's own peak is {format_bytes(off)} away "
+            f"Differs from the allocator's own peak by {format_bytes(off)} "
             f"({format_count(peak.requested)} bytes requested)."
         )
     if peak.wrapped and not peak.exact:
         told += (
-            f" Only the last {format_count(peak.entries)} events were kept, from "
-            f"{format_duration(peak.since)} after the start on: the peak itself may have been earlier."
+            f" Only the last {format_count(peak.entries)} events were recorded, beginning "
+            f"{format_duration(peak.since)} after the start; the peak may have been earlier."
         )
     return told
 
@@ -100,7 +102,7 @@ def _facts(peaks: Sequence[LivePeak], recording: Recording) -> list[str]:
     told = [f"{one.device}: {_certainty(one)}" if several else _certainty(one) for one in peaks]
     if recording.began >= 0.05:
         told.append(
-            f"Recording began with CUDA, {format_duration(recording.began)} after the start."
+            f"Recording began when CUDA was initialised, {format_duration(recording.began)} after the start."
         )
     count = sum(one.entries for one in peaks)
     events = "1 event" if count == 1 else f"{format_count(count)} events"
@@ -108,7 +110,7 @@ def _facts(peaks: Sequence[LivePeak], recording: Recording) -> list[str]:
     cost = ""
     if not math.isnan(recording.seconds):
         about = "about " if recording.way == "allocator" else "at least "
-        cost = f", which made the cell {about}{format_duration(recording.seconds)} slower"
+        cost = f", which slowed the cell down by {about}{format_duration(recording.seconds)}"
     read = format_duration(recording.snapshot)
     told.append(f"{events} recorded{kept}{cost}; reading the record took {read} afterwards.")
     return [*told, *recording.notes]

@@ -22,7 +22,7 @@ ROW = 22
 KEPT_NAME = 60
 
 TINTS = {
-    "before": ("there before", "rgba(134,140,148,.34)"),
+    "before": ("before the recording", "rgba(134,140,148,.34)"),
     "forward": ("forward", "rgba(230,159,0,.42)"),
     "backward": ("backward", "rgba(0,158,115,.40)"),
     "optimizer": ("optimizer step", "rgba(86,180,233,.46)"),
@@ -53,7 +53,7 @@ def icicle_html(peak: LivePeak) -> str:
     levels = "line \u203a module \u203a operator"
     drawn = _boxes(peak.sites, peak.bytes, peak.bytes, 0)
     return (
-        f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below say the same" '
+        f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below list the same" '
         f'style="margin:4px 0 0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(LEVELS)}px;'
         'overflow:hidden">'
         f'<div style="display:flex;width:100%">{drawn}</div></div>'

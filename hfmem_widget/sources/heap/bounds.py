@@ -48,7 +48,7 @@ class Bounds:
         if self.objects >= self._most_objects:
             self._end(f"the search ended early, after {self.objects:,} objects")
         elif self.objects % _BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.perf_counter() > self._until:
-            self._end(f"the search ended early, for time, after {self.objects:,} objects")
+            self._end(f"the search ran out of time after {self.objects:,} objects")
 
     def _end(self, reason: str) -> None:
         self.reached = reason

@@ -21,17 +21,17 @@ def remedy(row: Holder) -> str:
     another way: an error or an output has no ``.detach()``.
     """
     if _ERROR.match(row.path):
-        return "%memfree errors lets go of the error and of what it keeps."
+        return "%memfree errors frees the error and what it holds."
     if row.path.startswith(_EITHER):
-        return "%memfree all lets go of the last result, an error or an output."
+        return "%memfree all frees the last result, whether error or output."
     if _OUTPUT.match(row.path):
-        return "%memfree outputs lets go of it; with a semicolon at its end a line has no output."
+        return "%memfree outputs frees it; a semicolon at the end of the line prevents the output."
     if row.kind == "gradients":
-        return f"zero_grad() lets go of the gradients in {row.path}."
+        return f"zero_grad() frees the gradients in {row.path}."
     if 2 * row.graph_bytes >= row.bytes > 0:
         what = "a detached tensor" if row.graphs == 1 else "detached tensors"
         return (
-            f"If only values are needed, keep {what} in {row.path} (.detach(), or .item() of one number): "
-            "a tensor with a graph keeps all that its backward pass needs."
+            f"If only values are needed, store {what} in {row.path} (.detach(), or .item() for one number): "
+            "a tensor with a graph holds everything that its backward pass needs."
         )
     return ""

@@ -69,7 +69,7 @@ def scan(
     )
     bound = search.bounds.reached
     if search.found.too_deep and not bound:
-        bound = f"what lies deeper than {DEEPEST} steps below a name was not looked at"
+        bound = f"objects more than {DEEPEST} references below a variable were not inspected"
     return Holders(rows, remainders, time.perf_counter() - began, search.bounds.objects, bound)
 
 

@@ -16,7 +16,7 @@ const SILENT_PACES = 3;
 
 export function conditionOf(store: Store, now: number): Condition {
   if (store.unsupported !== null) {
-    const text = `This page reads protocol ${PROTOCOL}, the kernel speaks ${store.unsupported}: reload the page.`;
+    const text = `Reload the page: it reads protocol ${PROTOCOL}, the kernel sends ${store.unsupported}.`;
     return { kind: "unsupported", text };
   }
   const { status } = store;
@@ -34,7 +34,7 @@ export function conditionOf(store: Store, now: number): Condition {
     SILENT_PACES * store.pace,
   );
   if (silence > patience) {
-    return { kind: "silent", text: `no news for ${Math.round(silence / 1000)} s (last update ${last})` };
+    return { kind: "silent", text: `no update for ${Math.round(silence / 1000)} s (last update ${last})` };
   }
   return { kind: "running", text: `running · ${elapsed}` };
 }

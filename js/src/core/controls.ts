@@ -35,7 +35,7 @@ export class Controls {
     this.windows = WINDOWS.map(({ text, title }, index) =>
       button("choice", title, () => this.pickWindow(index), text),
     );
-    const unzoom = "show again what was shown before zooming in; a double-click on the chart does the same";
+    const unzoom = "reset the zoom (or double-click the chart)";
     this.unzoom = button("choice unzoom", unzoom, () => this.resetZoom(), "reset zoom");
     const unit = (text: string, title: string, percent: boolean) =>
       button("choice unit", title, () => this.change({ percent }), text);

@@ -10,7 +10,7 @@ import type { Store } from "./store.ts";
 /** What the points by tokens mean. */
 const POINTS = [
   { name: "peak", text: "peak of a step" },
-  { name: "after", text: "after it" },
+  { name: "after", text: "memory after the step" },
 ];
 
 /** What the chart shows. */

@@ -26,7 +26,7 @@ export class Lens {
       const node = button("choice", title, pick, text);
       return node;
     });
-    this.element = make("div", "lens", { role: "group", "aria-label": "drawn against" }, this.buttons);
+    this.element = make("div", "lens", { role: "group", "aria-label": "horizontal axis" }, this.buttons);
   }
 
   private other(node: HTMLButtonElement): HTMLButtonElement {

@@ -7,7 +7,7 @@ import { readDevice } from "./readings.ts";
 import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
 
-const HEADINGS = ["device", "allocated", "made of", "peak", "reserved", "device in use", "capacity"];
+const HEADINGS = ["device", "allocated", "parts", "peak", "reserved", "device in use", "capacity"];
 
 export class Summary {
   readonly element = make("table", "hidden");

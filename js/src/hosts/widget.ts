@@ -14,7 +14,7 @@ type Instance = ReturnType<ChartModule["default"]>;
 const PATIENCE = 10_000;
 /** What is dropped while the chart does not come, a later snapshot tells. */
 const HELD_MESSAGES = 256;
-const RECORDED = "the numbers are being recorded all the same.";
+const RECORDED = "recording is not affected.";
 const KEY = Symbol.for(`hfmem-widget/${CHART_HASH}`);
 const shared = globalThis as unknown as Record<symbol, Promise<ChartModule> | undefined>;
 

@@ -72,7 +72,9 @@ def test_gradients_made_in_a_backward_are_held_only_as_far_as_they_were_there_be
     peak = anatomy(script.session, "peak")
     assert peak.bytes("gradients") == 0.25 * GIB
     assert peak.bytes("activations") == 9 * GIB - 1.25 * GIB - MIB
-    assert peak.notes == ("Up to 768.0 MiB of the activations are gradients that were being made.",)
+    assert peak.notes == (
+        "Up to 768.0 MiB of the activations are gradients that were being computed.",
+    )
 
 
 def test_gradients_that_were_not_known_before_a_backward_were_not_there() -> None:
@@ -83,7 +85,9 @@ def test_gradients_that_were_not_known_before_a_backward_were_not_there() -> Non
         pass
     peak = anatomy(script.session, "peak")
     assert math.isnan(peak.bytes("gradients"))
-    assert peak.notes == ("Up to 1.00 GiB of the activations are gradients that were being made.",)
+    assert peak.notes == (
+        "Up to 1.00 GiB of the activations are gradients that were being computed.",
+    )
 
 
 def test_the_first_optimizer_step_does_not_hold_the_states_it_makes() -> None:
@@ -96,7 +100,7 @@ def test_the_first_optimizer_step_does_not_hold_the_states_it_makes() -> None:
     assert math.isnan(peak.bytes("optimizer"))
     assert peak.bytes("gradients") == GIB
     assert peak.notes == (
-        "Up to 2.00 GiB of the temporaries are optimizer states that were being made.",
+        "Up to 2.00 GiB of the temporaries are optimizer states that were being created.",
     )
 
 
@@ -133,8 +137,8 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample() -> None:
     assert peak.bytes("activations") == 5 * GIB - MIB
     assert peak.notes == (
         (
-            "The parts are those of the highest sample, 1.00 GiB below the peak; what is between stands "
-            'under "activations and temporaries".'
+            "The parts are those of the highest sample, 1.00 GiB below the peak; the difference is "
+            'counted as "activations and temporaries".'
         ),
     )
 
@@ -146,7 +150,7 @@ def test_outside_of_steps_what_the_samples_missed_is_not_attributed() -> None:
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
     peak = anatomy(script.session, "peak")
     assert peak.bytes("unattributed") == 7 * GIB
-    assert peak.notes[0].endswith('stands under "not attributed".')
+    assert peak.notes[0].endswith('counted as "not attributed".')
 
 
 def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
@@ -214,7 +218,7 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
     told = anatomy(session, 61_330, "cuda:0")
     assert (told.moment, told.allocated) == (f"at step {worst.worst}", worst.peak)
     assert told.notes[0] == (
-        f"Steps {group.first} to {group.last} are kept together; this is the worst of them, "
+        f"Steps {group.first} to {group.last} were merged; this is the worst of them, "
         f"step {worst.worst}."
     )
 
@@ -258,13 +262,13 @@ def test_a_moment_that_there_is_not_is_refused_with_those_that_there_are(at: obj
 def test_a_device_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     """The error for an unknown device lists the session's devices."""
     session = scripted_run("two gpus")
-    with pytest.raises(OptionError, match=r"no device 'cuda:9' .* cuda:0, cuda:1, cuda:2"):
+    with pytest.raises(OptionError, match=r"no device 'cuda:9'; available: cuda:0, cuda:1, cuda:2"):
         anatomy(session, device="cuda:9")
 
 
 def test_a_session_that_has_read_nothing_says_so() -> None:
     """Without devices there is no anatomy, and the error says why."""
-    with pytest.raises(OptionError, match="read nothing yet"):
+    with pytest.raises(OptionError, match="no samples yet"):
         anatomy(Session("nothing"))
 
 
@@ -313,10 +317,7 @@ def test_weights_that_are_mapped_from_a_file_are_told_to_lie_outside_of_the_heap
     script = Script("cpu")
     script.read(allocated=GIB, reserved=4 * GIB, weights=3 * GIB)
     assert anatomy(script.session).notes == (
-        (
-            "2.00 GiB of what was found is not counted as allocated, such as weights that are mapped "
-            "from a file."
-        ),
+        ("2.00 GiB of these tensors is not allocated memory, such as weights mapped from a file."),
     )
 
 
@@ -329,7 +330,9 @@ def test_rows_that_were_folded_together_hold_what_was_there_all_the_time() -> No
     peak = anatomy(script.session, "peak")
     assert script.session.timeline.bucket > 1
     assert math.isnan(peak.bytes("gradients"))
-    assert peak.notes == ("Up to 2.00 GiB of the activations are gradients that were being made.",)
+    assert peak.notes == (
+        "Up to 2.00 GiB of the activations are gradients that were being computed.",
+    )
 
 
 def test_a_span_has_a_peak_and_an_end_of_its_own() -> None:
@@ -395,7 +398,7 @@ def test_a_peaks_parts_add_up_to_it(
             pass
     told = anatomy(script.session, "peak")
     parts = sum(told.bytes(one) for one in OF_ALLOCATED if told.bytes(one) > 0)
-    beyond = any("not counted as allocated" in note for note in told.notes)
+    beyond = any("not allocated memory" in note for note in told.notes)
     assert told.allocated == max(peak for *_, peak in phases) * GIB
     assert parts >= told.allocated
     assert (parts > told.allocated) == beyond

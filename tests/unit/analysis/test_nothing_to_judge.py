@@ -85,7 +85,7 @@ def test_cells_without_a_reading_are_not_compared(which: str) -> None:
     record = record_of(*ran(0, 10))
     if which == "of nothing":
         record = replace(record, devices=())
-        with pytest.raises(OptionError, match="nothing was read"):
+        with pytest.raises(OptionError, match="no memory was read"):
             compare({"a": [record], "b": [record]})
     else:
         with pytest.raises(OptionError, match="cuda:0"):

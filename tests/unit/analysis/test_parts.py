@@ -140,8 +140,8 @@ def test_the_host_has_a_heap_resident_pages_and_a_machine_around_it() -> None:
     assert [(part.label, part.bytes) for part in told] == [
         ("weights", 2.0),
         ("not attributed", 1.0),
-        ("resident, but not in the heap", 2.0),
-        ("the rest of the machine", 4.0),
+        ("resident, outside the heap", 2.0),
+        ("rest of the machine", 4.0),
         ("free", 3.0),
     ]
 

@@ -73,7 +73,7 @@ def test_a_failing_anatomy_costs_the_parts_only(
     assert device.at_peak == {}
     assert device.at_end
     assert device.peak.value > 0
-    assert "the parts are not kept (ZeroDivisionError" in capsys.readouterr().err
+    assert "the breakdown was lost (ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_cell_among_others_has_its_own_parts() -> None:

@@ -165,10 +165,10 @@ def test_what_is_reserved_beyond_tensors_is_worked_out(text: str, unallocated: f
 @pytest.mark.parametrize(
     ("asked", "parts", "how"),
     [
-        (41.0, {"weights": 40.0}, "more than the 40.0 GiB that are left"),
+        (41.0, {"weights": 40.0}, "more than the 40.0 GiB of cuda:0"),
         (41.0, {"activations": 40.0}, "51 % of cuda:0"),
         (39.0, {"weights": 40.0}, "49 % of cuda:0"),
-        (81.0, {"weights": 40.0}, "more than cuda:0 has in all"),
+        (81.0, {"weights": 40.0}, "more than cuda:0 has in total"),
     ],
 )
 def test_a_huge_request_is_held_against_what_the_model_leaves(
@@ -210,10 +210,10 @@ def test_a_batch_is_told_as_far_as_it_is_known(counts: dict[str, float], words: 
 @pytest.mark.parametrize(
     ("asked", "free", "words"),
     [
-        (1.0, 0.5, ": 1.00 GiB asked for, 512.0 MiB free"),
+        (1.0, 0.5, ": 1.00 GiB requested, 512.0 MiB free"),
         (0.0, 0.5, ": 512.0 MiB free"),
         (NAN, 0.0, ": 0.00 MiB free"),
-        (1.0, NAN, ": 1.00 GiB asked for"),
+        (1.0, NAN, ": 1.00 GiB requested"),
         (NAN, NAN, ""),
     ],
 )
@@ -242,5 +242,5 @@ def test_where_it_happened_is_told_once() -> None:
 
     assert where(one) == ("train", "step 3", "forward")
     assert where(replace(one, calls=again)) == (
-        "train", "step 3", "forward", "backward pass", "recomputation of a checkpoint"
+        "train", "step 3", "forward", "backward pass", "checkpoint recomputation"
     )  # fmt: skip

@@ -174,7 +174,9 @@ def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> N
 
 def test_a_budget_in_other_units_is_an_error_that_says_what_is_allowed() -> None:
     """And what was probably meant."""
-    with pytest.raises(OptionError, match=r"budget is a size .* not '20GB'; did you mean 20GiB\?"):
+    with pytest.raises(
+        OptionError, match=r"budget must be a size .* not '20GB'; did you mean 20GiB\?"
+    ):
         hfmem_widget.watch(budget="20GB")
 
 
@@ -258,8 +260,8 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     assert span.after is not None
     grown = session.value(span.after, "cpu/allocated") - session.value(span.before, "cpu/allocated")
     assert grown == pytest.approx(len(kept), rel=0.05)
-    assert "has no thread for it" in session.polling.stopped
-    assert "has no thread for it" in card_bundle(session, span, with_chart=False)["text/html"]
+    assert "could not start its thread" in session.polling.stopped
+    assert "could not start its thread" in card_bundle(session, span, with_chart=False)["text/html"]
     assert hfmem_widget.holders({"kept": torch.zeros(1000)}).rows != ()
 
 

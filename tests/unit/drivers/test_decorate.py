@@ -280,7 +280,7 @@ def test_what_does_not_run_cannot_be_decorated(
 ) -> None:
     """The error says what can be; a class would no longer be one."""
     allowed = "a function, a method, a coroutine function or a generator function"
-    with pytest.raises(OptionError, match=f"decorates {allowed}, not {called}$"):
+    with pytest.raises(OptionError, match=f"can decorate {allowed}, not {called}$"):
         make("one")(given)
 
 

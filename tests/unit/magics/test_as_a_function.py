@@ -50,7 +50,7 @@ def test_its_traceback_shows_its_lines(shell: InteractiveShell) -> None:
 
 def test_an_action_is_refused(shell: InteractiveShell) -> None:
     """As it is in the first line of a cell."""
-    with pytest.raises(UsageError, match="on a line of its own"):
+    with pytest.raises(UsageError, match="on its own line"):
         run(shell, "1", "on")
 
 

@@ -33,7 +33,7 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
     ("text", "words"),
     [
         ("%%memwatch --la", ["--label"]),
-        ("%%memwatch --label x --no", ["--no-chart", "--no-panel", "--no-ledger"]),
+        ("%%memwatch --label x --no", ["--no-chart", "--no-panel", "--no-peak-reset"]),
         ("%memwatch ", ["on", "off", "status"]),
         ("%memwatch o", ["on", "off"]),
     ],

@@ -93,5 +93,8 @@ def test_a_fault_in_the_expansion_is_an_error_of_one_line(
     shell.run_cell("%%memwatch --quiet --label {x}\nran = True")
 
     said = "".join(capsys.readouterr())
-    assert "UsageError: the variables in the first line: RuntimeError: no variables here" in said
+    assert (
+        "UsageError: cannot expand the variables in the first line: RuntimeError: no variables here"
+        in said
+    )
     assert "ran" not in shell.user_ns

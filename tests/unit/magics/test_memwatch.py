@@ -129,7 +129,7 @@ def test_every_cell_is_shown_where_that_is_asked_for(
     ("line", "says"),
     [
         ("%memwatch on --min 10MB", "did you mean 10MiB?"),
-        ("%%memwatch --min 0\n1", "--min is for %memwatch on"),
+        ("%%memwatch --min 0\n1", "--min belongs to %memwatch on"),
     ],
 )
 def test_what_min_cannot_be_is_said(

@@ -94,7 +94,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     link = tmp_path / "link.pickle"
     link.symlink_to(tmp_path / "elsewhere")
     for path in (there, link):
-        with pytest.raises(OptionError, match="left alone"):
+        with pytest.raises(OptionError, match="exists already"):
             stacks().save(path)
     assert there.read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "elsewhere").exists()
@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["a\0b", "~nobody-of-this-name/x", "x" * 5000, 7])
 def test_a_path_that_cannot_be_is_told(path: Any) -> None:
     """A name that the system refuses, nobody's home, no path at all: one sentence."""
-    with pytest.raises(OptionError, match="nothing can be written to "):
+    with pytest.raises(OptionError, match="cannot write to "):
         stacks().save(path)
 
 

@@ -164,9 +164,9 @@ def test_a_data_frames_names_are_no_series() -> None:
 def test_old_names_are_kept_a_release_long() -> None:
     """Whoever asks for them gets them, with a warning."""
     session = read_once("cpu")
-    with pytest.warns(FutureWarning, match="goes with the next release") as warned:
+    with pytest.warns(FutureWarning, match="will be removed in the next release") as warned:
         of_session = session.to_pandas(old_names=True)
-    with pytest.warns(FutureWarning, match="goes with the next release"):
+    with pytest.warns(FutureWarning, match="will be removed in the next release"):
         of_steps = many([2.0, 5.0]).to_pandas(old_names=True)
 
     assert of_session["cpu/peak"].max() == 1.0

@@ -123,8 +123,8 @@ def test_missing_extras_are_quiet(proc: Path, call: str) -> None:
     [
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "No NVIDIA driver"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not running"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "rebooted"),
-        (pynvml.NVML_ERROR_NO_PERMISSION, "may not"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Reboot"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "No permission"),
         (pynvml.NVML_ERROR_UNKNOWN, "nvidia-smi"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_library_that_does_not_start_is_a_sentence(library: Path) -> None:
 
     assert told["rows"] == [[], []]
     assert len(told["notes"]) == 1
-    assert "rebooted" in told["notes"][0]
+    assert "Reboot" in told["notes"][0]
 
 
 def test_no_library_is_a_sentence(tmp_path: Path) -> None:

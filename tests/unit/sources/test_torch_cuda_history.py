@@ -47,7 +47,7 @@ def test_a_torch_with_another_signature_is_left_alone() -> None:
     torch.cuda.memory._record_memory_history_impl = lambda enabled: None
     history = begun(torch)
     assert history.state == "refused"
-    assert "another way" in history.obstacle
+    assert "torch 2.4 or later" in history.obstacle
     assert torch.calls == []
 
 
@@ -84,7 +84,7 @@ def test_the_users_own_recording_is_left_alone() -> None:
     assert history.end() is None
     assert torch.calls == []
     assert torch.recording
-    assert history.obstacle.startswith("Your own recording")
+    assert history.obstacle.startswith("Your code is recording")
 
 
 def test_what_the_user_has_ended_is_not_ended_again() -> None:

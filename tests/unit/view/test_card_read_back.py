@@ -109,15 +109,15 @@ def test_the_outcome_has_a_colour(outcome: str, colour: str) -> None:
         (94, 6, 0.0, 0.1, "6 of 100 samples were missed"),
         (0, 3, 0.0, 0.1, "3 of 3 samples were missed"),
         (100, 0, 1.0, 0.1, ""),
-        (100, 0, 1.1, 0.1, "nothing was sampled for up to 1.1 s"),
+        (100, 0, 1.1, 0.1, "no samples for up to 1.1 s"),
         (100, 0, 5.0, 1.0, ""),
-        (100, 0, 5.1, 1.0, "nothing was sampled for up to 5.1 s"),
+        (100, 0, 5.1, 1.0, "no samples for up to 5.1 s"),
         (
             94,
             6,
             1.1,
             0.1,
-            "6 of 100 samples were missed; nothing was sampled for up to 1.1 s",
+            "6 of 100 samples were missed; no samples for up to 1.1 s",
         ),
     ],
 )

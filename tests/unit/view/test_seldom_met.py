@@ -61,11 +61,11 @@ def test_a_forecast_is_off_by_bytes_and_percent(
 @pytest.mark.parametrize(
     ("own", "told"),
     [
-        ((256 * MIB,), "by this process, but not by its PyTorch"),
+        ((256 * MIB,), "by this process, but outside PyTorch"),
         ((256 * MIB - 1,), "by other processes; this one used no GPU"),
-        ((0.0, 300 * MIB), "by this process, but not by its PyTorch"),
-        ((0.0, NAN), "not by this process' PyTorch"),
-        ((NAN, 300 * MIB), "by this process, but not by its PyTorch"),
+        ((0.0, 300 * MIB), "by this process, but outside PyTorch"),
+        ((0.0, NAN), "but not by PyTorch in this process"),
+        ((NAN, 300 * MIB), "by this process, but outside PyTorch"),
     ],
 )
 def test_who_moved_a_device_is_told_as_far_as_it_is_known(
@@ -203,7 +203,7 @@ def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
 )
 def test_a_bar_of_a_map_is_called_what_it_is(of: MemoryMap, unit: str) -> None:
     """A heap has no segments."""
-    assert f"each bar a {unit}," in memory_map_bundle(of)["text/html"]
+    assert f"one bar per {unit}," in memory_map_bundle(of)["text/html"]
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,9 @@ def test_a_part_that_one_cell_lacks_is_nothing_there(
 @pytest.mark.parametrize(
     ("pools", "free", "said"),
     [
-        (1, 0, "300.0 MiB is kept in a private pool, of a CUDA graph or a torch.cuda.MemPool."),
-        (2, 0, "600.0 MiB is kept in 2 private pools, of a CUDA graph or a torch.cuda.MemPool."),
-        (1, 1, "torch.cuda.MemPool, 1.00 MiB of it free for its owner alone."),
+        (1, 0, "300.0 MiB is reserved in a private pool (CUDA graph or torch.cuda.MemPool)."),
+        (2, 0, "600.0 MiB is reserved in 2 private pools (CUDA graph or torch.cuda.MemPool)."),
+        (1, 1, "torch.cuda.MemPool); 1.00 MiB of that is free, for its owner only."),
     ],
 )
 def test_private_pools_are_counted_with_what_is_free_in_them(
@@ -157,10 +157,10 @@ def test_names_that_hold_little_more_are_counted(
 @pytest.mark.parametrize(
     ("tensors", "kind", "told"),
     [
-        (0, "tensors", "2.00 MiB in all"),
-        (1, "tensors", "1 more tensor · 2.00 MiB in all"),
-        (2, "tensors", "2 more tensors · 2.00 MiB in all"),
-        (1, "weights", "weights · 1 more tensor · 2.00 MiB in all"),
+        (0, "tensors", "2.00 MiB in total"),
+        (1, "tensors", "1 more tensor · 2.00 MiB in total"),
+        (2, "tensors", "2 more tensors · 2.00 MiB in total"),
+        (1, "weights", "weights · 1 more tensor · 2.00 MiB in total"),
     ],
 )
 def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, told: str) -> None:

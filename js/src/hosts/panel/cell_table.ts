@@ -6,10 +6,10 @@ import { Notice } from "../../core/notice.ts";
 import { type CellFacts, changeOn, worstOn } from "./cells.ts";
 
 const HEADINGS = [
-  ["cell", "the cells and blocks that were watched, newest first"],
-  ["took", "how long it ran"],
-  ["left behind", "allocated memory at its end, less that at its start"],
-  ["peak", "the most that was allocated"],
+  ["cell", "watched cells and blocks, newest first"],
+  ["time", "how long it ran"],
+  ["left behind", "allocated memory at the end minus at the start"],
+  ["peak", "highest allocated memory"],
 ] as const;
 
 class Row {
@@ -69,7 +69,7 @@ export class CellTable {
   constructor() {
     const headings = HEADINGS.map(([text, title]) => make("th", "", { scope: "col", title }, [text]));
     const head = make("thead", "", {}, [make("tr", "", {}, headings)]);
-    this.element = make("table", "cells", { "aria-label": "the last cells" }, [head, this.body]);
+    this.element = make("table", "cells", { "aria-label": "recent cells" }, [head, this.body]);
   }
 
   update(cells: CellFacts[], device: string): void {

@@ -18,15 +18,15 @@ export class Note {
     const turn = () => {
       turnOff?.();
       off.remove();
-      setText(text, `The panel now opens by a click. ${WHERE} turns this on again. `);
+      setText(text, `The panel no longer opens automatically. ${WHERE} turns this on again. `);
     };
-    const off = button("panel-off", "Turn off that it opens by itself", turn, "Turn off");
+    const off = button("panel-off", "Stop opening this panel automatically", turn, "Turn off");
     const text = make("span", "", {}, [
       "This panel opens with the first watch of a notebook. ",
       make("code", "", {}, ["--no-panel"]),
       `, or ${WHERE}, keeps it closed. `,
     ]);
-    const dismiss = button("panel-dismiss", "OK, say this no more", () => this.element.remove(), "OK");
+    const dismiss = button("panel-dismiss", "OK, do not show this again", () => this.element.remove(), "OK");
     this.element.replaceChildren(text, ...(turnOff ? [off, " "] : []), dismiss);
     this.element.hidden = false;
   }

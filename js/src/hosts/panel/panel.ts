@@ -144,7 +144,7 @@ export class MemoryPanel {
       (error) => {
         // Asked for again when the panel is next looked at anew.
         this.isLoading = false;
-        setText(this.chart, `The memory chart could not be fetched (${error}).`);
+        setText(this.chart, `The memory chart could not be loaded (${error}).`);
       },
     );
   }

@@ -46,7 +46,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
   const absent = { name: "hfmem-widget:absent" };
   return {
     id: ID,
-    description: "Shows the memory of the notebook in front, live.",
+    description: "Shows the memory of the active notebook, live.",
     autoStart: true,
     requires: [],
     optional: [
@@ -133,12 +133,12 @@ function addCommands(
 ): void {
   app.commands.addCommand(SHOW, {
     label: "Show Memory Panel",
-    caption: "Show the memory of the notebook in front",
+    caption: "Show the memory of the active notebook",
     execute: show,
   });
   app.commands.addCommand(CLEAR, {
     label: "Clear Memory History",
-    caption: "Forget the finished runs of the notebook in front",
+    caption: "Forget the finished runs of the active notebook",
     isEnabled: () => notebooks.front?.runs.isEmpty === false,
     execute: () => notebooks.front?.runs.clear(),
   });

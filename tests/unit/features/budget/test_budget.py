@@ -69,12 +69,12 @@ def test_it_warns_once_as_it_is_crossed_and_is_complete_at_the_end() -> None:
     watched.hold(21.0)
     (live,) = watched.session.findings
     assert (live.kind, live.severity, live.advice) == ("budget", "warn", ())
-    assert live.title == "cuda:0 went above its budget of 20.0 GiB after 2.1 s: 21.0 GiB allocated"
+    assert live.title == "cuda:0 exceeded its budget of 20.0 GiB after 2.1 s: 21.0 GiB allocated"
     watched.hold(23.1)
     watched.hold(1.0)
     (told,) = watched.end()
     assert told.title == (
-        "cuda:0 went above its budget of 20.0 GiB after 2.1 s, by 3.10 GiB at its peak"
+        "cuda:0 exceeded its budget of 20.0 GiB after 2.1 s, by 3.10 GiB at its peak"
     )
     assert told.evidence["peak"] == round(23.1 * GIB)
     assert told.span_id == watched.session.spans[0].id
@@ -104,7 +104,7 @@ def test_a_steps_exact_peak_shows_what_no_sample_did() -> None:
         watched.pass_by(22.0)
     (live,) = watched.session.findings
     assert live.title == (
-        "cuda:0 went above its budget of 20.0 GiB between two samples, in step 3: 22.0 GiB allocated"
+        "cuda:0 exceeded its budget of 20.0 GiB between two samples, in step 3: 22.0 GiB allocated"
     )
     assert watched.end()[0].title.endswith("in step 3, by 2.00 GiB at its peak")
 
@@ -116,7 +116,7 @@ def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
     assert watched.session.findings == []
     (told,) = watched.end()
     assert told.title == (
-        "cuda:0 went above its budget of 20.0 GiB between two samples, by 2.00 GiB at its peak"
+        "cuda:0 exceeded its budget of 20.0 GiB between two samples, by 2.00 GiB at its peak"
     )
     assert math.isnan(float(str(told.evidence["seconds"])))
 
@@ -130,7 +130,7 @@ def test_who_begins_above_it_is_told_so() -> None:
         budget.begin(NO_MONITOR, stage.session, span)
     (told,) = stage.session.findings
     assert told.title == (
-        "cuda:0 was above its budget of 20.0 GiB from the start: 25.0 GiB allocated"
+        "cuda:0 exceeded its budget of 20.0 GiB from the start: 25.0 GiB allocated"
     )
 
 
@@ -145,7 +145,7 @@ def test_the_host_has_the_budget_where_there_is_no_gpu_or_it_was_asked_for() -> 
     """The heap has a budget where it is all there is, and where it was chosen by name."""
     for watched in (Watched(0, budget=0.1 * GIB), Watched(devices=("cpu",), budget=0.1 * GIB)):
         watched.tick()
-        assert watched.end()[0].title.startswith("cpu was above its budget of 102.4 MiB")
+        assert watched.end()[0].title.startswith("cpu exceeded its budget of 102.4 MiB")
 
 
 def test_only_devices_that_were_asked_for_have_it() -> None:
@@ -154,7 +154,7 @@ def test_only_devices_that_were_asked_for_have_it() -> None:
     watched.hold(30.0)
     assert watched.session.findings == []
     watched.hold(30.0, device="cuda:1")
-    assert watched.end()[0].title.startswith("cuda:1 went above")
+    assert watched.end()[0].title.startswith("cuda:1 exceeded")
 
 
 def test_it_is_a_line_over_each_gpus_chart() -> None:
@@ -186,7 +186,7 @@ def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
         watched.pass_by(22.0)
     assert ending.should_end(2, alone=True)
     (told,) = watched.end()
-    assert told.title.endswith("; the training was ended after step 2, with a checkpoint")
+    assert told.title.endswith("; training was ended after step 2, with a checkpoint")
     assert told.evidence["ended_after_step"] == 2
     assert told.advice == ()
 
@@ -279,7 +279,7 @@ def test_a_budget_that_stays_crossed_is_told_in_one_cell() -> None:
     assert len(findings) == 1
     a_cell(stage, Budget(options), 22.0, ask=True)
     assert len(findings) == 2
-    assert "the training was ended after step 7" in findings[1].title
+    assert "training was ended after step 7" in findings[1].title
     a_cell(stage, Budget(options), 10.0)
     a_cell(stage, Budget(options), 21.0)
     assert len(findings) == 3

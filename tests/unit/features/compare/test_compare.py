@@ -164,7 +164,7 @@ def test_steps_align_only_where_all_have_some() -> None:
     assert compare(both).by == "time"
     by_steps = compare(both, by="step")
     assert [cell.line is None for cell in by_steps.cells] == [False, True]
-    assert by_steps.notes == ("b has nothing for the chart, which is without it.",)
+    assert by_steps.notes == ("b has no data for the chart.",)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_steps_align_only_where_all_have_some() -> None:
         ({"by": "epoch"}, "by 'step' or by 'time', not by 'epoch'"),
         ({"by": "step"}, "none of these cells has steps"),
         ({"device": "cuda:7"}, "did not use 'cuda:7'; they used cuda:0"),
-        ({"baseline": "c"}, "'c' is not among those compared: 'a'"),
+        ({"baseline": "c"}, "'c' is not one of the compared cells: 'a'"),
     ],
 )
 def test_what_cannot_be_done_is_said(options: dict[str, str], said: str) -> None:

@@ -66,7 +66,7 @@ def drawn(comparison: Comparison) -> dict[str, Any]:
 def test_the_table_reads_without_any_markup() -> None:
     """Names, figures, differences and parts stand in their order."""
     assert text(table_bundle(two())["text/html"]).startswith(
-        "memcompare cuda:0 NVIDIA H200 against base "
+        "memcompare cuda:0 NVIDIA H200 compared with base "
         "● base baseline · cell [1] ● smaller cell [2] "
         "allocated, peak 7.01 GiB exact 3.51 GiB exact \u22123.51 GiB · \u221250 % "
         "left behind +3.75 GiB +3.75 GiB ±0 "
@@ -109,7 +109,7 @@ def test_plain_text_has_the_same_figures() -> None:
     told = table_bundle(two())["text/plain"]
     lines = told.splitlines()
 
-    assert lines[0] == "memcompare · cuda:0 NVIDIA H200 · against base"
+    assert lines[0] == "memcompare · cuda:0 NVIDIA H200 · compared with base"
     assert "7.01 GiB exact" in told
     assert "\u22123.51 GiB · \u221250 %" in told
     assert "optimizer" in told
@@ -192,7 +192,7 @@ def test_repeats_have_a_band() -> None:
 def test_without_parts_a_bar_is_the_peak() -> None:
     """Nothing is told apart that was not found."""
     bars = [one for one in drawn(two("two gpus"))["data"] if one["type"] == "bar"]
-    assert [one["name"] for one in bars] == ["not told apart"]
+    assert [one["name"] for one in bars] == ["allocated"]
     assert bars[0]["showlegend"] is False
 
 

@@ -293,5 +293,5 @@ def test_what_the_lines_are_is_said() -> None:
     said = {name: build_scene(make()).what for name, make in MADE.items()}
 
     assert said["by step"] == "allocated, highest of each step"
-    assert said["by time"] == "allocated since the cell began"
+    assert said["by time"] == "allocated since the start of the cell"
     assert said["repeats"] == "allocated, highest of each step, median and range"

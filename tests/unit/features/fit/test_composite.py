@@ -215,4 +215,4 @@ def test_what_is_free_may_be_unknown_too(monkeypatch: pytest.MonkeyPatch) -> Non
     """Then that is what is said."""
     with_rooms(monkeypatch, Room("cuda:0", "NVIDIA Fake", 80 * GIB, float("nan")))
 
-    assert "how much is free is not known" in repr(fit(torch.nn.Linear(2, 2)))
+    assert "free memory unknown" in repr(fit(torch.nn.Linear(2, 2)))

@@ -145,21 +145,21 @@ def test_of_experts_nothing_is_called_exact(*, training: bool) -> None:
     told = predict(tiny("mixtral", {}), length=32, device="cpu", training=training)
 
     assert told.bound != "exact"
-    assert any("each expert" in note for note in told.notes)
+    assert any("per expert" in note for note in told.notes)
 
 
 @pytest.mark.parametrize("name", BY_VALUES)
 def test_a_loop_over_values_is_refused_with_its_reason(name: str) -> None:
     """Where each token goes is not known before; what does not depend on it is still told."""
     config = tiny(name, BY_VALUES[name])
-    with pytest.raises(OptionError, match="cannot be run on PyTorch's meta device"):
+    with pytest.raises(OptionError, match="cannot run on PyTorch's meta device"):
         predict(config, length=32)
     told = fit(config, length=32).forecast
 
     assert told.bound == "lower"
     assert told.bytes("weights") >= 4 * told.parameters
     assert told.bytes("gradients") == told.bytes("weights")
-    assert any("activations cannot be told" in note for note in told.notes)
+    assert any("activations are unknown" in note for note in told.notes)
 
 
 @pytest.mark.parametrize(

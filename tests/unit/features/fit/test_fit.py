@@ -66,11 +66,11 @@ def test_what_transformers_does_not_know_is_said_with_its_reason(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("/no/such/folder", "there is no file or folder"),
-        ("nobody/nothing", "!hf download nobody/nothing config.json in a cell"),
-        ("a/b/c/d", "neither a folder here nor in the local cache"),
+        ("/no/such/folder", "no file or folder"),
+        ("nobody/nothing", "!hf download nobody/nothing config.json"),
+        ("a/b/c/d", "neither a local folder nor in the Hugging Face cache"),
         ("x" * 5000, "'x+…' "),
-        ("a\0b", r"neither a folder here nor in the local cache|cannot be read"),
+        ("a\0b", r"neither a local folder nor in the Hugging Face cache|cannot be read"),
         ("~nobody-of-this-name/x", "cannot be read: RuntimeError"),
     ],
 )
@@ -118,7 +118,7 @@ def test_code_that_comes_with_a_model_is_not_run(
         return "y"
 
     monkeypatch.setattr("builtins.input", agree)
-    with pytest.raises(OptionError, match="comes with Python code of its own, which is not run"):
+    with pytest.raises(OptionError, match="needs Python code from its repository"):
         fit(tmp_path)
 
     assert asked == []
@@ -143,9 +143,9 @@ def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_file_is_told(folder: Path, content: bytes) -> None:
-    """A file that is no safetensors file, or not a whole one, is an error with its name."""
+    """A file that is not a complete safetensors file, or not a whole one, is an error with its name."""
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(OptionError, match=r"model\.safetensors is no safetensors file"):
+    with pytest.raises(OptionError, match=r"model\.safetensors is not a complete safetensors file"):
         fit(folder, length=32)
 
 
@@ -183,7 +183,7 @@ def test_where_nothing_is_known_nothing_is_claimed(monkeypatch: pytest.MonkeyPat
     told = fit(llama(), length=32)
 
     assert told.verdicts[0].fits is None
-    assert "how much is free is not known" in repr(told)
+    assert "free memory unknown" in repr(told)
 
 
 def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,13 @@ def test_the_card_and_the_text_say_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
     for text in (bundle["text/html"], bundle["text/plain"]):
         for wanted in (
-            *("weights", "optimizer states", "activations and temporaries", "dry run on meta"),
-            *("rule on the shapes", "fits, ", "the largest batch that fits is"),
+            *(
+                "weights",
+                "optimizer states",
+                "activations and temporaries",
+                "dry run on meta device",
+            ),
+            *("rule for shapes", "fits: needs", "largest batch"),
         ):
             assert wanted in text
     assert repr(told) == bundle["text/plain"]
@@ -231,7 +236,5 @@ def test_the_public_name_is_this() -> None:
 
 def test_what_is_no_model_is_told() -> None:
     """An object that has neither weights nor a configuration of transformers is named."""
-    with pytest.raises(
-        OptionError, match="a model, or a configuration of transformers, not for dict"
-    ):
+    with pytest.raises(OptionError, match="model or configuration, not dict"):
         fit({})

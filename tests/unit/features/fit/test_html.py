@@ -52,7 +52,7 @@ PLAIN = ["1.5 M parameters", "training", "batch 4 \u00d7 2,048", "fp32"]
     [
         (made(), set()),
         (made(training=False), {"inference"}),
-        (made(accumulation=2), {"2 batches a step"}),
+        (made(accumulation=2), {"2 batches per step"}),
         (made(checkpointing=True), {"gradient checkpointing"}),
         (made(quantized="nf4", lora="r=8"), {"nf4", "LoRA r=8"}),
         (made(optimizer="adamw"), {"adamw"}),
@@ -124,7 +124,7 @@ def test_text_and_table_have_the_same_rows() -> None:
         [
             "allocated",
             "8.00 GiB",
-            "the peak, in the backward pass (forward 5.00 GiB, optimizer 7.00 GiB)",
+            "peak in the backward pass (forward 5.00 GiB, optimizer 7.00 GiB)",
         ],
     ]
     assert [[cell for cell in row if cell] for row in rows[1:]] == lines[1:]
@@ -138,21 +138,21 @@ def verdict(free: float, **more: Any) -> str:
     return fit_text(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[8]
 
 
-BATCH = "the largest batch that fits is"
+BATCH = "largest batch"
 
 
 @pytest.mark.parametrize(
     ("free", "more", "told"),
     [
-        (10, {}, f"fits, 8.00 GiB of the 9.00 GiB that are free with 10 % left alone; {BATCH}"),
-        (10, {"headroom": 0.0}, "fits, 8.00 GiB of the 10.0 GiB that are free; "),
-        (4, {"fits": False, "headroom": 0.0}, "8.00 GiB of the 4.00 GiB that are free, 4.00 GiB too much"),
+        (10, {}, f"fits: needs 8.00 GiB of 9.00 GiB available (after 10 % headroom); {BATCH}"),
+        (10, {"headroom": 0.0}, "fits: needs 8.00 GiB of 10.0 GiB available; "),
+        (4, {"fits": False, "headroom": 0.0}, "8.00 GiB of 4.00 GiB available, 4.00 GiB too much"),
         (4, {"fits": False, "largest_batch": 0}, "; not even one row fits"),
-        (10, {"held": int(2 * GIB)}, "fits, 6.00 GiB of the 9.00 GiB"),
-        (10, {"held": int(2 * GIB)}, "; 2.00 GiB more are there already"),
-        (10, {"held": int(9 * GIB)}, "fits, 0.00 MiB of the 9.00 GiB"),
-        (math.nan, {"fits": None}, "how much is free is not known"),
-        (10, {"largest_batch": None}, "; the largest batch is not known"),
+        (10, {"held": int(2 * GIB)}, "fits: needs 6.00 GiB of 9.00 GiB"),
+        (10, {"held": int(2 * GIB)}, "; 2.00 GiB are allocated already"),
+        (10, {"held": int(9 * GIB)}, "fits: needs 0.00 MiB of 9.00 GiB"),
+        (math.nan, {"fits": None}, "free memory unknown"),
+        (10, {"largest_batch": None}, "; largest batch unknown"),
         (10, {"largest_batch": MOST_ROWS}, "; any batch fits"),
         (10, {"largest_batch": 1}, f"; {BATCH} 1 \u00d7 2,048"),
         (10, {"largest_batch": MOST_ROWS - 1}, f"; {BATCH} 1,048,575 \u00d7 2,048"),
@@ -187,7 +187,7 @@ def test_what_cuda_will_take_is_told_where_it_is_not_up(
     verdicts = tuple(Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
     text = fit_text(Fit("config", FORECAST, verdicts, 0.0))
 
-    assert ("is not up" in text) is bool(told)
+    assert ("not initialised" in text) is bool(told)
     assert f"; {told}" in text or not told
 
 

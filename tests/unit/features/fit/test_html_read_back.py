@@ -12,10 +12,10 @@ from tests.unit.features.fit.test_html import verdict
 @pytest.mark.parametrize(
     ("free", "told"),
     [
-        (math.nan, "how much is free is not known"),
+        (math.nan, "free memory unknown"),
         (
             4.0,
-            "needs more than 8.00 GiB of the 4.00 GiB that are free; whether all fits is not known",
+            "needs more than 8.00 GiB of 4.00 GiB available; whether it fits is unknown",
         ),
     ],
 )

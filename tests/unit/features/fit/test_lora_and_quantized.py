@@ -108,5 +108,5 @@ def test_quantised_weights_are_a_fraction_and_adapters_train() -> None:
 
 def test_quantised_weights_alone_are_not_trained() -> None:
     """Without adapters there is nothing that could be."""
-    with pytest.raises(OptionError, match="quantised weights are not trained"):
+    with pytest.raises(OptionError, match="quantised weights cannot be trained"):
         predict(llama(), quantized="int8")

@@ -207,7 +207,5 @@ def test_live_optimizers_of_bitsandbytes_go_by_class_and_bits() -> None:
 
 def test_an_unknown_name_is_told_with_all_that_there_are() -> None:
     """The error lists the names with a rule."""
-    with pytest.raises(
-        OptionError, match="'lomo'; there is one for adamw_torch, adamw_torch_fused"
-    ):
+    with pytest.raises(OptionError, match="'lomo'; they support adamw_torch, adamw_torch_fused"):
         by_name("lomo")

@@ -141,13 +141,13 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_said(
     machine = Machine(proc, [FakeGpu(), FakeGpu(uuid="GPU-b", faults={"MemoryInfo": 999})])
 
     assert list(asked(monkeypatch, machine)) == [0, "cpu"]
-    assert "How much is free on cuda:1 is not known." in capsys.readouterr().err
+    assert "Free memory of cuda:1 is unknown." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("headroom", [-0.1, 1, 1.5, float("nan"), "10%", True])
 def test_a_headroom_that_is_none_is_told(headroom: Any) -> None:
     """It is a share, and not all."""
-    with pytest.raises(OptionError, match="headroom is a share from 0 up to but not including 1"):
+    with pytest.raises(OptionError, match="headroom must be a share from 0 to below 1"):
         max_memory(headroom)
 
 

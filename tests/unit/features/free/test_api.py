@@ -27,6 +27,7 @@ from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB, MIB
+from tests.data.texts import assert_reads
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
 
@@ -54,7 +55,7 @@ def test_what_is_no_name_is_an_error_that_says_what_is(
     main: dict[str, Any], given: list[Any]
 ) -> None:
     """And nothing has been freed; as a variable it is none either."""
-    told = "'errors', 'Out\\[12\\]' or the name of a variable; (list|int|dict) is no name"
+    told = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
     with pytest.raises(OptionError, match=told):
         hfmem_widget.free(*given)
     with pytest.raises(OptionError, match=told):
@@ -84,24 +85,22 @@ def test_a_word_is_no_variable(main: dict[str, Any]) -> None:
     """A variable that is called like one goes only where it is named as a variable."""
     released = hfmem_widget.free("errors")
     assert "errors" in main
-    assert released.notes == (
-        "errors is also a variable of yours, which stays: %memfree -v errors lets go of it.",
-    )
+    assert released.notes == ("The variable errors stays: %memfree -v errors frees it.",)
     released = hfmem_widget.free(variables=["errors"])
     assert "errors" not in main
-    assert released.steps[0] == "the variable errors released"
+    assert released.steps[0] == "the variable errors freed"
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("loses", "there is no variable 'loses'; did you mean losses?"),
-        ("error", "there is no variable 'error'; did you mean errors?"),
+        ("loses", "no variable 'loses'; did you mean losses?"),
+        ("error", "no variable 'error'; did you mean errors?"),
         ("losses[0]", "losses[0] is a part of the variable losses"),
         ("losses.x", "losses.x is a part of the variable losses"),
-        ("Out[3]", "there is no variable 'Out[3]'"),
-        ("", "there is no variable ''"),
-        ("__name__", "there is no variable '__name__'"),
+        ("Out[3]", "no variable 'Out[3]'"),
+        ("", "no variable ''"),
+        ("__name__", "no variable '__name__'"),
     ],
 )
 def test_what_is_not_there_is_an_error_and_nothing_goes(
@@ -117,7 +116,7 @@ def test_what_is_not_there_is_an_error_and_nothing_goes(
 def test_a_module_is_told_for_what_it_is(main: dict[str, Any]) -> None:
     """It is no variable to let go, and stays."""
     main["js"] = sys
-    with pytest.raises(OptionError, match=r"^js is a module, not a variable, and stays as it is$"):
+    with pytest.raises(OptionError, match=r"^js is a module, not a variable, and cannot be freed$"):
         hfmem_widget.free("js")
 
     assert main["js"] is sys
@@ -212,7 +211,7 @@ def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
     monkeypatch.setattr(fake, "empty_cache", broken)
     done = act.carry_out(asked(["garbage"], shell=None), fake)
     assert done.notes == (
-        "It ended early (RuntimeError: CUDA error: device-side assert triggered).",
+        "%memfree ended early (RuntimeError: CUDA error: device-side assert triggered).",
     )
 
 
@@ -240,7 +239,7 @@ def test_an_object_that_raises_as_it_goes_keeps_nothing_back(
     done = act.carry_out(type(request)(slots(namespace)))
     assert namespace == {}
     assert ignored == ["no"]
-    assert done.steps[:2] == ("angry released", "other released")
+    assert done.steps[:2] == ("angry freed", "other freed")
 
 
 def test_an_interrupt_in_the_middle_says_what_stays() -> None:
@@ -257,8 +256,8 @@ def test_an_interrupt_in_the_middle_says_what_stays() -> None:
     assert done.interrupted
     assert namespace == {}
     assert others == {"second": [2]}
-    assert done.steps == ("first released",)
-    assert done.notes == ("Interrupted: second was not released, or not wholly.",)
+    assert done.steps == ("first freed",)
+    assert done.notes == ("Interrupted: second was not freed, or only in part.",)
 
 
 LINE = "\u2500"
@@ -277,7 +276,7 @@ DONE = Release(
     RELEASED.items,
     RELEASED.together,
     done=True,
-    steps=("errors released", "outputs released", "12 unreachable objects collected"),
+    steps=("errors freed", "outputs freed", "12 unreachable objects collected"),
     changes=(
         Change("cuda:0", "allocated", "allocated", 5 * GIB, 1.8 * GIB),
         Change("cuda:0", "reserved", "reserved", 6 * GIB, 2 * GIB),
@@ -294,34 +293,20 @@ DONE = Release(
 
 def test_what_would_be_free_reads_so() -> None:
     """Before anything goes, a table tells what would, in groups and together."""
-    assert release_bundle(RELEASED)["text/plain"] == (
-        "would be free     cuda:0\n"
-        "errors         512.0 MiB\n"
-        "  the error of cell [7]\n"
-        "outputs         2.70 GiB\n"
-        "  Out[3], Out[12], a, b and 1 more\n"
-        f"{13 * LINE}  {9 * LINE}\n"
-        "together        3.20 GiB\n"
-        "CUDA's cache: at most cuda:0 1.20 GiB, and what is let go of.\n"
-        "Garbage in cycles comes on top; how much is known once it is collected.\n"
-        "Variables that alone keep most: losses 9.00 GiB.\n"
-        "Nothing was released yet: %memfree all lets go of both; variables go only by their names.\n"
-        "1,200 objects looked at in 100 ms"
-    )
+    text = release_bundle(RELEASED)["text/plain"]
+
+    assert_reads("free_found", text)
+    for evidence in ("512.0 MiB", "2.70 GiB", "3.20 GiB", "cuda:0 1.20 GiB", "losses 9.00 GiB"):
+        assert evidence in text
 
 
 def test_what_was_freed_reads_so() -> None:
     """Of devices in use alone; of the host where its heap has moved, or where there is no other."""
-    assert release_bundle(DONE)["text/plain"] == (
-        "cuda:0: freed 3.20 of 5.00 GiB; still held: 1.00 GiB by cache['<b>$'].\n"
-        "measured               before \u2192 after     change\n"
-        "cuda:0 allocated      5.00 \u2192 1.80 GiB  \u22123.20 GiB\n"
-        "cuda:0 reserved       6.00 \u2192 2.00 GiB  \u22124.00 GiB\n"
-        "cuda:0 device in use  8.00 \u2192 4.00 GiB  \u22124.00 GiB\n"
-        "Something <odd>.\n"
-        "errors released \u00b7 outputs released \u00b7 12 unreachable objects collected\n"
-        "1,200 objects looked at in 100 ms"
-    )
+    text = release_bundle(DONE)["text/plain"]
+
+    assert_reads("free_done", text)
+    assert "cuda:0 reserved       6.00 \u2192 2.00 GiB  \u22124.00 GiB" in text
+    assert "1.00 GiB by cache['<b>$']" in text
     assert DONE.freed("cuda:0") == 3.2 * GIB
 
 
@@ -340,17 +325,16 @@ def test_each_device_has_a_column_of_its_own() -> None:
     lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:8]]
 
     assert lines == [
-        "would be free cuda:1 cuda:2 cpu",
+        "could be freed cuda:1 cuda:2 cpu",
         "errors 0.00 MiB 0.00 MiB 1.00 GiB",
         "a, b, c, d",
         "outputs 2.00 GiB 0.00 MiB 0.00 MiB",
         "x 0.00 MiB 0.00 MiB 0.00 MiB",
-        "keeps no tensor alone",
-        f"{13 * LINE} {8 * LINE} {8 * LINE} {8 * LINE}",
-        "together 2.50 GiB 0.00 MiB 1.00 GiB",
+        "nothing held only here",
+        "total 2.50 GiB 0.00 MiB 1.00 GiB",
     ]
-    assert told["text/plain"].endswith("1 object looked at in 0.0 ms")
-    assert "together" not in release_bundle(replace(release, items=release.items[:1]))["text/plain"]
+    assert told["text/plain"].endswith("Inspected 1 object in 0.0 ms")
+    assert "total" not in release_bundle(replace(release, items=release.items[:1]))["text/plain"]
     assert "memory" in release_bundle(Release((Freeable("x", (), {}),), {}))["text/plain"]
 
 
@@ -394,7 +378,7 @@ def test_a_search_that_ended_early_says_so() -> None:
     """Where the search was cut short, the last line says that its figures are not certain."""
     bounded = Release((), {}, bound="the search ended early, after 10 objects", objects=10)
     assert release_bundle(bounded)["text/plain"].endswith(
-        "; the search ended early, after 10 objects, so what would be free is not certain"
+        "; the search ended early, after 10 objects, so the sizes are not certain"
     )
 
 

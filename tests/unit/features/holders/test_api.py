@@ -16,15 +16,15 @@ from hfmem_widget.errors import OptionError
     [
         (
             {"namespace": "cuda:0"},
-            r"namespace maps names to objects, as globals\(\) does; it is no str; a device is named with",
+            r"namespace must map names to objects, .*, not be str; pass a device as device=",
         ),
         (
             {"namespace": torch.zeros(2)},
-            r"namespace maps names to objects, as globals\(\) does; it is no Tensor$",
+            r"namespace must map names to objects, .*, not be Tensor$",
         ),
         (
             {"namespace": {}, "allocated": 5},
-            r"allocated maps devices to bytes, such as \{'cuda:0': 2\*\*30\}; it is no int$",
+            r"allocated must map devices to bytes, such as .*, not be int$",
         ),
     ],
 )

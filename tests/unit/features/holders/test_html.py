@@ -41,7 +41,7 @@ def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None
     device, first, graphs, also, *_ = text(LOSSES)
     assert device == "cuda:0"
     assert first == "40.0 MiB  losses[0..99]  (200 tensors \u00b7 biggest 512\u00d7512 float32)"
-    assert graphs.strip() == "39.0 MiB of it in the autograd graphs (grad_fn) of 100 tensors"
+    assert graphs.strip() == "39.0 MiB of that is held by the autograd graphs of 100 tensors"
     assert also.strip() == "also _"
 
 
@@ -55,8 +55,8 @@ def test_the_remainder_is_said_as_what_it_is() -> None:
     """On a GPU, what nobody explains; on the CPU, the rest of the heap."""
     left = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", 7 * MIB, is_host=True))
     lines = text(LOSSES, remainders=left)
-    assert "3.00 MiB  not explained by any Python object that was reached" in map(str.strip, lines)
-    assert "7.00 MiB  everything else in this process' heap" in lines
+    assert "3.00 MiB  not held by any Python object found" in map(str.strip, lines)
+    assert "7.00 MiB  everything else in this process's heap" in lines
 
 
 def test_small_rows_and_very_many_are_told_as_one() -> None:
@@ -69,7 +69,7 @@ def test_small_rows_and_very_many_are_told_as_one() -> None:
 
 def test_its_own_cost_is_the_last_line() -> None:
     """The table ends with how many objects were looked at, and how long that took."""
-    assert text(LOSSES)[-1] == "1,234 objects looked at in 250 ms"
+    assert text(LOSSES)[-1] == "Inspected 1,234 objects in 250 ms"
 
 
 def test_names_are_text() -> None:

@@ -54,9 +54,9 @@ def test_the_biggest_tensor_has_its_shape(tensors: int, shape: tuple[int, ...], 
     ("graph", "graphs", "told"),
     [
         (0.0, 0, ""),
-        (1.0, 1, "1.00 MiB of it in the autograd graph (grad_fn) of 1 tensor"),
-        (4.0, 1, "all of it in the autograd graph (grad_fn) of 1 tensor"),
-        (4.0, 2, "all of it in the autograd graphs (grad_fn) of 2 tensors"),
+        (1.0, 1, "1.00 MiB of that is held by the autograd graph of 1 tensor"),
+        (4.0, 1, "all of that is held by the autograd graph of 1 tensor"),
+        (4.0, 2, "all of that is held by the autograd graphs of 2 tensors"),
     ],
 )
 def test_what_graphs_keep_is_said_with_whose_they_are(graph: float, graphs: int, told: str) -> None:

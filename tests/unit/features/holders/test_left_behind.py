@@ -100,7 +100,7 @@ def test_who_held_it_before_is_not_blamed() -> None:
 def test_where_nobody_looked_before_nobody_is_blamed_for_the_difference() -> None:
     """What was there before the cell may be held too, so the sentence speaks of now."""
     assert title(left(before=3 * GIB), row("losses[0..99]", 3 * GIB)) == (
-        "1.00 GiB left behind; most of what is there now is held by losses[0..99] (3.00 GiB)"
+        "1.00 GiB left behind; most of the allocated memory is held by losses[0..99] (3.00 GiB)"
     )
 
 
@@ -137,7 +137,7 @@ def test_the_advice_ends_with_what_looking_cost() -> None:
     finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), Known(), 1)
     assert finding is not None
     assert finding.advice[-1] == (
-        "%memholders tells everything that is held (looking at 1,500 objects took 120 ms)."
+        "%memholders lists everything that is held (inspected 1,500 objects in 120 ms)."
     )
 
 
@@ -334,8 +334,8 @@ def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
     finding = named(left(), early, Known(), 1)
 
     assert finding is not None
-    assert finding.title == "1.00 GiB left behind; who holds it was not found at a glance"
-    assert finding.advice == ("%memholders looks longer (the search ended early, for time).",)
+    assert finding.title == "1.00 GiB left behind; a quick search did not find what holds it"
+    assert finding.advice == ("%memholders searches longer (the search ended early, for time).",)
     assert named(left(), Holders((), seconds=0.1, objects=1000), Known(), 1) is None
 
 
@@ -345,4 +345,4 @@ def test_after_an_error_the_error_is_what_to_try_first() -> None:
     finding = named(left(), early, Known(raised=True), 1)
 
     assert finding is not None
-    assert "%memfree errors lets go of it" in finding.advice[0]
+    assert "%memfree errors frees it" in finding.advice[0]

@@ -66,7 +66,7 @@ def test_a_name_without_graphs_is_told_without_them() -> None:
     finding = told(row("cache['a', … 40 keys]", 400))
 
     assert finding.title.endswith("; cache['a', … 40 keys] holds 400.0 MiB.")
-    assert finding.advice[0].startswith("cache['a', … 40 keys] still gets longer")
+    assert finding.advice[0].startswith("cache['a', … 40 keys] keeps growing")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) -> None
     finding = told(held)
 
     assert "hold" not in finding.title
-    assert finding.advice[0] == "%memholders names what holds it."
+    assert finding.advice[0] == "%memholders lists what holds it."
 
 
 def test_a_search_that_ended_early_says_so() -> None:

@@ -204,7 +204,7 @@ def test_it_ends_with_the_end_and_the_highest(rig: Rig) -> None:
     assert rig.end() == {}
     last = rig.screen.replaced[-1]["text/plain"]
     assert "cuda:0 at the end \u00b7 100.0 MiB reserved" in last
-    assert "in, when most was reserved \u00b7 900.0 MiB reserved" in last
+    assert "when most was reserved \u00b7 900.0 MiB reserved" in last
 
 
 def test_a_rise_is_read_though_it_is_not_time_to_draw(rig: Rig) -> None:

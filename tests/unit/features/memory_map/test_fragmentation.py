@@ -168,8 +168,8 @@ def test_what_rounding_adds_is_told() -> None:
 def test_sentences_have_their_figures() -> None:
     """What cannot be given back, and the largest request that it could serve."""
     told = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
-    assert told[0].endswith("without asking the driver for more: 29.0 MiB.")
-    assert told[1].startswith("1.42 GiB (73 % of what is reserved) lies between tensors")
+    assert told[0].endswith("the driver: 29.0 MiB.")
+    assert told[1].startswith("1.42 GiB (73 % of reserved memory) lies between tensors")
     assert "no request above 29.0 MiB" in told[1]
     assert len(told) == 2
 
@@ -184,7 +184,7 @@ def test_full_segments_need_one_sentence() -> None:
     """A healthy device is not commented on."""
     told = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
     assert told == (
-        "Nothing is free for ordinary code, so the next request asks the driver for more.",
+        "No cached memory is free for ordinary code: the next request goes to the driver.",
     )
 
 

@@ -42,7 +42,7 @@ def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     """Its title has the figure, its advice says what that would save."""
     (finding,) = found_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
     assert finding.title == (
-        "2.50 GiB (31 %) of what was reserved on cuda:0 lay in holes between tensors at the fullest moment."
+        "2.50 GiB (31 %) of reserved memory on cuda:0 lay in holes between tensors when most was reserved."
     )
     assert finding.evidence["holes"] == 2.5 * GIB
     assert "expandable_segments:True" in finding.advice[0]
@@ -87,14 +87,14 @@ def test_a_peak_that_no_sample_saw_leaves_no_more_than_it_left() -> None:
 def test_retries_are_a_finding_without_holes() -> None:
     """The allocator ran out, emptied its cache and went on: that waits for the GPU."""
     (finding,) = found_in((7.0, 8.0, 0.0, 2, 0))
-    assert finding.title.startswith("On cuda:0 the allocator ran out 2 times")
+    assert finding.title.startswith("On cuda:0 the allocator ran out of memory 2 times")
     assert "smaller batch" in finding.advice[0]
 
 
 def test_holes_and_retries_are_one_finding() -> None:
     """Where holes made the allocator run out, one sentence tells both."""
     (finding,) = found_in((5.0, 8.0, 2.5, 1, 0))
-    assert "fullest moment, and the allocator ran out once" in finding.title
+    assert "reserved, and the allocator ran out of memory once" in finding.title
     assert finding.evidence["retries"] == 1
 
 

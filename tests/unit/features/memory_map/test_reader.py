@@ -134,7 +134,7 @@ def test_an_allocator_without_a_list_of_blocks_is_said_to_have_none(*, raises: b
     found = reader_of(torch).read()
     assert not found.segments
     assert "cudaMallocAsync" in found.notes["cuda:0"]
-    assert "cannot be seen" in found.notes["cuda:0"]
+    assert "fragmentation cannot be shown" in found.notes["cuda:0"]
     assert "3.00 MiB in use of 3.00 MiB reserved" in found.notes["cuda:0"]
 
 

@@ -101,7 +101,7 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
         run.end(cell, out_of_memory())
     told = run.report(cell)["text/plain"]
     assert capsys.readouterr().err == ""
-    assert "asked for 2.00 GiB" in told
+    assert "requested 2.00 GiB" in told
     assert "weights 10.0 GiB" in told
     assert "in backward pass" in told
     assert run.findings[0].evidence["observed"] is True
@@ -177,7 +177,7 @@ def test_errors_that_were_caught_are_a_note() -> None:
     (finding,) = run.findings
     assert finding.severity == "info"
     assert finding.title.startswith(
-        "2 out-of-memory errors were caught; the last asked for 4.00 GiB on cuda:0"
+        "2 out-of-memory errors were caught; the last one requested 4.00 GiB on cuda:0"
     )
 
 
@@ -190,8 +190,8 @@ def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
             run.cuda.run_out(asked << 30)
         run.end(cell, out_of_memory(2.0))
     told = run.report(cell)
-    assert "asked for 2.00 GiB" in told["text/plain"]
-    assert "2 earlier ones were caught" in told["text/plain"]
+    assert "requested 2.00 GiB" in told["text/plain"]
+    assert "2 earlier out-of-memory errors" in told["text/plain"]
 
 
 def marks(run: Run) -> list[tuple[str, str, float, float]]:
@@ -206,7 +206,7 @@ def test_each_shortage_is_marked_on_the_chart_when_it_happens() -> None:
         for asked in (8, 4):
             run.stage.hold({"cuda:0": 70 * GIB}, 1.0)
             run.cuda.run_out(asked << 30)
-        told = [f"out of memory: asked {asked}.00 GiB" for asked in (8, 4)]
+        told = [f"out of memory: {asked}.00 GiB requested" for asked in (8, 4)]
         times = [one.start for one in run.session.guides]
         assert marks(run) == [("oom", *one, 77 * GIB) for one in zip(told, times, strict=True)]
         assert times == pytest.approx([1.0, 2.0], abs=0.1)
@@ -223,7 +223,10 @@ def test_of_very_many_shortages_the_newest_are_marked() -> None:
         for asked in range(1, 21):
             run.cuda.run_out(asked << 30)
         run.end(cell, None)
-    told = [one.label.removeprefix("out of memory: asked ") for one in run.session.guides]
+    told = [
+        one.label.removeprefix("out of memory: ").removesuffix(" requested")
+        for one in run.session.guides
+    ]
     assert told == [f"{gib}.0 GiB" for gib in range(13, 21)]
 
 
@@ -251,7 +254,7 @@ def test_an_error_that_nobody_observed_is_marked_where_it_left_the_code() -> Non
         run.stage.hold({"cuda:0": 1 * GIB}, 1.0)
         run.end(cell, out_of_memory())
     run.report(cell)
-    assert marks(run) == [("oom", "out of memory: asked 2.00 GiB", 1.0, 77 * GIB)]
+    assert marks(run) == [("oom", "out of memory: 2.00 GiB requested", 1.0, 77 * GIB)]
 
 
 def test_an_error_that_says_no_size_is_marked_without() -> None:
@@ -419,7 +422,7 @@ def test_a_limit_of_the_shells_is_the_reason() -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, check=True
     )
-    assert "limit A limit: this process may map" in done.stdout
+    assert "limit Limit reached: ulimit -v" in done.stdout
 
 
 def test_it_imports_nothing_heavy() -> None:

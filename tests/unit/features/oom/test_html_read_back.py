@@ -7,6 +7,7 @@ import pytest
 from hfmem_widget.features.oom.bar import bar_html, drawn_parts
 from hfmem_widget.features.oom.html import _advice_html, _foot, figures_of
 from hfmem_widget.features.oom.model import Advice
+from hfmem_widget.features.oom.techniques import MEASURED_ON
 from tests.data.oom_incidents import blocks, incident
 
 PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "others": 4.0}
@@ -40,7 +41,7 @@ def test_an_advice_whose_saving_nobody_knows_says_nothing_of_it() -> None:
     first, second = html.split("<li ")[1:]
 
     assert "It is too much.</div></li>" in first
-    assert "saves about half</div></li>" in second
+    assert "could save about half</div></li>" in second
     assert _advice_html(()) == ""
 
 
@@ -49,23 +50,25 @@ def test_an_advice_whose_saving_nobody_knows_says_nothing_of_it() -> None:
     [
         ((), 0, []),
         ((DO,), 0, []),
-        ((DO,), 1, ["1 earlier out-of-memory error was caught by the code itself."]),
-        ((DO,), 2, ["2 earlier ones were caught by the code itself."]),
+        ((DO,), 1, ["1 earlier out-of-memory error"]),
+        ((DO,), 2, ["2 earlier out-of-memory errors"]),
     ],
 )
 def test_the_foot_tells_of_errors_before(
     advice: tuple[Advice, ...], earlier: int, told: list[str]
 ) -> None:
     """One is not told as several."""
-    assert _foot(advice, earlier) == told
+    assert [
+        one.removeprefix("The code caught ").rstrip(".") for one in _foot(advice, earlier)
+    ] == told
 
 
 def test_the_foot_says_where_it_was_measured() -> None:
     """Where anything was; after what was caught before."""
     first, second = _foot((DO, MEASURED), 1)
 
-    assert first.startswith("1 earlier")
-    assert second.startswith("Measured: ")
+    assert "1 earlier" in first
+    assert MEASURED_ON in second
 
 
 @pytest.mark.parametrize(("cache", "named"), [(0.0, False), (4.0, True)])
@@ -77,4 +80,4 @@ def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, named: bo
 
     assert ("cache" in names) is ("largest free block" in names) is named
     assert named is (("cache", "4.00 GiB", "free, but reserved") in told)
-    assert named is (("largest free block", "2.00 GiB", "of the cache") in told)
+    assert named is (("largest free block", "2.00 GiB", "in the cache") in told)

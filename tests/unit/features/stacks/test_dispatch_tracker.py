@@ -454,5 +454,5 @@ def test_a_fault_of_ours_ends_the_following_and_is_told_once(
     assert all(torch.isfinite(one).shape == (KIB,) for one in results)
     assert sizes(following.peak) == [8 * KIB]
     said = capsys.readouterr().err
-    assert said.count("stacks are followed no longer (TypeError") == 1
+    assert said.count("stacks are no longer recorded (TypeError") == 1
     del kept, after

@@ -51,16 +51,16 @@ def html(*peaks: LivePeak) -> str:
 
 def test_equality_with_the_allocator_is_said_only_where_it_is_so() -> None:
     """To the byte, or by how much it is off."""
-    assert "Equal to the allocator's own peak to the byte" in text()
+    assert "Matches the allocator's own peak to the byte" in text()
     off = text(replace(peak(), requested=peak().bytes + 2.0 * MIB))
-    assert "Equal" not in off
-    assert "2.00 MiB away" in off
+    assert "Matches" not in off
+    assert "by 2.00 MiB" in off
 
 
 def test_an_unknown_peak_is_not_compared() -> None:
     """Without the ledger there is nothing to compare with, and no sum to round up to."""
     told = text(replace(peak(), requested=math.nan, allocated=math.nan))
-    assert "cannot be compared" in told
+    assert "cannot be checked" in told
     assert "rounded up" not in told
 
 
@@ -82,42 +82,42 @@ def test_what_is_beyond_the_longest_table_is_one_row() -> None:
 def test_a_wrapped_history_says_from_when_it_is_known() -> None:
     """Where the allocator's peak is not in what was kept."""
     wrapped = replace(peak(), wrapped=True, since=3.0)
-    assert "from 3.0 s after the start on" not in text(wrapped)
+    assert "beginning 3.0 s after the start" not in text(wrapped)
     told = text(replace(wrapped, requested=wrapped.bytes + 1.0))
-    assert "from 3.0 s after the start on" in told
+    assert "beginning 3.0 s after the start" in told
 
 
 def test_what_it_cost_is_said_as_well_as_it_is_known() -> None:
     """An estimate is called one, and a figure that is too low too."""
-    assert "about 500 ms slower" in text()
-    assert "at least 500 ms slower" in text(way="operators")
-    assert "slower" not in text(seconds=math.nan)
+    assert "slowed the cell down by about 500 ms" in text()
+    assert "slowed the cell down by at least 500 ms" in text(way="operators")
+    assert "slowed" not in text(seconds=math.nan)
     assert "took 200 ms" in text()
 
 
 def test_when_it_began_is_said_where_it_is_not_the_start() -> None:
     """A record that began with CUDA, after the cell did, says how much later."""
-    assert "began with CUDA, 2.0 s after the start" in text(began=2.0)
-    assert "began with CUDA" not in text()
+    assert "CUDA was initialised, 2.0 s after the start" in text(began=2.0)
+    assert "CUDA was initialised" not in text()
 
 
 def test_several_devices_follow_each_other() -> None:
     """Each with its own sentence."""
     told = text(peak(), replace(peak(), device="cuda:1"))
     assert told.index("peak of cuda:0") < told.index("peak of cuda:1")
-    assert "cuda:1: Equal" in told
+    assert "cuda:1: Matches" in told
 
 
 def test_nothing_recorded_is_one_sentence() -> None:
     """Without a recorded allocation there is a sentence in place of the tables."""
-    assert text(LivePeak("cuda:0", 0, 0, ())) == "no allocation was recorded"
+    assert text(LivePeak("cuda:0", 0, 0, ())) == "No allocation was recorded"
 
 
 def test_nothing_recorded_on_the_cpu_says_what_was_not_followed() -> None:
     """Where nobody looked: NumPy and Python on this very thread, and other threads. Which is not known."""
     assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
-        "no torch operator of this thread made a tensor; what NumPy, Python itself and other threads "
-        "allocate is not followed"
+        "No torch operator of this thread allocated a tensor; allocations of NumPy, Python and other "
+        "threads are not traced"
     )
 
 
@@ -184,7 +184,7 @@ def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
 )
 def test_that_it_began_late_is_told_where_it_did(began: float, *, told: bool) -> None:
     """As where CUDA came up in the middle of the cell; what is a few milliseconds is not late."""
-    assert ("Recording began with CUDA" in text(began=began)) is told
+    assert ("Recording began when CUDA" in text(began=began)) is told
 
 
 def rows_of(table: str) -> list[list[str]]:

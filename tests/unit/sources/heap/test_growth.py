@@ -76,7 +76,7 @@ def test_names_that_stay_are_not_told() -> None:
     growth = between({"kept": [block()]}, lambda: None)
 
     assert growth.rows == ()
-    assert "no name holds more than before" in growth_bundle(growth)["text/plain"]
+    assert "Nothing grew." in growth_bundle(growth)["text/plain"]
 
 
 def test_a_bound_of_either_search_is_told() -> None:
@@ -102,9 +102,9 @@ def test_the_table_says_how_much_came_to_whom() -> None:
     device, first, second, below = bundle["text/plain"].splitlines()
 
     assert device == "cpu"
-    assert first == " +8.00 MiB  kept[0..8]  (8 more tensors · 9.00 MiB in all)"
+    assert first == " +8.00 MiB  kept[0..8]  (8 more tensors · 9.00 MiB in total)"
     assert second == "+<0.01 MiB  1 other name"
-    assert below.startswith("other names hold 1.00 MiB less; looked for in ")
+    assert below.startswith("Other variables hold 1.00 MiB less; searched in ")
     assert "kept[0..8]</code>" in bundle["text/html"]
     assert "<b>" not in growth_bundle(between({}, lambda: None))["text/html"]
 

@@ -101,7 +101,7 @@ def test_a_bound_is_told() -> None:
 def test_a_bound_on_time_is_told() -> None:
     """A search stops at its limit of time, and says so."""
     many = [[block()] for _ in range(2000)]
-    assert "for time" in reach([Group("a", [many])], [], most_seconds=0.0).bound
+    assert "ran out of time" in reach([Group("a", [many])], [], most_seconds=0.0).bound
 
 
 def test_nothing_is_left_behind() -> None:

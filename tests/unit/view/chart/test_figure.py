@@ -86,7 +86,7 @@ def test_thousands_of_steps_stay_below_60_kb() -> None:
 
 @pytest.mark.parametrize("session", [*map(scripted_run, SCRIPTED_RUNS), many_steps(3000)], ids=repr)
 def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session) -> None:
-    """Measured as notebooks are saved: indented, with every item of a list on a line of its own."""
+    """Measured as notebooks are saved: indented, with every item of a list on its own line."""
     span = session.spans[0]
     chart = chart_bundle(session, span)
     card = card_bundle(session, span, with_chart=chart is not None)

@@ -1,0 +1,21 @@
+"""What the product says, whole, in files beside this one: one place to read it, and to see it change.
+
+``HFMEM_UPDATE_TEXTS=1 pytest`` writes the files anew; the difference is then read before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tests.data import DATA
+
+TEXTS = DATA / "texts"
+
+
+def assert_reads(name: str, text: str) -> None:
+    """Assert that a text is that of the file of this name, or write the file where that is asked for."""
+    file = TEXTS / f"{name}.txt"
+    if os.environ.get("HFMEM_UPDATE_TEXTS"):
+        TEXTS.mkdir(exist_ok=True)
+        file.write_text(f"{text}\n", encoding="utf-8")
+    assert f"{text}\n" == file.read_text(encoding="utf-8"), "HFMEM_UPDATE_TEXTS=1 writes it anew"

@@ -1,0 +1,95 @@
+"""What the product says of scripted runs, errors, maps and faults: whole, in `tests/data/texts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.features.memory_map.sentences import sentences
+from hfmem_widget.features.oom.advice import advise
+from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.html import out_of_memory_bundle
+from hfmem_widget.sources.heap import Holder, Holders, Remainder
+from hfmem_widget.sources.heap.remedy import remedy
+from hfmem_widget.sources.nvml_faults import Fault, why_closed, why_unread
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.text import GIB, MIB
+from hfmem_widget.view.anatomy import anatomy_bundle
+from hfmem_widget.view.card import card_bundle
+from tests.data.oom_incidents import CASES
+from tests.data.recorded import NAMES, recorded_map
+from tests.data.texts import assert_reads
+
+HOLDERS = (
+    Holder("losses[0..99]", "tensors", "cuda:0", int(40 * MIB), 200, (512, 512), "float32",
+           int(39 * MIB), 100, ("_",)),
+    Holder("model", "weights", "cuda:0", int(20 * MIB), 9, (64,), "bfloat16"),
+    Holder("the error of cell [7] \u2192 x", "tensors", "cuda:0", int(8 * MIB), 1, (64,), "float32"),
+    Holder("Out[3]", "tensors", "cuda:0", int(4 * MIB), 1, (64,), "float32"),
+    Holder("small", "gradients", "cuda:0", 1, 1, (1,), "float32"),
+)  # fmt: skip
+REMAINDERS = (
+    Remainder("cuda:0", 3 * MIB, is_host=False),
+    Remainder("cpu", GIB, is_host=True),
+)
+
+
+def cards() -> Iterator[tuple[str, str]]:
+    """Yield the card of each scripted run."""
+    for name in SCRIPTED_RUNS:
+        session = scripted_run(name)
+        yield name, card_bundle(session, session.spans[0], with_chart=False)["text/plain"]
+
+
+def anatomies() -> Iterator[tuple[str, str]]:
+    """Yield the table of each, with its notes."""
+    for name in ("training", "cpu", "steps", "short"):
+        session = scripted_run(name)
+        found = [session.anatomy("now"), session.anatomy("peak")]
+        yield name, anatomy_bundle(found, title=session.label)["text/plain"]
+
+
+def shortages() -> Iterator[tuple[str, str]]:
+    """Yield the card of each scripted out-of-memory error."""
+    for case in CASES:
+        diagnosis = diagnose(case.incident)
+        advice = advise(case.incident, diagnosis)
+        bundle = out_of_memory_bundle(case.incident, diagnosis, advice, earlier=1)
+        yield case.name, bundle["text/plain"]
+
+
+def holders() -> Iterator[tuple[str, str]]:
+    """Yield the table of what holds memory, and what to do about each row."""
+    yield "table", holders_bundle(Holders(HOLDERS, REMAINDERS, 0.25, 1234))["text/plain"]
+    for row in HOLDERS:
+        yield row.path, remedy(row)
+
+
+def maps() -> Iterator[tuple[str, str]]:
+    """Yield what is said of each recorded allocator."""
+    for name in NAMES:
+        yield name, "\n".join(sentences(recorded_map(name).fragmentation("cuda:0")))
+
+
+class NvmlError(Exception):
+    """An error of the driver's library, with its code."""
+
+    def __init__(self, value: Fault) -> None:
+        super().__init__("Oh")
+        self.value = value
+
+
+def faults() -> Iterator[tuple[str, str]]:
+    """Yield why the driver, or one GPU, cannot be read."""
+    yield "no package", why_closed(ImportError())
+    for fault in Fault:
+        yield f"driver, {fault.name}", why_closed(NvmlError(fault))
+        yield f"cuda:0, {fault.name}", why_unread("cuda:0", NvmlError(fault))
+
+
+@pytest.mark.parametrize("told", [cards, anatomies, shortages, holders, maps, faults])
+def test_what_is_said_reads_so(told: Callable[[], Iterator[tuple[str, str]]]) -> None:
+    """Each text is that of its file, word by word; its facts are asserted by the tests of its feature."""
+    assert_reads(told.__name__, "\n\n".join(f"# {name}\n{text}" for name, text in told()))
