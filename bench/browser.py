@@ -27,7 +27,7 @@ import plotly
 from common import measure
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from hfmem_widget.session import Device, Sample, Series, Session
+from hfmem_widget.session import Device, Recorder, Sample, Series
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
 
@@ -113,12 +113,13 @@ class Messages:
     """What Python sends to the chart, with buffers as text for the way into the page."""
 
     def __init__(self) -> None:
-        self.session = Session("bench")
-        self.session.adopt(
+        recorder = Recorder("bench")
+        self.session = recorder.session
+        recorder.adopt(
             [Device(key, "NVIDIA H200", f"GPU-{key}", 141 * GIB) for key in DEVICES],
             [Series(key, metric, metric) for key in DEVICES for metric in protocol.METRICS],
         )
-        self.session.append(Sample(0.0, _reading(4 * GIB)))
+        recorder.append(Sample(0.0, _reading(4 * GIB)))
         self._chance = np.random.default_rng(0)
         self._rows = 1
         self._seq = 0

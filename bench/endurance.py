@@ -19,7 +19,7 @@ from pathlib import Path
 
 from common import measure
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml_gpu import METRICS as NVML_METRICS
 from hfmem_widget.testing import FakeClock
@@ -51,10 +51,11 @@ class Run:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.session = Session("bench")
+        self.recorder = Recorder("bench")
+        self.session = self.recorder.session
         host = HostSource()
         metrics = (*TORCH_METRICS, *NVML_METRICS)
-        self.session.adopt(
+        self.recorder.adopt(
             [*(Device(key, "NVIDIA H200", f"GPU-{key}", 141 * GIB) for key in GPUS), *host.devices],
             [*(Series(key, *metric) for key in GPUS for metric in metrics), *host.series],
         )
@@ -67,7 +68,7 @@ class Run:
         value = (60 + 20 * math.sin(now)) * GIB
         gpu = [value + metric for metric in range(self._width)]
         values = (*(gpu * len(GPUS)), *([value / 64] * self._host_width))
-        return self.session.append(Sample(now, values))
+        return self.recorder.append(Sample(now, values))
 
 
 def watched(*, seen: bool, steps: bool) -> Callable[[int], None]:
@@ -76,17 +77,18 @@ def watched(*, seen: bool, steps: bool) -> Callable[[int], None]:
 
     run = Run()
     publisher = Publisher(run.session, lambda _message, _buffers: None, clock=run.clock)
-    session = run.session
+    recorder, session = run.recorder, run.session
+    recorder.subscribe(publisher)
 
     def follow_steps(tick: int, sample: Sample) -> None:
         highest = {f"{key}/{metric}": 80 * GIB + tick for key in GPUS for metric in LEDGER_METRICS}
         peaks = {key: Peak(value, "exact") for key, value in highest.items()}
         for span in reversed(session.open_spans):
             if span.kind == "step" or (span.kind == "epoch" and tick % HOUR == 0):
-                session.close_span(span.id, sample, peaks)
+                recorder.close_span(span.id, sample, peaks)
         if tick % HOUR == 0:
-            session.open_span("epoch", f"epoch {tick // HOUR}", sample)
-        session.open_span("step", f"step {tick // HZ}", sample)
+            recorder.open_span("epoch", f"epoch {tick // HOUR}", sample)
+        recorder.open_span("step", f"step {tick // HZ}", sample)
 
     def make(tick: int) -> None:
         sample = run.tick()
@@ -94,7 +96,7 @@ def watched(*, seen: bool, steps: bool) -> Callable[[int], None]:
             follow_steps(tick, sample)
         if seen:
             publisher.seen()
-        publisher(session)
+        recorder.publish()
 
     return make
 

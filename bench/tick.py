@@ -112,7 +112,7 @@ class Poller:
             publisher = Publisher(
                 self.session, lambda _message, _buffers: None, clock=self.clock.read
             )
-            self.session.subscribe(publisher)
+            self.monitor.recorder(self.session).subscribe(publisher)
 
     def tick(self) -> None:
         """Let 0.1 s pass and make the tick that is due."""

@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from common import measure, recorded_comm
 
-from hfmem_widget.session import Device, Sample, Series, Session
+from hfmem_widget.session import Device, Recorder, Sample, Series
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire.protocol import METRICS
@@ -44,8 +44,9 @@ class Run:
         self.clock = FakeClock()
         self.ticks = 0
         self._steps = steps
-        self.session = Session("bench")
-        self.session.adopt(
+        self.recorder = Recorder("bench")
+        self.session = self.recorder.session
+        self.recorder.adopt(
             [Device(key, "NVIDIA H200", f"GPU-{key}", 141 * GIB) for key in DEVICES],
             [Series(key, metric, metric) for key in DEVICES for metric in METRICS],
         )
@@ -56,11 +57,11 @@ class Run:
         low = (4 + math.sin(now)) * GIB
         lines = (low, 1.2 * low, 2 * low)
         parts = (1.2 * GIB, 0.1 * GIB, 0.1 * low, 2.4 * GIB, 0.1 * GIB, 0.6 * GIB)
-        sample = self.session.append(Sample(now, (*lines, *parts) * len(DEVICES)))
+        sample = self.recorder.append(Sample(now, (*lines, *parts) * len(DEVICES)))
         if self._steps and self.ticks % TICKS_OF_A_STEP == 0:
             for span in self.session.open_spans:
-                self.session.close_span(span.id, sample, {})
-            self.session.open_span("step", f"step {self.ticks // TICKS_OF_A_STEP}", sample)
+                self.recorder.close_span(span.id, sample, {})
+            self.recorder.open_span("step", f"step {self.ticks // TICKS_OF_A_STEP}", sample)
         self.ticks += 1
 
 
@@ -78,12 +79,13 @@ def ours(points: int, sizes: list[int], *, steps: bool = False) -> list[int]:
     widget = MemoryWidget(
         run.session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
     )
-    publisher(run.session)  # the first snapshot belongs to the beginning
+    run.recorder.subscribe(publisher)
+    run.recorder.publish()  # the first snapshot belongs to the beginning
     sizes.clear()
     for _ in range(MINUTE):
         run.tick()
         publisher.seen()
-        publisher(run.session)
+        run.recorder.publish()
     return list(sizes)
 
 

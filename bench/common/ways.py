@@ -52,7 +52,7 @@ def watched() -> AbstractContextManager[Session]:
 def watched_with_chart() -> Iterator[Session]:
     """Watch, and make and pack every message that a chart would get."""
     with watched() as session:
-        session.subscribe(Publisher(session, _pack))
+        shared_monitor().recorder(session).subscribe(Publisher(session, _pack))
         yield session
 
 

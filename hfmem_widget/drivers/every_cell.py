@@ -35,11 +35,12 @@ class EveryCell:
         self._screen = screen
         label = options.label or "every cell"
         self.session: Session = monitor.begin(replace(options, label=label))
+        self._recorder = monitor.recorder(self.session)
         self._span: Span | None = None
         self._companions: tuple[Companion, ...] = ()
         self.least = least
         self._view = NotebookView(
-            self.session, screen, chart=options.chart, panel=options.panel, least=least
+            self._recorder, screen, chart=options.chart, panel=options.panel, least=least
         )
         if not options.quiet:
             self._view.begin()
@@ -50,7 +51,7 @@ class EveryCell:
             self._span = self._monitor.open_span(self.session, "cell", title)
             self._companions = (*companions_for(self._options, self._screen), *also)
             for companion in self._companions:
-                harmless(companion.begin, self._monitor, self.session, self._span)
+                harmless(companion.begin, self._monitor, self._recorder, self._span)
 
     def cell_ends(self, error: BaseException | None, *, annotate: bool = True) -> None:
         """Close the cell's span and, if wanted, show what it did; without an open one it does nothing."""
@@ -60,7 +61,7 @@ class EveryCell:
                 return
             companions, self._companions = self._companions, ()
             for companion in companions:
-                harmless(companion.end, self.session, self.session.span(span.id), error)
+                harmless(companion.end, self._recorder, self.session.span(span.id), error)
             span = self._monitor.close_span(self.session, span.id, outcome_of(error))
             harmless(judge, self.session, span)
             below: list[Bundle] = []

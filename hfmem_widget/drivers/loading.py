@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
@@ -125,7 +125,7 @@ class Load:
         if files:
             sizes = self._shards.sizes.values()
             total = {"bytes": float(sum(sum(one.values()) for one in sizes))} if all(sizes) else {}
-            self._session.count(self._span, {"shards": float(len(files)), **total})
+            self._count(self._span, {"shards": float(len(files)), **total})
 
     def _end_reading(self, outcome: str) -> None:
         self._shards = Shards()
@@ -158,8 +158,11 @@ class Load:
 
     def _count_bytes(self) -> None:
         if self._bytes:
-            self._session.count(self._shard, {"bytes": self._bytes})
+            self._count(self._shard, {"bytes": self._bytes})
             self._bytes = 0.0
+
+    def _count(self, span: int, counts: Mapping[str, float]) -> None:
+        self._monitor.recorder(self._session).count(span, counts)
 
     def _safely(self, action: Callable[..., object], *args: object) -> None:
         """Do something of ours; after a fault, or once the watch has ended, nothing more."""

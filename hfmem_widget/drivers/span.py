@@ -49,7 +49,8 @@ class SpanScope(Decorates):
         if session.running and not monitor.polls_here:
             self._note_overlap(monitor, session, span)
             if self._left_out:
-                session.note(NO_NUMBER_NOTE.format(", ".join(sorted(self._left_out))))
+                note = NO_NUMBER_NOTE.format(", ".join(sorted(self._left_out)))
+                monitor.recorder(session).note(note)
             from hfmem_widget.monitor.monitor import outcome_of
 
             monitor.close_span(session, span.id, outcome_of(error), self._counts)
@@ -108,7 +109,7 @@ class SpanScope(Decorates):
         # Those of a step are entered later; whether one is open is not known at once.
         is_over = span.kind not in FINE_KINDS and not monitor.is_open(session, span.id)
         if is_over:
-            session.note(OVERLAP_NOTE)
+            monitor.recorder(session).note(OVERLAP_NOTE)
 
 
 def _number(value: Any) -> float | None:

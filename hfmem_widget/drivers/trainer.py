@@ -23,7 +23,7 @@ from hfmem_widget.drivers.training import ModelHooks, TrainingRun, logged, prefi
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.guard import each, entry
 from hfmem_widget.monitor import ending
-from hfmem_widget.monitor.monitor import outcome_of
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
@@ -158,14 +158,14 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             return
         accumulates = args.gradient_accumulation_steps > 1
         with _beginning:
-            if _trains_elsewhere(session):
+            if _trains_elsewhere(monitor, session):
                 return
             self._run = TrainingRun(monitor, session, accumulates=accumulates)
             if self._trainer is not None:
                 _runs[self._trainer] = self._run
         measures_itself = getattr(args, "skip_memory_metrics", True) is False
-        if measures_itself:
-            session.note(TRACKER_NOTE)
+        if measures_itself and session.running:
+            monitor.recorder(session).note(TRACKER_NOTE)
 
     @entry()
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
@@ -283,14 +283,14 @@ def _end_if_asked(args: Any, state: Any, control: Any) -> None:
         control.should_training_stop = True
 
 
-def _trains_elsewhere(session: Session) -> bool:
+def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
     """Return whether a training on another thread is followed in a session, and note that it is not alone.
 
     Spans lie within one another, so of two trainings at once one would end the other's.
     """
     if not any(run.session is session and run.is_elsewhere for run in _runs.values()):
         return False
-    session.note(AT_ONCE_NOTE)
+    monitor.recorder(session).note(AT_ONCE_NOTE)
     return True
 
 
@@ -351,7 +351,7 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
     if monitor is None or session is None:
         return contextlib.nullcontext()
     with _beginning:
-        if _trains_elsewhere(session):
+        if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
     return run.aside(kind, kind) if own is None else own.apart(run, kind)

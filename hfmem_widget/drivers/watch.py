@@ -19,7 +19,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Sample, Session, Span, SpanKind
+from hfmem_widget.session import Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
 from hfmem_widget.view.screen import Bundle, Screen
 
@@ -81,6 +81,7 @@ class Watch(Decorates):
         self._monitor.attribution.follow(*subjects)
         self._followers: list[Follower] = []
         self._session: Session | None = None
+        self._recorder: Recorder | None = None
         self._span: Span | None = None
         self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
@@ -94,13 +95,13 @@ class Watch(Decorates):
             return
         span = self._span or Span(0, self._kind, self._label, 0.0, Sample(0.0, ()))
         is_fault = isinstance(error, Exception) and not raised_by_handler(error)
-        harmless(self._end_all, session, span, None if is_fault else error)
+        harmless(self._end_all, span, None if is_fault else error)
         if not is_fault:
             harmless(self._monitor.end, session, outcome_of(error))
         self._monitor.break_off(session, error or RuntimeError())
         if self._span is not None:
             span = session.span(span.id)
-        view, self._session, self._view = self._view, None, None
+        view, self._session, self._recorder, self._view = self._view, None, None, None
         if view is not None and self._monitor.in_this_process:
             harmless(view.finish, span)
 
@@ -134,12 +135,13 @@ class Watch(Decorates):
         self._span = None
         outer = self._monitor.enclosing
         self._session = session = self._monitor.begin(self._options)
+        self._recorder = recorder = self._monitor.recorder(session)
         if outer is not None:
             harmless(self._open_in, outer)
         harmless(follow_optimizers)
         if not self._options.quiet:
             self._view = CellView(
-                session,
+                recorder,
                 self._screen,
                 chart=self._options.chart,
                 panel=self._options.panel,
@@ -151,7 +153,7 @@ class Watch(Decorates):
             harmless(self._begin_to_follow, self._follow, session)
         for companion in (*companions_for(self._options, self._screen), *self._also):
             self._companions.append(companion)
-            harmless(companion.begin, self._monitor, session, self._span)
+            harmless(companion.begin, self._monitor, recorder, self._span)
         return session
 
     @entry(undo=_give_up)
@@ -160,19 +162,19 @@ class Watch(Decorates):
         session, span, companions = self._session, self._span, tuple(self._companions)
         if session is None or span is None:
             return
-        self._end_all(session, span, error)
+        self._end_all(span, error)
         self._monitor.end(session, outcome_of(error))
         if self._monitor.in_this_process:
             self._tell(companions, session, session.span(span.id))
-        self._session = self._view = None
+        self._session = self._recorder = self._view = None
 
-    def _end_all(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def _end_all(self, span: Span, error: BaseException | None) -> None:
         """End what was begun; each is forgotten once it has ended, so what a fault kept from it may still."""
         while self._followers:
             self._followers[-1].end()
             self._followers.pop()
-        while self._companions:
-            harmless(self._end_one, self._companions[0], session, span, error)
+        while self._companions and self._recorder is not None:
+            harmless(self._end_one, self._companions[0], self._recorder, span, error)
             self._companions.pop(0)
         if self._in_outer is not None:
             harmless(self._close_in, *self._in_outer, outcome_of(error))
@@ -180,9 +182,9 @@ class Watch(Decorates):
 
     @staticmethod
     def _end_one(
-        companion: Companion, session: Session, span: Span, error: BaseException | None
+        companion: Companion, recorder: Recorder, span: Span, error: BaseException | None
     ) -> None:
-        companion.end(session, session.span(span.id), error)
+        companion.end(recorder, recorder.session.span(span.id), error)
 
     def _open_in(self, outer: Session) -> None:
         """Be a block on the chart of the watch around this one."""
@@ -242,9 +244,8 @@ class Watch(Decorates):
 
 def unwatched(label: str) -> Session:
     """Return a session that has ended before anything was read."""
-    session = Session(label)
-    session.break_off(0.0, "Nothing was watched, because of a fault in hfmem_widget.")
-    return session
+    note = "Nothing was watched, because of a fault in hfmem_widget."
+    return Session(label, stopped_at=0.0, broken_off=True, notes=[note])
 
 
 def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Recorder, Session, Span
 
 NOTHING: Mapping[str, str] = {}
 
@@ -25,10 +25,10 @@ class Companion:
 
     stands_above: ClassVar[bool] = False
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
-        """Begin; the stretch's span has been opened."""
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
+        """Begin; the stretch's span has been opened. The recorder tells of what is new, until the end."""
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """End what was begun, before the span is closed. The error must not be kept: it keeps its frames."""
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:

@@ -177,7 +177,7 @@ class LateEdges:
 
     def _begun(self, watched: Watched, window: Window, kind: SpanKind, label: str) -> Span:
         time = self._clock() - watched.origin
-        span = Span(watched.session.next_span_id(), kind, label, time, Sample(time, ()))
+        span = Span(watched.recorder.next_span_id(), kind, label, time, Sample(time, ()))
         watched.windows[span.id] = window
         watched.late[span.id] = span
         return span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from hfmem_widget.errors import WatchStateError
@@ -99,26 +99,16 @@ class Register:
         watched.adopt(sampler)
         # Whoever comes first shows a sentence; a session begun later does not repeat it.
         for sentence in sampler.take_notes():
-            self.note(sentence, watched.session)
+            self.note(sentence, watched)
 
-    def note(self, sentence: str, *also: Session) -> None:
+    def note(self, sentence: str, *also: Watched) -> None:
         """Have a sentence said once by everybody who listens, and by others."""
-        for session in {*also, *(watched.session for watched in self.listening())}:
-            session.note(sentence)
-
-    def publish(self, listening: Sequence[Watched]) -> None:
-        """Tell the subscribers of some sessions that there is something new."""
-        for watched in listening:
-            for listener in watched.session.subscribers:
-                try:
-                    listener(watched.session)
-                except Exception as error:  # noqa: BLE001  (a broken view must not stop the poller)
-                    watched.session.unsubscribe(listener)
-                    self.note(f"The live view stopped ({type(error).__name__}: {error}).")
+        for watched in (*also, *self.listening()):
+            watched.recorder.note(sentence)
 
     def replace_locks(self) -> None:
         """Forget who holds which lock: for a forked child, where those threads do not exist."""
         self._lock = threading.RLock()
         for watched in self._watched.values():
             watched.edges = threading.RLock()
-            watched.session.replace_lock()
+            watched.recorder.replace_lock()

@@ -71,7 +71,8 @@ class Tick:
             self._register.note(
                 f"Polling stopped ({reason}). Exact peaks are not affected. Please report this."
             )
-            self._register.publish(self._register.listening())
+            for watched in self._register.listening():
+                watched.recorder.publish()
             raise
 
     def _read_and_tell(self, ticker: Ticker) -> None:
@@ -99,7 +100,8 @@ class Tick:
         if peaks:
             _report_progress(listening, peaks)
         back_off(sessions, ticker, self._cpu() - started)
-        self._register.publish(listening)
+        for watched in listening:
+            watched.recorder.publish()
 
     def _look(self, now: float) -> tuple[dict[Window, Peaks], Instant | None]:
         if now - self._last_look < PROGRESS_PERIOD:
@@ -112,4 +114,4 @@ def _report_progress(listening: Sequence[Watched], peaks: dict[Window, Peaks]) -
     for watched in listening:
         for span_id, window in list(watched.windows.items()):
             if window in peaks:
-                watched.session.progress(span_id, watched.wanted(peaks[window]))
+                watched.recorder.progress(span_id, watched.wanted(peaks[window]))

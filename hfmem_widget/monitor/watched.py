@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hfmem_widget.monitor.peaks import Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.session import HELD, Peak, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.sources.host import ResidentPeak
 
 GAP = 3.0
@@ -27,7 +27,8 @@ class Watched:
 
     Attributes
     ----------
-    session : Session
+    recorder : Recorder
+        Of the session, which is `session`.
     options : WatchOptions
     origin : float
         The monitor's clock at the session's time zero.
@@ -41,7 +42,7 @@ class Watched:
         True once no more spans are to be opened.
     """
 
-    session: Session
+    recorder: Recorder
     options: WatchOptions
     origin: float
     windows: dict[int, Window] = field(default_factory=dict)
@@ -57,6 +58,11 @@ class Watched:
     _based_on_forward: bool = False
     _columns: list[int] | None = None
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
+
+    @property
+    def session(self) -> Session:
+        """What is written."""
+        return self.recorder.session
 
     @property
     def can_wait(self) -> bool:
@@ -76,7 +82,7 @@ class Watched:
             series = tuple(series[column] for column in self._columns)
             devices = tuple(device for device in devices if device.key in wanted)
         if devices != self.session.devices or len(series) != len(self.session.series):
-            self.session.adopt(devices, series)
+            self.recorder.adopt(devices, series)
 
     def append(self, row: Sequence[float], time: float) -> Sample:
         """Add what was read at some second of the session."""
@@ -87,7 +93,7 @@ class Watched:
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)
-        return session.append(Sample(time, tuple(values)))
+        return self.recorder.append(Sample(time, tuple(values)))
 
     def base(self, kind: SpanKind, label: str, row: Sequence[float]) -> bool:
         """Keep what nothing explains in a row, where a span begins that makes activations; return whether."""
@@ -124,7 +130,7 @@ class Watched:
         window: Window,
     ) -> Span:
         """Open a span at a sample."""
-        span = self.session.open_span(kind, label, before)
+        span = self.recorder.open_span(kind, label, before)
         self.windows[span.id] = window
         if self.options.resident_peak and not self._resident:
             self._resident[span.id] = ResidentPeak()
@@ -152,7 +158,7 @@ class Watched:
         resident = self._resident.pop(span_id, None)
         if resident is not None and not math.isnan(highest := resident.read()):
             peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
-        return self.session.close_span(span_id, after, self.wanted(peaks), outcome, counts)
+        return self.recorder.close_span(span_id, after, self.wanted(peaks), outcome, counts)
 
     def _wanted_of(self, row: Sequence[float]) -> Sequence[float]:
         if self._columns is None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from hfmem_widget.session.model import Phase, Span
+from hfmem_widget.session.same import same
 
 MOST_ROOTS = 500
 MOST_PHASES = 40
@@ -12,10 +16,27 @@ MOST_PHASES = 40
 
 
 class Phases:
-    """Adds up finished spans by kind, and keeps the worst of each: in a fixed amount of memory."""
+    """Adds up finished spans by kind, and keeps the worst of each: in a fixed amount of memory.
 
-    def __init__(self) -> None:
-        self._by_root: dict[int, dict[tuple[str, str], Phase]] = {}
+    Parameters
+    ----------
+    by_root : mapping of int to iterable of Phase, optional
+        What is known already, by the id of the outermost span.
+    """
+
+    def __init__(self, by_root: Mapping[int, Iterable[Phase]] = MappingProxyType({})) -> None:
+        self._by_root: dict[int, dict[tuple[str, str], Phase]] = {
+            root: {(phase.kind, phase.label): phase for phase in phases}
+            for root, phases in by_root.items()
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return same(self._by_root, other._by_root) if isinstance(other, Phases) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_by_root": {root: phases.copy() for root, phases in self._by_root.items()}}
 
     def add(self, root: int, span: Span) -> None:
         """Take in a finished span that lies within the outermost span `root`."""

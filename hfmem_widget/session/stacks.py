@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from hfmem_widget.display import Shown
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.same import same
 from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
@@ -180,6 +181,12 @@ class Stacks(Shown):
         self.peaks = peaks
         self.recording = recording
         self._pickled = pickled
+
+    def __eq__(self, other: object) -> bool:
+        return same(vars(self), vars(other)) if isinstance(other, Stacks) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._pickled)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{one.device} {one.bytes:,} bytes" for one in self.peaks)

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hfmem_widget.session.model import NOT_AVAILABLE, Certainty
 
@@ -142,11 +142,51 @@ class Steps:
         self._rows = 0
         self._table: Table = np.empty((64, len(FIGURES)))
 
+    @classmethod
+    def from_table(
+        cls, devices: Sequence[str], table: ArrayLike, count: int, most_groups: int = MOST_GROUPS
+    ) -> Self:
+        """Return the steps of a table that there is already, with these devices' columns; it is copied.
+
+        Parameters
+        ----------
+        devices : sequence of str
+        table : array-like, shape (groups, columns)
+            As the property.
+        count : int
+            Steps made.
+        most_groups : int, optional
+        """
+        made = cls(most_groups)
+        made.devices, made.count = tuple(devices), count
+        rows = np.array(table, dtype=np.float64).reshape(-1, len(made.columns))
+        made._rows = len(rows)
+        made._table = np.concatenate([rows, np.empty((64, len(made.columns)))])
+        in_each = rows[:, _LAST] - rows[:, _FIRST] + 1
+        made._size = int(in_each.max(initial=1))
+        made._in_last = int(in_each[-1]) if len(rows) else 0
+        return made
+
     def __len__(self) -> int:
         return self._rows
 
     def __iter__(self) -> Iterator[StepGroup]:
-        return iter([group_of(row, self.devices) for row in self.table.tolist()])
+        # The names before the figures: another thread may add a device, and then its columns are there.
+        devices = self.devices
+        return iter([group_of(row, devices) for row in self.table.tolist()])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same groups; how many more they take is no matter."""
+        if not isinstance(other, Steps):
+            return NotImplemented
+        return (self.devices, self.count) == (other.devices, other.count) and np.array_equal(
+            self.table, other.table, equal_nan=True
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_table": self._table.copy()}
 
     @property
     def columns(self) -> tuple[str, ...]:

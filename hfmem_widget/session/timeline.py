@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 CAPACITY = 4096
 CELLS = 150_000
@@ -54,6 +55,70 @@ class Timeline:
         self._time: Floats = np.empty(0)
         self._low: Floats = np.empty((0, width))
         self._high: Floats = np.empty((0, width))
+
+    @classmethod
+    def from_rows(
+        cls,
+        time: ArrayLike,
+        low: ArrayLike,
+        high: ArrayLike,
+        *,
+        bucket: int = 1,
+        samples: int | None = None,
+        gaps: Iterable[tuple[float, float]] = (),
+        capacity: int = CAPACITY,
+    ) -> Self:
+        """Return a timeline of rows that there are already, copied; a sample added to it begins a new row.
+
+        Parameters
+        ----------
+        time : array-like, shape (rows,)
+            Of each row's first sample, in seconds.
+        low, high : array-like, shape (rows, width)
+        bucket : int, optional
+            Samples in each row.
+        samples : int, optional
+            Samples in all of them; by default as many as can be.
+        gaps : iterable of (float, float), optional
+            As the attribute.
+        capacity : int, optional
+        """
+        made = cls(0, capacity)
+        made._time = np.array(time, dtype=np.float64)
+        made._low = np.array(low, dtype=np.float64)
+        made._high = np.array(high, dtype=np.float64)
+        made._rows = len(made._time)
+        made.bucket = made._filled = bucket
+        made.samples = made._rows * bucket if samples is None else samples
+        made.gaps = list(gaps)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same rows; how much room for more is no matter."""
+        if not isinstance(other, Timeline):
+            return NotImplemented
+        rows = zip(
+            (self.time, self.low, self.high), (other.time, other.low, other.high), strict=True
+        )
+        return (self.bucket, self.samples, self.gaps) == (
+            other.bucket,
+            other.samples,
+            other.gaps,
+        ) and all(np.array_equal(one, two, equal_nan=True) for one, two in rows)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            names = ("_time", "_low", "_high")
+            arrays = {name: getattr(self, name)[: self._rows].copy() for name in names}
+            state = {**vars(self), **arrays, "gaps": list(self.gaps), "_new": list(self._new)}
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.replace_lock()
 
     def __len__(self) -> int:
         self._settle()
@@ -111,16 +176,15 @@ class Timeline:
         """Return the rows that touch the seconds from `start` to `stop`, of some series, as a copy."""
         first = max(0, int(self.time.searchsorted(start, side="right")) - 1)
         last = int(self.time.searchsorted(stop, side="right"))
-        part = Timeline(self.width if columns is None else len(columns), self.capacity)
-        part.bucket = part._filled = self.bucket
-        part.samples = (last - first) * self.bucket
-        part._rows = last - first
-        part._time = self.time[first:last].copy()
         taken = slice(None) if columns is None else list(columns)
-        part._low = self.low[first:last, taken].copy()
-        part._high = self.high[first:last, taken].copy()
-        part.gaps = [gap for gap in self.gaps if gap[1] >= start and gap[0] <= stop]
-        return part
+        return Timeline.from_rows(
+            self.time[first:last],
+            self.low[first:last, taken],
+            self.high[first:last, taken],
+            bucket=self.bucket,
+            gaps=[gap for gap in self.gaps if gap[1] >= start and gap[0] <= stop],
+            capacity=self.capacity,
+        )
 
     def _settle(self) -> None:
         """Put the samples that came one by one into rows."""

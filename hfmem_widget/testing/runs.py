@@ -150,10 +150,10 @@ def leak() -> Session:
     with stage.span("cell", "fine-tune") as cell:
         stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
         with stage.span("train", "train") as train:
-            session.count(train.id, {"steps": 40, "epochs": 1})
+            stage.recorder.count(train.id, {"steps": 40, "epochs": 1})
             for step in range(1, 41):
                 with stage.span("step", f"step {step}") as span:
-                    session.count(
+                    stage.recorder.count(
                         span.id, {"step": step, "samples": 8, "longest": 96, "tokens": 768}
                     )
                     stage.hold({"cuda:0": kept + 1.1 * GIB}, 0.14)

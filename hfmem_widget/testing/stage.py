@@ -13,6 +13,7 @@ from hfmem_widget.session import (
     Certainty,
     Device,
     Peak,
+    Recorder,
     Sample,
     Series,
     Session,
@@ -51,7 +52,8 @@ class Stage:
     """Devices whose memory a script moves, sampled into a session as a poller would."""
 
     def __init__(self, label: str, *, gpus: int, interval: float = 0.1) -> None:
-        self.session = Session(label, started_at=STARTED_AT)
+        self.recorder = Recorder(label, started_at=STARTED_AT)
+        self.session = self.recorder.session
         self.session.polling.interval = self.session.polling.current_interval = interval
         self.clock = FakeClock()
         self.certainty: Certainty = "exact"
@@ -65,7 +67,7 @@ class Stage:
         self._allocated["cpu"] = 0.21 * GIB
         devices = [Device(key, "NVIDIA H200", f"GPU-{key}", H200_TOTAL) for key in self._gpus]
         series = [Series(key, *metric) for key in self._gpus for metric in _GPU_SERIES]
-        self.session.adopt(
+        self.recorder.adopt(
             (*devices, Device("cpu", "AMD EPYC 9454", "", HOST_TOTAL)),
             (*series, *(Series("cpu", *metric) for metric in _HOST_SERIES)),
         )
@@ -75,14 +77,14 @@ class Stage:
         """Keep a span open for a ``with`` block."""
         if kind == "step":
             self._explain_remainder()
-        span = self.session.open_span(kind, label, self.sample())
+        span = self.recorder.open_span(kind, label, self.sample())
         self._peaks[span.id] = {}
         self._raise_peaks()
         yield span
         after = self.sample()
         known = self._peaks.pop(span.id)
         peaks = {key: Peak(value, self.certainty) for key, value in known.items()}
-        self.session.close_span(span.id, after, peaks, outcome)
+        self.recorder.close_span(span.id, after, peaks, outcome)
         if kind == "step":
             for held in self._held.values():
                 held["unattributed"] = math.nan
@@ -117,7 +119,7 @@ class Stage:
             if key not in self._held:
                 self._held[key] = dict.fromkeys(_PARTS, 0.0) | {"unattributed": math.nan}
                 more = [Series(key, metric) for metric in _PARTS]
-                self.session.adopt(self.session.devices, (*self.session.series, *more))
+                self.recorder.adopt(self.session.devices, (*self.session.series, *more))
             self._held[key].update(parts)
 
     def sleep_unsampled(self, seconds: float) -> None:
@@ -148,11 +150,11 @@ class Stage:
         if self.clock.now >= self._due:
             self._due = self.clock.now + self.session.polling.interval
             self.session.polling.ticks += 1
-        return self.session.append(Sample(self.clock.now, tuple(values)))
+        return self.recorder.append(Sample(self.clock.now, tuple(values)))
 
     def finish(self) -> Session:
         """End the session."""
-        self.session.stop(STARTED_AT + self.clock.now)
+        self.recorder.stop(STARTED_AT + self.clock.now)
         return judge(self.session)
 
     def _move(self, start: Mapping[str, float], target: Mapping[str, float], share: float) -> None:

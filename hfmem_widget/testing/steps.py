@@ -45,7 +45,7 @@ def with_steps() -> Session:
     with stage.span("cell", "fine-tune"):
         stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
         with stage.span("train", "train") as train:
-            stage.session.count(train.id, {"steps": 60, "epochs": 3})
+            stage.recorder.count(train.id, {"steps": 60, "epochs": 3})
             for epoch in range(3):
                 with stage.span("epoch", f"epoch {epoch + 1} of 3"):
                     for step in range(20 * epoch + 1, 20 * epoch + 21):
@@ -71,7 +71,7 @@ def _step(stage: Stage, batches: _Batches, step: int, kept: float) -> None:
             stage.hold({"cuda:0": kept + 0.7 * GIB}, 0.01)
             stage.hold({"cuda:0": kept}, 0.02, {"gradients": 0.0})
             stage.find(["cuda:0"], {"optimizer": 2.44 * GIB})
-        stage.session.count(span.id, counts)
+        stage.recorder.count(span.id, counts)
 
 
 _LONG_EPOCHS: Final = 4
@@ -88,7 +88,7 @@ def hundred_thousand_steps() -> Session:
         stage.hold({"cuda:0": kept}, 300.0, {"weights": 21.9 * GIB, "buffers": 0.1 * GIB})
         stage.find(["cuda:0"], {"optimizer": 43.8 * GIB, "unattributed": 0.2 * GIB})
         with stage.span("train", "train") as train:
-            stage.session.count(train.id, {"steps": _LONG_STEPS, "epochs": _LONG_EPOCHS})
+            stage.recorder.count(train.id, {"steps": _LONG_STEPS, "epochs": _LONG_EPOCHS})
             for epoch in range(_LONG_EPOCHS):
                 with stage.span("epoch", f"epoch {epoch + 1} of {_LONG_EPOCHS}") as span:
                     epochs.append(span)

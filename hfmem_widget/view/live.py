@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.screen import Bundle, Screen
@@ -41,10 +41,10 @@ class Broadcast:
             on_resync=self._publisher.resync,
         )
 
-    def __call__(self, session: Session) -> None:
+    def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
         """Send what is new."""
         with self._lock:
-            self._publisher(session)
+            self._publisher(session, samples)
 
     def show(self, screen: Screen, display_id: str) -> None:
         """Show the chart in the place of an output."""
@@ -77,7 +77,7 @@ class CellView:
 
     Parameters
     ----------
-    session : Session
+    recorder : Recorder
     screen : Screen
     aside : callable
         Does something on a thread of its own; importing what the chart needs takes a while.
@@ -91,7 +91,7 @@ class CellView:
 
     def __init__(
         self,
-        session: Session,
+        recorder: Recorder,
         screen: Screen,
         *,
         aside: Callable[[Callable[[], None]], object],
@@ -99,7 +99,8 @@ class CellView:
         panel: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._session = session
+        self._recorder = recorder
+        self._session = recorder.session
         self._screen = screen
         self._wants_chart = chart
         self._wants_panel = panel
@@ -124,11 +125,11 @@ class CellView:
             # No MIME type at all is an output of no height, until there is something to show.
             self._chart_id = self._screen.show({})
         if self._wants_chart or self._wants_panel:
-            self._session.subscribe(self._on_tick)
+            self._recorder.subscribe(self._on_tick)
 
     def finish(self, span: Span, lead: Bundle | None = None) -> None:
         """Put the finished card and the still chart where the live ones were; `lead` stands above."""
-        self._session.unsubscribe(self._on_tick)
+        self._recorder.unsubscribe(self._on_tick)
         with self._lock:
             self._finished = True
         try:
@@ -158,11 +159,11 @@ class CellView:
         session = self._session
         return not session.notes and did_nothing(session, span) and not findings_of(session, span)
 
-    def _on_tick(self, session: Session) -> None:
+    def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         broadcast = self._broadcast
         if broadcast is not None:
             self._show_chart(broadcast)
-            broadcast(session)
+            broadcast(session, samples)
         elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
             self._asked_for_broadcast = True
             self._aside(self._appear)
@@ -193,7 +194,7 @@ class NotebookView:
 
     Parameters
     ----------
-    session : Session
+    recorder : Recorder
     screen : Screen
     chart, panel : bool
         As for `CellView`.
@@ -203,14 +204,15 @@ class NotebookView:
 
     def __init__(
         self,
-        session: Session,
+        recorder: Recorder,
         screen: Screen,
         *,
         chart: bool = True,
         panel: bool = True,
         least: float = 0.0,
     ) -> None:
-        self._session = session
+        self._recorder = recorder
+        self._session = recorder.session
         self._least = least
         self._screen = screen
         self._wants_chart = chart
@@ -244,7 +246,7 @@ class NotebookView:
         """Put a still chart of everything where the live one was."""
         broadcast, self._broadcast = self._broadcast, None
         if broadcast is not None:
-            self._session.unsubscribe(broadcast)
+            self._recorder.unsubscribe(broadcast)
         if self._chart_id:
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
         if broadcast is not None:
@@ -259,7 +261,7 @@ class NotebookView:
         if self._chart_id:
             broadcast.show(self._screen, self._chart_id)
         self._broadcast = broadcast
-        self._session.subscribe(broadcast)
+        self._recorder.subscribe(broadcast)
 
 
 def _no_live_chart(error: Exception) -> str:

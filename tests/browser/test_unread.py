@@ -16,34 +16,36 @@ from tests.browser.jupyter import JupyterLab
 MOST = 5_000_000
 PREPARE = """
 import time
-from hfmem_widget.session import Device, DeviceSteps, Sample, Series, Session, StepGroup
+from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.live import Broadcast
 from hfmem_widget.view.wire.publisher import Publisher
 
 def watch(hours, gpus):
-    session, clock = Session("fine-tune"), FakeClock()
+    recorder, clock = Recorder("fine-tune"), FakeClock()
+    session = recorder.session
     keys = [f"cuda:{gpu}" for gpu in range(gpus)]
     metrics = ("allocated", "reserved", "device_used")
-    session.adopt(
+    recorder.adopt(
         [Device(key, "NVIDIA H200", total=150e9) for key in keys],
         [Series(key, metric, metric) for key in keys for metric in metrics],
     )
     broadcast = Broadcast(session, panel=True)
     broadcast._publisher = Publisher(session, broadcast._send, clock=clock)
+    recorder.subscribe(broadcast)
     for kind in ("cell", "train", "epoch"):
-        session.open_span(kind, kind, Sample(0.0, ()))
+        recorder.open_span(kind, kind, Sample(0.0, ()))
     for number in range(round(hours * 3600)):
         for tenth in range(10):
             clock.advance(0.1)
-            session.append(Sample(clock.now, (1.2345678e10 + number,) * len(session.series)))
+            recorder.append(Sample(clock.now, (1.2345678e10 + number,) * len(session.series)))
             if tenth % 5 == 4:
                 made = DeviceSteps(2e10, "exact", 1e10, number, 4096.0, 1e10, {"forward": 1.5e10})
                 session.steps.append(StepGroup(
                     3, 2 * number + tenth // 5, 2 * number + tenth // 5, clock.now - 0.45, clock.now,
                     8.0, 512.0, 4096.0, 4000.0, dict.fromkeys(keys, made),
                 ))
-            broadcast(session)
+            recorder.publish()
         # Neither the kernel's socket nor a limit of the server's is asked to take an hour in a second.
         time.sleep(0.001)
     print("seq", broadcast._publisher._seq)

@@ -17,9 +17,9 @@ from hfmem_widget.session import (
     Finding,
     Guide,
     Peak,
+    Recorder,
     Sample,
     Series,
-    Session,
     Span,
     SpanKind,
     Timeline,
@@ -77,20 +77,22 @@ class Watch:
     """A session sampled by hand, with a publisher that is called after each tick."""
 
     def __init__(self, label: str, *, capacity: int = 4096) -> None:
-        self.session = Session(label, started_at=STARTED_AT, timeline=Timeline(0, capacity))
+        self.recorder = Recorder(label, started_at=STARTED_AT, timeline=Timeline(0, capacity))
+        self.session = self.recorder.session
         self.session.polling.interval = self.session.polling.current_interval = TICK
         self.clock = FakeClock()
         self.recording = Recording()
         self._publisher = Publisher(self.session, self._send, clock=self.clock)
         self._publisher.run = RUN
+        self.recorder.subscribe(self._publisher)
 
     def tick(self, *mebibytes: float) -> None:
         """Let `TICK` pass and sample every series."""
         self.clock.advance(TICK)
         values = tuple(value * MIB for value in mebibytes)
-        self.session.append(Sample(self.clock.now, values))
+        self.recorder.append(Sample(self.clock.now, values))
         self.session.polling.ticks += 1
-        self._publisher(self.session)
+        self.recorder.publish()
 
     def sleep(self, seconds: float) -> None:
         """Let time pass without a sample."""
@@ -104,9 +106,9 @@ class Watch:
         self, kind: SpanKind, label: str, peaks: Mapping[str, Peak], outcome: str = "done"
     ) -> Iterator[Span]:
         """Keep a span open that begins and ends with the newest sample."""
-        span = self.session.open_span(kind, label, self.session.last_sample)
+        span = self.recorder.open_span(kind, label, self.session.last_sample)
         yield span
-        self.session.close_span(span.id, self.session.last_sample, peaks, outcome)
+        self.recorder.close_span(span.id, self.session.last_sample, peaks, outcome)
 
     @contextmanager
     def step(
@@ -122,7 +124,7 @@ class Watch:
                     highest[key] = max(value, highest.get(key, 0.0))
             yield
             counts = {"step": number, "samples": 8, "longest": tokens / 8, "tokens": tokens}
-            self.session.count(span.id, {**counts, "content_tokens": tokens - 8})
+            self.recorder.count(span.id, {**counts, "content_tokens": tokens - 8})
             peak_of.update({key: exact(value) for key, value in highest.items()})
 
     def open_page(self) -> None:
@@ -131,7 +133,7 @@ class Watch:
         self.recording.history_after = len(self.recording.sent)
 
     def finish(self) -> Recording:
-        self.session.stop(STARTED_AT + self.clock.now)
+        self.recorder.stop(STARTED_AT + self.clock.now)
         self._publisher.finish()
         return self.recording
 
@@ -154,7 +156,7 @@ def exact(mebibytes: float) -> Peak:
 def one_gpu() -> Recording:
     """Record a cell with two steps whose peaks stand above every sample."""
     watch = Watch("fine-tune")
-    watch.session.adopt([gpu(0)], series_of([gpu(0)]))
+    watch.recorder.adopt([gpu(0)], series_of([gpu(0)]))
     watch.session.polling.cost = 0.000031
     watch.tick(0, 0, 0, 1300)
     with watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7160)}):
@@ -175,7 +177,7 @@ def eight_gpus() -> Recording:
     """Record five and a half seconds in a timeline of 16 rows, which folds; one GPU of the eight is idle."""
     watch = Watch("pretrain", capacity=16)
     devices = [gpu(index) for index in range(8)]
-    watch.session.adopt(devices, series_of(devices))
+    watch.recorder.adopt(devices, series_of(devices))
     watch.tick(*[0, 0, 0, 1300] * 8)
     peaks = {f"{one.key}/allocated": exact(40_000 + index) for index, one in enumerate(devices[:7])}
     with watch.span("cell", "pretrain", peaks):
@@ -191,7 +193,7 @@ def eight_gpus() -> Recording:
 def gap_and_spans() -> Recording:
     """Record nested spans of every certainty, a stretch without samples, and a reading that goes missing."""
     watch = Watch('über <b>"all"</b> & $x$')
-    watch.session.adopt([gpu(0)], series_of([gpu(0)]))
+    watch.recorder.adopt([gpu(0)], series_of([gpu(0)]))
     watch.tick(256, 512, 300, 1812)
     with watch.span(
         "cell", "a <cell>", {"cuda:0/allocated": Peak(900 * MIB, "at least")}, "interrupted"
@@ -216,7 +218,7 @@ def gap_and_spans() -> Recording:
 def failed() -> Recording:
     """Record a cell that ran out of memory, and whose poller gave up before that."""
     watch = Watch("too large")
-    watch.session.adopt([gpu(0)], series_of([gpu(0)]))
+    watch.recorder.adopt([gpu(0)], series_of([gpu(0)]))
     with watch.span(
         "cell", "too large", {"cuda:0/allocated": exact(143_000)}, "raised OutOfMemoryError"
     ):
@@ -232,13 +234,13 @@ def gpu_appears() -> Recording:
     """Record the process' own memory, and a GPU from the moment at which the cell first used it."""
     watch = Watch("first use")
     host = Device("cpu", "AMD EPYC 9454")
-    watch.session.adopt([host], series_of([host], HOST_METRICS))
+    watch.recorder.adopt([host], series_of([host], HOST_METRICS))
     watch.tick(200, 700, 9000)
     with watch.span("cell", "first use", {"cuda:0/allocated": exact(512)}):
         for _ in range(4):
             watch.tick(220, 720, 9000)
         watch.open_page()
-        watch.session.adopt(
+        watch.recorder.adopt(
             [gpu(0), host], [*series_of([host], HOST_METRICS), *series_of([gpu(0)])]
         )
         watch.tick(230, 730, 9000, 128, 256, 128, 1556)
@@ -251,13 +253,13 @@ def training() -> Recording:
     """Record a training whose batches differ, with an evaluation, a save, and a second GPU from step 9."""
     watch = Watch("fine-tune")
     both = [gpu(0), gpu(1)]
-    watch.session.adopt(both, series_of(both))
+    watch.recorder.adopt(both, series_of(both))
     watch.tick(0, 0, 0, 1300, 0, 0, 0, 1300)
     with (
         watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7024)}),
         watch.span("train", "train", {"cuda:0/allocated": exact(7024)}) as train,
     ):
-        watch.session.count(train.id, {"steps": 12, "epochs": 1})
+        watch.recorder.count(train.id, {"steps": 12, "epochs": 1})
         for number in range(1, 13):
             tokens = 1024 if number == 7 else 256 + 64 * (number % 4)
             kinds: dict[SpanKind, float] = {
@@ -285,11 +287,11 @@ def anatomy() -> Recording:
     """Record two steps of a model whose weights are found in the cell, and a stretch that is no step."""
     watch = Watch("fine-tune")
     known = series_of([gpu(0)], {**GPU_METRICS, **CONTEXT})
-    watch.session.adopt([gpu(0)], known)
+    watch.recorder.adopt([gpu(0)], known)
     watch.tick(0, 0, 0, 1300, math.nan)
     with watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7024)}):
         watch.tick(1280, 1408, 7024, 2708, 620)
-        watch.session.adopt([gpu(0)], [*known, *series_of([gpu(0)], PART_METRICS)])
+        watch.recorder.adopt([gpu(0)], [*known, *series_of([gpu(0)], PART_METRICS)])
         for number, states in ((1, 0), (2, 2432)):
             held = 1216 + states + 64
             peaks: dict[SpanKind, Mapping[str, float]] = {
@@ -310,16 +312,16 @@ def anatomy() -> Recording:
 def judged() -> Recording:
     """Record a cell that goes over its budget, and a trend in it."""
     watch = Watch("leak")
-    session, budget, band = watch.session, (2048.0 * MIB, 2048.0 * MIB), (8.0 * MIB, 8.0 * MIB)
-    session.adopt([gpu(0)], series_of([gpu(0)], {"allocated": "allocated"}))
+    recorder, budget, band = watch.recorder, (2048.0 * MIB, 2048.0 * MIB), (8.0 * MIB, 8.0 * MIB)
+    recorder.adopt([gpu(0)], series_of([gpu(0)], {"allocated": "allocated"}))
     with watch.span("cell", "leak", {"cuda:0/allocated": exact(2560)}) as cell:
         watch.tick(1024)
         watch.open_page()
         watch.tick(2560)
         evidence = {"device": "cuda:0", "time": 0.25}
         over = Finding("budget", "warn", "over 2.00 GiB.", evidence, ("less",), cell.id)
-        session.findings.append(over)
-        session.guides += [
+        watch.session.findings.append(over)
+        watch.session.guides += [
             Guide("cuda:0", "budget", "budget", 0.0, math.inf, *budget),
             Guide(
                 "cuda:0", "trend", "+1 GiB a step", 0.125, 0.375, 1024.0 * MIB, 2048.0 * MIB, band

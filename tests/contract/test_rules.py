@@ -21,11 +21,13 @@ from hfmem_widget.session import (
     DeviceSteps,
     Guide,
     Peak,
+    Recorder,
     Sample,
     Series,
     Session,
     Span,
     SpanKind,
+    Spans,
     StepGroup,
 )
 from hfmem_widget.session.steps import group_of, joined, row_of
@@ -151,12 +153,13 @@ def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
 @pytest.mark.parametrize("case", RULES["stacks"], ids=lambda case: str(case["name"]))
 def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Which part is on which, and how high."""
-    session = Session("run")
+    recorder = Recorder("run")
+    session = recorder.session
     device = Device(case["device"], "", total=1000.0)
     values = {"allocated": case["allocated"], **case["read"]}
-    session.adopt([device], [Series(device.key, metric) for metric in values])
+    recorder.adopt([device], [Series(device.key, metric) for metric in values])
     for time in (0.0, 1.0):
-        session.append(Sample(time, tuple(map(known, values.values()))))
+        recorder.append(Sample(time, tuple(map(known, values.values()))))
     found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
 
     assert [[one.name, one.runs[0][0][1]] for one in found] == case["stack"]
@@ -209,13 +212,14 @@ def test_spans_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", RULES["lanes"], ids=lambda case: str(case["name"]))
 def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
     """By nesting, and beside each other where they overlap."""
-    session = Session("run")
-    session.adopt([Device(GPU, "GPU")], [Series(GPU, "allocated")])
-    sample = session.append(Sample(0.0, (1.0,)))
-    for number, parent, kind, start, stop in case["spans"]:
-        session._spans[number] = Span(
-            number, kind, f"span {number}", start, sample, stop, sample, parent=parent
-        )
+    sample = Sample(0.0, (1.0,))
+    spans = Spans(
+        Span(number, kind, f"span {number}", start, sample, stop, sample, parent=parent)
+        for number, parent, kind, start, stop in case["spans"]
+    )
+    session = Session(
+        "run", devices=[Device(GPU, "GPU")], series=[Series(GPU, "allocated")], spans=spans
+    )
     bars = lay_lanes(session, GPU, 0.0, 100.0)
 
     assert {one.label.removeprefix("span "): one.lane for one in bars} == case["lanes"]

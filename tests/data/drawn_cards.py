@@ -20,7 +20,7 @@ from hfmem_widget.features.holders.html import holders_bundle
 from hfmem_widget.features.memory_map.html import memory_map_bundle, moments_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.stacks.html import stacks_bundle
-from hfmem_widget.session import Contents, Device, Finding, Sample, Series, Session
+from hfmem_widget.session import Contents, Device, Finding, Recorder, Sample, Series, Session, Span
 from hfmem_widget.session.stacks import Recording, Stacks
 from hfmem_widget.sources.heap import Holders, Remainder
 from hfmem_widget.sources.heap.model import Grown, Growth
@@ -54,7 +54,7 @@ def of_everything() -> Session:
         for number in range(1, 5):
             with stage.span("step", f"step {number}") as span:
                 counts = {"step": number, "tokens": 100 * number, "largest_batch": 60.0 * number}
-                stage.session.count(span.id, counts)
+                stage.recorder.count(span.id, counts)
                 with stage.span("forward", "forward"):
                     stage.hold({GPU: (3 + number % 3) * GIB}, 0.4)
                 with stage.span("optimizer", "optimizer"):
@@ -78,15 +78,16 @@ def of_everything() -> Session:
 
 def two_moved() -> Session:
     """Return a cell in which others filled two devices, each by as much."""
-    session = Session("wait")
+    recorder = Recorder("wait")
+    session = recorder.session
     devices = [Device(f"cuda:{at}", "NVIDIA H200", total=100 * GIB) for at in range(2)]
     metrics = ("allocated", "device_used", "process")
-    session.adopt(devices, [Series(one.key, metric) for one in devices for metric in metrics])
-    session.append(Sample(0.0, (0.0, GIB, NAN) * 2))
-    span = session.open_span("cell", "wait()", session.last_sample)
+    recorder.adopt(devices, [Series(one.key, metric) for one in devices for metric in metrics])
+    recorder.append(Sample(0.0, (0.0, GIB, NAN) * 2))
+    span = recorder.open_span("cell", "wait()", session.last_sample)
     for at in range(1, 8):
-        session.append(Sample(float(at), (0.0, at * GIB, NAN, 0.0, 1.01 * at * GIB, NAN)))
-    session.close_span(span.id, session.last_sample, {})
+        recorder.append(Sample(float(at), (0.0, at * GIB, NAN, 0.0, 1.01 * at * GIB, NAN)))
+    recorder.close_span(span.id, session.last_sample, {})
     return session
 
 
@@ -112,8 +113,12 @@ def cards(session: Session) -> list[Bundle]:
 def open_card() -> list[Bundle]:
     """Return the cards of a cell that goes on."""
     session = training()
-    span = session.open_span("cell", "open", session.last_sample)
-    session.append(Sample(20.0, session.last_sample.values))
+    span = Span(
+        len(session.spans) + 1, "cell", "open", session.last_sample.time, session.last_sample
+    )
+    session.last_sample = Sample(20.0, session.last_sample.values)
+    session.timeline.append(20.0, session.last_sample.values)
+    session._spans.add(span)
     return [card_bundle(session, span, with_chart=False), compact_bundle(session, span)]
 
 

@@ -55,7 +55,7 @@ def training(scale: float = 1.0, *, parts: bool = True, gap: bool = True) -> Ses
             for number, top in enumerate((6.0, 7.5, 6.5), start=1):
                 with stage.span("step", f"step {number}") as span:
                     counts = {"step": number, "tokens": 512 * number, "samples": 4, "longest": 128}
-                    stage.session.count(span.id, counts)
+                    stage.recorder.count(span.id, counts)
                     with stage.span("forward", "forward"):
                         stage.hold({GPU: top * scale * GIB}, 1.0)
                     with stage.span("backward", "backward"):

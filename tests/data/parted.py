@@ -6,7 +6,17 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from hfmem_widget.session import Certainty, Device, Peak, Sample, Series, Session, Span, SpanKind
+from hfmem_widget.session import (
+    Certainty,
+    Device,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    Span,
+    SpanKind,
+)
 from hfmem_widget.text import GIB, MIB
 
 NAN = math.nan
@@ -28,13 +38,14 @@ class Script:
 
     def __init__(self, key: str = "cuda:0", *, total: float = TOTAL) -> None:
         self.key = key
-        self.session = Session("fine-tune")
+        self.recorder = Recorder("fine-tune")
+        self.session = self.recorder.session
         self.certainty: Certainty = "sampled" if key == "cpu" else "exact"
         self.now: dict[str, float] = dict.fromkeys(METRICS, NAN)
         self._time = 0.0
         self._highest: dict[int, dict[str, float]] = {}
         device = Device(key, "NVIDIA H200" if key != "cpu" else "AMD EPYC", total=total)
-        self.session.adopt([device], [Series(key, metric) for metric in METRICS])
+        self.recorder.adopt([device], [Series(key, metric) for metric in METRICS])
 
     @property
     def device(self) -> Device:
@@ -51,7 +62,7 @@ class Script:
         for metrics in self._highest.values():
             for metric in ("allocated", "reserved", "requested"):
                 metrics[metric] = max(metrics.get(metric, -1.0), self.now[metric])
-        return self.session.append(Sample(self._time, tuple(self.now.values())))
+        return self.recorder.append(Sample(self._time, tuple(self.now.values())))
 
     @contextmanager
     def span(
@@ -63,7 +74,7 @@ class Script:
         **at_end: float,
     ) -> Iterator[Span]:
         """Read at both edges; the peak is `peak`, or the highest of what was read in between."""
-        span = self.session.open_span(kind, kind, self.read())
+        span = self.recorder.open_span(kind, kind, self.read())
         self._highest[span.id] = {}
         yield span
         after = self.read(**at_end)
@@ -72,13 +83,13 @@ class Script:
                 for metric in ("allocated", "reserved", "requested"):
                     metrics[metric] = max(metrics.get(metric, -1.0), peak)
         known = self._highest.pop(span.id)
-        self.session.count(span.id, counts or {})
+        self.recorder.count(span.id, counts or {})
         peaks = {
             f"{self.key}/{metric}": Peak(value, self.certainty)
             for metric, value in known.items()
             if value >= 0
         }
-        self.session.close_span(span.id, after, peaks)
+        self.recorder.close_span(span.id, after, peaks)
 
 
 def training(steps: int = 6, *, key: str = "cuda:0", nvml: bool = True) -> Session:
@@ -97,7 +108,7 @@ def training(steps: int = 6, *, key: str = "cuda:0", nvml: bool = True) -> Sessi
             for step in range(1, steps + 1):
                 top = (2.4 if step == 4 else 1.6 + 0.1 * step) * GIB
                 _step(script, step, weights + other, top, nvml=nvml)
-    script.session.stop(60.0)
+    script.recorder.stop(60.0)
     return script.session
 
 

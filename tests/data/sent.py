@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.session import Finding, Sample, Session
+from hfmem_widget.session import Finding, Sample
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
 from tests.unit.view.chart.test_guides import budget, trend
-from tests.unit.view.wire.test_protocol import add_steps, make_session
+from tests.unit.view.wire.test_protocol import add_steps, make_recorder
 
 FILE = Path(__file__).with_name("sent.txt")
 
@@ -29,10 +29,12 @@ class Wire:
 
     def __init__(self, *, gpus: int = 1, parts: bool = False, panel: bool = True) -> None:
         self.clock = FakeClock()
-        self.session: Session = make_session(gpus, samples=0, parts=parts)
+        self.recorder = make_recorder(gpus, samples=0, parts=parts)
+        self.session = self.recorder.session
         self.lines: list[str] = []
         self.publisher = Publisher(self.session, self._send, panel=panel, clock=self.clock)
         self.publisher.run = "run"
+        self.recorder.subscribe(self.publisher)
         self._told: dict[str, Any] = {}
 
     def run(self, seconds: float, interval: float = 0.1) -> None:
@@ -40,8 +42,8 @@ class Wire:
             self.clock.advance(interval)
             height = GIB * (1 + self.clock.now % 3)
             values = tuple(height for _ in self.session.series)
-            self.session.append(Sample(self.clock.now, values))
-            self.publisher(self.session)
+            self.recorder.append(Sample(self.clock.now, values))
+            self.recorder.publish()
 
     def sleep(self, seconds: float) -> None:
         began = self.clock.now
@@ -74,12 +76,12 @@ class Wire:
 def a_cell() -> Wire:
     """Return what is sent of a cell with steps, a gap and guides, while somebody watches."""
     wire = Wire(parts=True)
-    session = wire.session
+    recorder, session = wire.recorder, wire.session
     wire.run(1.0)
-    cell = session.open_span("cell", "a cell", session.last_sample)
+    cell = recorder.open_span("cell", "a cell", session.last_sample)
     wire.run(1.0)
     for first in (1, 6, 11):
-        add_steps(session, 5, first=first, duration=0.1)
+        add_steps(recorder, 5, first=first, duration=0.1)
         wire.run(0.6)
     wire.sleep(2.0)
     wire.run(1.0)
@@ -87,7 +89,7 @@ def a_cell() -> Wire:
     wire.run(2.0)
     session.findings.append(Finding("leak", "warn", "It grows.", {"device": "cuda:0"}, ("Look.",)))
     wire.run(1.5)
-    session.close_span(cell.id, session.last_sample, {})
+    recorder.close_span(cell.id, session.last_sample, {})
     wire.publisher.resync()
     wire.run(0.5)
     wire.publisher.finish()
@@ -111,8 +113,8 @@ def many_devices() -> Wire:
     wire = Wire(gpus=8)
     wire.run(0.3)
     for at in range(40):
-        wire.session.append(Sample(wire.clock.now, tuple(float(at) for _ in wire.session.series)))
-    add_steps(wire.session, 30, duration=0.01)
+        wire.recorder.append(Sample(wire.clock.now, tuple(float(at) for _ in wire.session.series)))
+    add_steps(wire.recorder, 30, duration=0.01)
     wire.run(6.0)
     return wire
 

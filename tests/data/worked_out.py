@@ -83,8 +83,8 @@ def open_session() -> Session:
             script.read(allocated=3 * GIB, gradients=GIB, unattributed=0.0)
         script.read(allocated=2 * GIB, optimizer=GIB / 4)
     session = script.session
-    session.open_span("cell", "cell", script.read())
-    session.open_span("step", "step", script.read(allocated=5 * GIB))
+    script.recorder.open_span("cell", "cell", script.read())
+    script.recorder.open_span("step", "step", script.read(allocated=5 * GIB))
     script.read(allocated=4 * GIB, others=GIB)
     return session
 
@@ -199,7 +199,7 @@ def growing(by: float) -> Session:
     with stage.span("cell", "cell"), stage.span("train", "train"):
         for number in range(1, 31):
             with stage.span("step", f"step {number}") as span:
-                stage.session.count(span.id, {"step": number, "tokens": 64.0})
+                stage.recorder.count(span.id, {"step": number, "tokens": 64.0})
                 stage.hold({GPU: 3 * GIB + by * number * MIB}, 0.5)
                 stage.hold({GPU: GIB + by * number * MIB}, 0.5)
     return stage.finish()

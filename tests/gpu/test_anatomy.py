@@ -72,17 +72,17 @@ def test_the_parts_come_to_the_process_use_at_every_tick(run_python: Run) -> Non
         TRAINER
         + """
 import pynvml, os
+from hfmem_widget.monitor.shared import shared_monitor
 trainer = make_trainer([128] * 60, layers=24)
 rows = []
-def note(session):
-    sample = session.last_sample
-    read = lambda name: session.value(sample, f"cuda:0/{name}")
+def note(session, samples):
+    read = lambda name: session.value(samples[-1], f"cuda:0/{name}")
     if read("allocated") > 0 and read("context") > 0:
         now = session.anatomy("now", "cuda:0")
         ours = sum(part.bytes for part in now.parts if part.name not in ("driver", "others", "free"))
         rows.append([ours, now.process, read("device_used") - read("others"), read("process")])
 with hfmem_widget.watch("train", quiet=True, interval=0.02) as session:
-    session.subscribe(note)
+    shared_monitor().recorder(session).subscribe(note)
     trainer.train()
 pynvml.nvmlInit()
 handle = pynvml.nvmlDeviceGetHandleByIndex(0)

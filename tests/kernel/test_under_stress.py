@@ -5,13 +5,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hfmem_widget
-from hfmem_widget.testing import scripted_run
 from tests.kernel.drive import Kernel
 
 LOAD = "%load_ext hfmem_widget"
@@ -81,15 +79,10 @@ def test_a_widget_closed_while_it_is_fed_harms_nothing(kernel: Kernel) -> None:
     assert kernel.run("print(len(ours), [widget.comm for widget in ours])").text() == "1 [None]\n"
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda: scripted_run("training"), lambda: hfmem_widget.watch("x")],
-    ids=["session", "watch"],
-)
-def test_what_is_tied_to_a_process_is_not_pickled(make: Callable[[], object]) -> None:
-    """A session or a watch that is sent to another process is an error here, not a dead copy there."""
+def test_what_is_tied_to_a_process_is_not_pickled() -> None:
+    """A watch that is sent to another process is an error here, not a dead copy there."""
     with pytest.raises(TypeError, match="belongs to the process"):
-        pickle.dumps(make())
+        pickle.dumps(hfmem_widget.watch("x"))
 
 
 def test_a_spawned_child_starts_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Run:
         self.alive = alive
         self.evaluating = evaluating
         self.is_elsewhere = False
-        self.session = SimpleNamespace(note=self.told.append)
+        self.session = SimpleNamespace()
 
     def __getattr__(self, name: str) -> Any:
         def tell(*args: Any) -> dict[str, float]:
@@ -248,10 +248,11 @@ def test_a_second_training_in_one_session_is_noted(
     """One on another thread, in the same session: their spans would end each other."""
     run = Run()
     run.is_elsewhere = elsewhere
-    session = run.session if same else SimpleNamespace(note=run.told.append)
+    session: Any = run.session if same else object()
+    monitor: Any = SimpleNamespace(recorder=lambda _: SimpleNamespace(note=run.told.append))
     monkeypatch.setattr(followed, "_runs", {"x": run})
 
-    assert followed._trains_elsewhere(session) is (elsewhere and same)  # type: ignore[arg-type]
+    assert followed._trains_elsewhere(monitor, session) is (elsewhere and same)
     assert run.told == ([followed.AT_ONCE_NOTE] if elsewhere and same else [])
 
 

@@ -370,7 +370,7 @@ def test_a_listener_of_steps_that_raises_is_left_out() -> None:
         raise ValueError("not mine")
 
     with hfmem_widget.watch(quiet=True) as session:
-        session.on_step(listener)
+        shared_monitor().recorder(session).on_step(listener)
         for _ in range(2):
             with hfmem_widget.span("step"):
                 pass
@@ -394,16 +394,17 @@ class Collected:
 def test_a_finalizer_on_the_pollers_thread_opens_nothing() -> None:
     """The collector may run there at any allocation of ours, with locks of ours held."""
 
-    def collect(session: Session) -> None:
+    def collect(_session: Session, _samples: object) -> None:
         Collected()
         gc.collect()
         collected.set()
 
     collected = threading.Event()
     with hfmem_widget.watch(quiet=True, interval=0.01) as session:
-        session.subscribe(collect)
+        recorder = shared_monitor().recorder(session)
+        recorder.subscribe(collect)
         assert collected.wait(10)
-        session.unsubscribe(collect)
+        recorder.unsubscribe(collect)
 
     assert "finalized" not in labels(session)
 
@@ -454,16 +455,17 @@ def test_the_users_error_is_the_users_whatever_it_is() -> None:
     assert caught is error
 
 
-def test_what_belongs_to_a_process_says_so_where_it_is_pickled() -> None:
-    """The error tells what it is about, and what to do instead."""
-    with hfmem_widget.watch(quiet=True) as session:
-        pass
+def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
+    """What was watched can be sent to another process, also while it is; who watches cannot."""
+    watch = hfmem_widget.watch("w", quiet=True)
+    with watch as session:
+        sent = pickle.loads(pickle.dumps(session))
 
-    for refused in (session, hfmem_widget.watch("w")):
-        with pytest.raises(TypeError, match="belongs to the process"):
-            pickle.dumps(refused)
-    with pytest.raises(TypeError, match="to_pandas"):
-        copy.deepcopy(session)
+    assert [span.id for span in sent.spans] == [span.id for span in session.spans]
+    assert sent != session
+    assert copy.deepcopy(session) == session
+    with pytest.raises(TypeError, match="belongs to the process"):
+        pickle.dumps(watch)
 
 
 @pytest.fixture

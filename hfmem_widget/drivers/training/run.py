@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec
 from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.session import Peak, Session, Span, SpanKind
+from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
 
 TRIED_AGAIN = "tried again"
 """How an attempt of ``auto_find_batch_size`` ended, which nobody is told of but by the next one's begin."""
@@ -65,6 +65,7 @@ class TrainingRun:
         self.session = session
         self.accumulates = accumulates
         self._monitor = monitor
+        self._recorder: Recorder | None = None
         self._open: dict[SpanKind, int] = {}
         self._asides: dict[int, SpanKind] = {}
         self._counts: dict[str, float] = {}
@@ -103,10 +104,11 @@ class TrainingRun:
     def train_begins(self, label: str, counts: Mapping[str, float]) -> None:
         """Begin a training, or a further attempt at it."""
         self._close("train", TRIED_AGAIN)
-        self.session.off_step(self._remember)
-        self.session.on_step(self._remember)
+        self._recorder = recorder = self._monitor.recorder(self.session)
+        recorder.off_step(self._remember)
+        recorder.on_step(self._remember)
         self._begin("train", label)
-        self.session.count(self._open["train"], counts)
+        recorder.count(self._open["train"], counts)
 
     @_harmless
     def epoch_begins(self, label: str) -> None:
@@ -176,7 +178,8 @@ class TrainingRun:
         """End everything, however it ended; ending again does nothing."""
         self._close_all(outcome)
         # A session outlives the run that it ended under.
-        self.session.off_step(self._remember)
+        if self._recorder is not None:
+            self._recorder.off_step(self._remember)
 
     @contextmanager
     def aside(self, kind: SpanKind, label: str) -> Iterator[None]:

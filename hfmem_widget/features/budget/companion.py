@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Finding, Guide, Sample, Session, Span
+from hfmem_widget.session import Device, Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.screen import Screen
@@ -78,22 +78,23 @@ class Budget(Companion):
         self._alone = True
         self._ended_after = 0
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Look at every sample, and at every step's peak, from now on."""
         del monitor
-        self._session, self._root, self._began = session, span.id, span.start
+        self._session = session = recorder.session
+        self._root, self._began = span.id, span.start
         self._told_before = frozenset(self._above_since_earlier(session, span))
         self._compare(session, span.before, "at the start")
-        session.subscribe(self._look)
-        session.on_step(self._step_ended)
+        recorder.subscribe(self._look)
+        recorder.on_step(self._step_ended)
         if self._stop:
             ending.listen(self._should_end)
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
         del span, error
-        session.unsubscribe(self._look)
-        session.off_step(self._step_ended)
+        recorder.unsubscribe(self._look)
+        recorder.off_step(self._step_ended)
         ending.forget(self._should_end)
         self._session = None
 
@@ -112,9 +113,10 @@ class Budget(Companion):
             session.findings[session.findings.index(before)] = self._told(crossing, highest)
         return {}
 
-    def _look(self, session: Session) -> None:
+    def _look(self, session: Session, samples: Sequence[Sample]) -> None:
         """Compare the newest sample."""
-        self._compare(session, session.last_sample, "in a sample")
+        for sample in samples[-1:]:
+            self._compare(session, sample, "in a sample")
 
     def _compare(self, session: Session, sample: Sample, seen: Seen) -> None:
         for device in self._devices(session):

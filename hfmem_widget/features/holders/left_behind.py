@@ -17,7 +17,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Finding, Sample, Session, Span
+from hfmem_widget.session import HELD, Finding, Recorder, Sample, Session, Span
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap import Holder, Holders, kernel_roots, scan
 from hfmem_widget.sources.heap.paths import ATOMS
@@ -113,15 +113,15 @@ class LeftBehindHolders(Companion):
         self._noted = array("q")
         self._raised = False
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note which names there are."""
-        del monitor, session, span
+        del monitor, recorder, span
         # What is kept here is held while the cell is measured: eight bytes for each name.
         self._noted = array("q", map(hash, _names_now()))
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Note whether it failed: its error then is the first to be blamed, and the last to be looked at."""
-        del session, span
+        del recorder, span
         self._raised = error is not None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hfmem_widget.features.leaks.findings import draw
@@ -13,7 +13,7 @@ from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.sources.heap import Holder, Holders, kernel_roots, scan
 from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.text import format_bytes, format_duration, plain
@@ -66,16 +66,16 @@ class Leaks(Companion):
         self._due = -math.inf
         self._seen = -math.inf
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Look at the data now and then, where there is news in them."""
         del monitor
         self._span = span
-        session.subscribe(self._on_tick)
+        recorder.subscribe(self._on_tick)
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer: a span that has ended is judged."""
         del span, error
-        session.unsubscribe(self._on_tick)
+        recorder.unsubscribe(self._on_tick)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Look for who holds what has grown, if anything has, and say so in the finding."""
@@ -91,7 +91,8 @@ class Leaks(Companion):
                 session.findings[session.findings.index(one)] = with_holder(one, held)
         return NOTHING
 
-    def _on_tick(self, session: Session) -> None:
+    def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
+        del samples
         began, span = self._clock(), self._span
         if span is None or began < self._due or session.steps.ended_at == self._seen:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.analysis.facts import PATIENCE
@@ -15,7 +15,7 @@ from hfmem_widget.features.memory_map.reader import SegmentReader
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.text import format_duration
 from hfmem_widget.view.screen import Screen
 from hfmem_widget.view.wire.publisher import ENVELOPE, PACES
@@ -69,7 +69,7 @@ class LiveMemoryMap(Companion):
         self._highest_at = 0.0
         self._reserved = -math.inf
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Take the place below the chart."""
         del span
         self._monitor = monitor
@@ -77,15 +77,15 @@ class LiveMemoryMap(Companion):
         self._read_due = self._draw_due = self._began + PATIENCE
         if self._screen is not None and self._screen.live:
             self._display_id = self._screen.show({})
-        session.subscribe(self._on_tick)
+        recorder.subscribe(self._on_tick)
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Read once more."""
         del span, error
-        session.unsubscribe(self._on_tick)
+        recorder.unsubscribe(self._on_tick)
         with self._lock:
             self._ended = True
-            self._last = self._read(session)
+            self._last = self._read(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
         """Show the end and the highest in the place of the live map; without one, return them."""
@@ -100,7 +100,8 @@ class LiveMemoryMap(Companion):
         self._screen.replace(self._display_id, bundle)
         return {}
 
-    def _on_tick(self, session: Session) -> None:
+    def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
+        del samples
         now = self._clock()
         grown = self._reserved_now(session) > self._reserved
         if self._busy or now < (self._read_due if grown else self._draw_due):

@@ -27,7 +27,7 @@ from hfmem_widget.features.oom.words import caught_finding, finding_of
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Finding, Guide, Sample, Session, Span
+from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.address_space import address_space
 from hfmem_widget.text import size_text
@@ -93,29 +93,29 @@ class OutOfMemory(Companion):
         self._shows = options is None or not options.quiet
         self._shown_within: OutOfMemoryText | None = None
         self._monitor: Monitor | None = None
-        self._session: Session | None = None
+        self._recorder: Recorder | None = None
         self._root = 0
         self._noted: deque[_Noted] = deque(maxlen=MOST_KEPT)
         self._marks: deque[Guide] = deque()
         self._count = 0
         self._failed: _Failed | None = None
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to listen to the allocator; where CUDA is not up yet, as soon as a tick finds that it is."""
-        self._monitor, self._session, self._root = monitor, session, span.id
+        self._monitor, self._recorder, self._root = monitor, recorder, span.id
         _watching.append(self)
         self._observer.listen(self._note)
         if not self._observer.settled:
-            session.subscribe(self._attach)
+            recorder.subscribe(self._attach)
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Take from the error what it says."""
         del span
         if self in _watching:
             _watching.remove(self)
         self._observer.leave(self._note)
-        session.unsubscribe(self._attach)
-        monitor, self._monitor, self._session = self._monitor, None, None
+        recorder.unsubscribe(self._attach)
+        monitor, self._monitor, self._recorder = self._monitor, None, None
         about = about_memory(error)
         told = out_of_memory(about)
         if told is None or about is None or not self._is_meant(told):
@@ -123,7 +123,7 @@ class OutOfMemory(Companion):
         self._failed = _Failed(
             told=told,
             calls=_calls_in(about),
-            sample=session.last_sample,
+            sample=recorder.session.last_sample,
             model=_facts_of(monitor.attribution.subjects.all()[0]) if monitor else ModelFacts(),
             host=HostLimit(*address_space()),
         )
@@ -182,7 +182,7 @@ class OutOfMemory(Companion):
         return incident, 0 if noted is None else 1, sample.time
 
     def _note(self, shortage: Shortage) -> None:
-        session = self._session
+        session = self._recorder.session if self._recorder is not None else None
         if session is None or not session.running:
             return
         path = _path_to(session.open_spans, self._root)
@@ -207,10 +207,11 @@ class OutOfMemory(Companion):
         self._marks.append(mark)
         session.guides.append(mark)
 
-    def _attach(self, session: Session) -> None:
+    def _attach(self, session: Session, samples: Sequence[Sample]) -> None:
+        del session, samples
         self._observer.attach()
-        if self._observer.settled:
-            session.unsubscribe(self._attach)
+        if self._observer.settled and self._recorder is not None:
+            self._recorder.unsubscribe(self._attach)
 
     def _is_meant(self, told: OutOfMemoryText) -> bool:
         """Return whether an error whose text may mean something else is about memory: it ran out before."""

@@ -6,7 +6,7 @@ import pickle
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Session, Span
+from hfmem_widget.session import Peak, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
 from hfmem_widget.sources import open_allocators
@@ -66,27 +66,27 @@ class StacksCompanion(Companion):
         self._has_collected = False
         self._found: Stacks | None = None
 
-    def begin(self, monitor: Monitor, session: Session, span: Span) -> None:
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to record what can be recorded already, and wait for the rest."""
         del monitor, span
         if self._with_cuda:
             self._look()
             self._when_imported.begin()
-            session.subscribe(self._on_tick)
+            recorder.subscribe(self._on_tick)
         is_up = self._with_cuda and any(one.devices() for one in self._allocators)
         if self._with_cpu and not is_up:
             self._tracks = self._tracker.begin()
 
-    def end(self, session: Session, span: Span, error: BaseException | None) -> None:
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Follow no operator any more; after an error, have the stacks ready for who explains it."""
         del span
-        session.unsubscribe(self._on_tick)
+        recorder.unsubscribe(self._on_tick)
         self._when_imported.end()
         if self._tracks:
             self._tracked = self._tracker.end()
         if error is not None:
             without_frames_of_ours(error)
-            self._collect(session)
+            self._collect(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Return the table and the picture; nothing but a note where nothing was recorded."""
@@ -102,8 +102,8 @@ class StacksCompanion(Companion):
 
         return stacks_bundle(_since(span.start, session.stacks))
 
-    def _on_tick(self, session: Session) -> None:
-        del session
+    def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
+        del session, samples
         self._look()
 
     def _look(self, *, imported: bool = False) -> None:

@@ -6,10 +6,10 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import NOTHING, Judgements
 from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
@@ -108,9 +108,9 @@ class Publisher:
         """Send a full snapshot with the next tick."""
         self._full_at = -math.inf
 
-    def __call__(self, session: Session) -> None:
-        """Take in the newest sample, and send what has come together if it is time to."""
-        self._collect(session)
+    def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
+        """Take in the newest samples, and send what has come together if it is time to."""
+        self._collect(session, samples)
         now = self._clock()
         pace = self._pace(now)
         if self._columns != _columns(session) or now - self._full_at >= pace.full:
@@ -125,9 +125,9 @@ class Publisher:
         """Send what is new, and a last snapshot."""
         self._send_everything(self._clock(), NEWS)
 
-    def _collect(self, session: Session) -> None:
-        # More than one: the edges of spans are read between ticks.
-        new = session.since(self._sent_until)
+    def _collect(self, session: Session, samples: Sequence[Sample]) -> None:
+        # An edge that was entered late has the time of a sample that was sent, and a page has one row for it.
+        new = [sample for sample in samples if sample.time > self._sent_until]
         if not new:
             return
         gaps = session.timeline.gaps

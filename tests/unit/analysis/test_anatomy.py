@@ -16,6 +16,7 @@ from hfmem_widget.session import (
     Device,
     DeviceSteps,
     Peak,
+    Recorder,
     Sample,
     Series,
     Session,
@@ -158,7 +159,7 @@ def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
     script = Script()
     with script.span("cell") as cell:
         script.read(allocated=2 * GIB, reserved=2 * GIB, weights=GIB)
-        script.session.progress(cell.id, {"cuda:0/allocated": Peak(3 * GIB, "exact")})
+        script.recorder.progress(cell.id, {"cuda:0/allocated": Peak(3 * GIB, "exact")})
         peak = anatomy(script.session, "peak")
     assert (peak.allocated, peak.certainty, peak.bytes("weights")) == (3 * GIB, "exact", GIB)
 
@@ -274,20 +275,22 @@ def test_a_session_that_has_read_nothing_says_so() -> None:
 
 def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
     """Before the first sample an anatomy is empty, and no error."""
-    session = Session("new")
-    session.adopt([Device("cuda:0", "GPU", total=GIB)], [Series("cuda:0", "allocated")])
+    recorder = Recorder("new")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU", total=GIB)], [Series("cuda:0", "allocated")])
     assert anatomy(session).parts == ()
     assert anatomy(session, "peak").parts == ()
 
 
 def test_the_device_is_the_one_on_which_most_was_allocated() -> None:
     """Unless told otherwise, the anatomy is that of the GPU in most use, not of the host."""
-    session = Session("run")
-    session.adopt(
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt(
         [Device(key, key) for key in ("cuda:0", "cuda:1", "cpu")],
         [Series(key, "allocated") for key in ("cuda:0", "cuda:1", "cpu")],
     )
-    session.append(Sample(0.0, (1.0, 2.0, 9.0)))
+    recorder.append(Sample(0.0, (1.0, 2.0, 9.0)))
     assert anatomy(session).device.key == "cuda:1"
 
 
@@ -409,7 +412,7 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
     session = training()
     cell = session.spans[0]
     bound = {"cuda:0/allocated": Peak(20 * GIB, "at least")}
-    session._spans[cell.id] = replace(cell, peaks=bound)
+    session._spans.replace(replace(cell, peaks=bound))
     assert (anatomy(session, "peak").allocated, anatomy(session, "peak").certainty) == (
         20 * GIB,
         "at least",

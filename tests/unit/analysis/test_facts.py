@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hfmem_widget.analysis.facts import active_devices, did_nothing, facts_of
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.line import line
@@ -20,27 +20,29 @@ def keys(session: Session, span: Span | None = None) -> list[str]:
 
 
 def two_gpus(first: float, second: float, *, host: bool = True) -> tuple[Session, Span]:
-    session = Session("run")
+    recorder = Recorder("run")
+    session = recorder.session
     names = ["cuda:0", "cuda:1", *(["cpu"] if host else [])]
-    session.adopt(
+    recorder.adopt(
         [Device(name, name, total=80 * GIB) for name in names],
         [Series(name, "allocated", "allocated") for name in names],
     )
     values = (first, second, *([GIB] if host else []))
-    span = session.open_span("cell", "run", session.append(Sample(0.0, values)))
-    return session, session.close_span(span.id, session.append(Sample(1.0, values)), {})
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, values)))
+    return session, recorder.close_span(span.id, recorder.append(Sample(1.0, values)), {})
 
 
 def one_gpu(
     *metrics: tuple[str, float], peaks: dict[str, Peak], total: float
 ) -> tuple[Session, Span]:
-    session = Session("run")
-    session.adopt(
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt(
         [Device("cuda:0", "GPU", total=total)], [Series("cuda:0", one) for one, _ in metrics]
     )
-    sample = session.append(Sample(0.0, tuple(value for _, value in metrics)))
-    span = session.open_span("cell", "run", sample)
-    return session, session.close_span(span.id, sample, peaks)
+    sample = recorder.append(Sample(0.0, tuple(value for _, value in metrics)))
+    span = recorder.open_span("cell", "run", sample)
+    return session, recorder.close_span(span.id, sample, peaks)
 
 
 def test_a_device_without_allocations_is_left_out() -> None:
@@ -110,13 +112,14 @@ def test_headroom_is_never_negative() -> None:
 
 def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
     """Its series is added when CUDA is first used, often by the watched cell itself."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "device_used")])
-    span = session.open_span("cell", "run", session.append(Sample(0.0, (GIB,))))
-    session.adopt(
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "device_used")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (GIB,))))
+    recorder.adopt(
         [Device("cuda:0", "GPU")], [Series("cuda:0", "device_used"), Series("cuda:0", "allocated")]
     )
-    span = session.close_span(span.id, session.append(Sample(1.0, (GIB, 2 * GIB))), {})
+    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (GIB, 2 * GIB))), {})
     assert (facts_of(session, span)[0].before, facts_of(session, span)[0].left_behind) == (
         0.0,
         2 * GIB,
@@ -125,10 +128,11 @@ def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
 
 def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
     """An unread start is "n/a", and so is what was left behind."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    span = session.open_span("cell", "run", session.append(Sample(0.0, (NAN,))))
-    span = session.close_span(span.id, session.append(Sample(1.0, (GIB,))), {})
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (NAN,))))
+    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (GIB,))), {})
     assert "n/a → 1.00 GiB (n/a)" in line(session, span)
 
 
@@ -157,19 +161,21 @@ def test_the_line_gives_each_further_device_a_line_of_its_own() -> None:
 
 def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:
     """A difference of MiB between levels in GiB is told in MiB."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
-    span = session.open_span("cell", "run", session.append(Sample(0.0, (3 * GIB,))))
-    span = session.close_span(span.id, session.append(Sample(1.0, (3 * GIB + 3 * MIB,))), {})
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (3 * GIB,))))
+    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (3 * GIB + 3 * MIB,))), {})
     assert "3.00 → 3.00 GiB (+3.00 MiB)" in line(session, span)
 
 
 def test_an_open_span_reads_up_to_now() -> None:
     """While a span is open, its time and its level are those of the last sample."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
-    span = session.open_span("cell", "run", session.append(Sample(0.0, (0.0,))))
-    session.append(Sample(2.0, (GIB,)))
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (0.0,))))
+    recorder.append(Sample(2.0, (GIB,)))
     assert line(session, span).startswith(
         'memwatch "run" · 2.0 s · running · cuda:0 · allocated 0.00 → 1.00'
     )
@@ -191,12 +197,13 @@ def cell(
     before: float = GIB,
 ) -> tuple[Session, Span]:
     """Return a cell that began with a GiB, unless told."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
-    span = session.open_span("cell", "run", session.append(Sample(0.0, (before,))))
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (before,))))
     peaks = {"cuda:0/allocated": Peak(peak, "exact")}
-    end = session.append(Sample(seconds, (after,)))
-    return session, session.close_span(span.id, end, peaks, outcome)
+    end = recorder.append(Sample(seconds, (after,)))
+    return session, recorder.close_span(span.id, end, peaks, outcome)
 
 
 @pytest.mark.parametrize(

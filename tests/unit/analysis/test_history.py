@@ -11,7 +11,7 @@ import pytest
 from hfmem_widget.analysis import history as module
 from hfmem_widget.analysis.history import MOST_BYTES, MOST_RECORDS, History
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import Device, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB
 
@@ -28,21 +28,22 @@ class Notebook:
     """A session of which every cell is a span, as ``%memwatch on`` has one."""
 
     def __init__(self) -> None:
-        self.session = Session("every cell")
-        self.session.adopt([Device("cpu", "a CPU")], [Series("cpu", "allocated", "heap in use")])
+        self.recorder = Recorder("every cell")
+        self.session = self.recorder.session
+        self.recorder.adopt([Device("cpu", "a CPU")], [Series("cpu", "allocated", "heap in use")])
         self._now = 0.0
 
     def begin(self, title: str) -> Span:
-        return self.session.open_span("cell", title, self._sample(1 * MIB))
+        return self.recorder.open_span("cell", title, self._sample(1 * MIB))
 
     def end(self, span: Span) -> None:
         for _ in range(3):
             self._sample(5 * MIB)
-        self.session.close_span(span.id, self._sample(2 * MIB), {})
+        self.recorder.close_span(span.id, self._sample(2 * MIB), {})
 
     def _sample(self, value: float) -> Sample:
         self._now += 1.0
-        return self.session.append(Sample(self._now, (value,)))
+        return self.recorder.append(Sample(self._now, (value,)))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hfmem_widget.features.memory_map.holes import _risen, holes
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import _worth_telling
 from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.session import Device, Peak, Sample, Series, Session
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from tests.data.leak_rows import SHAPES, row
@@ -51,14 +51,15 @@ def test_a_span_that_is_open_has_no_retries_yet() -> None:
 
 def test_holes_after_the_span_are_not_its_own() -> None:
     """Though it was fuller then."""
-    session = Session("cell")
+    recorder = Recorder("cell")
+    session = recorder.session
     metrics = ("allocated", "reserved", "inactive_split")
-    session.adopt([Device("cuda:0", "")], [Series("cuda:0", one) for one in metrics])
-    span = session.open_span("cell", "cell", session.append(Sample(0.0, (0.0, 0.0, 0.0))))
-    within = session.append(Sample(1.0, (5 * GIB, 8 * GIB, 2 * GIB)))
+    recorder.adopt([Device("cuda:0", "")], [Series("cuda:0", one) for one in metrics])
+    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (0.0, 0.0, 0.0))))
+    within = recorder.append(Sample(1.0, (5 * GIB, 8 * GIB, 2 * GIB)))
     peaks = {"cuda:0/allocated": Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
-    closed = session.close_span(span.id, within, peaks)
-    session.append(Sample(2.0, (7 * GIB, 8 * GIB, 0.0)))
+    closed = recorder.close_span(span.id, within, peaks)
+    recorder.append(Sample(2.0, (7 * GIB, 8 * GIB, 0.0)))
     (found,) = holes(session, closed)
 
     assert found.evidence["holes"] == 2 * GIB
@@ -96,7 +97,7 @@ def test_a_cell_of_one_step_is_compared_by_time() -> None:
     """One step makes no line."""
     stage = Stage("cell", gpus=1)
     with stage.span("cell", "cell"), stage.span("step", "step 1") as span:
-        stage.session.count(span.id, {"step": 1.0})
+        stage.recorder.count(span.id, {"step": 1.0})
         stage.hold({"cuda:0": GIB}, 1.0)
     session = stage.finish()
     record = record_of(session, session.spans[0])
@@ -121,7 +122,7 @@ def test_a_forward_pass_in_a_step_is_the_steps(within: Any, rows: list[int]) -> 
     with stage.span("cell", "cell"):
         for at in range(3):
             with stage.span(within, "one") as span:
-                stage.session.count(span.id, {"step": float(at + 1)})
+                stage.recorder.count(span.id, {"step": float(at + 1)})
                 with stage.span("forward", "forward"):
                     stage.hold({"cuda:0": at * GIB}, 0.2)
     found = [one for one in moments_of(stage.finish()) if "forward" in one.what]

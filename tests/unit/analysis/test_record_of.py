@@ -11,7 +11,7 @@ import pytest
 from hfmem_widget.analysis.record import MOST_POINTS, MOST_STEP_ROWS, DeviceRecord
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import Sample, Session
+from hfmem_widget.session import Peak, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
@@ -82,7 +82,7 @@ def test_a_cell_among_others_has_its_own_parts() -> None:
     session.stopped_at = None
     first = session.spans[0]
     before = device_of_span(session)
-    session.open_span("cell", "later", session.append(Sample(100.0, session.last_sample.values)))
+    session._spans.add(Span(9999, "cell", "later", 100.0, session.last_sample))
 
     among_others = record_of(session, first).devices[0]
     assert among_others.at_peak["weights"] == before.at_peak["weights"]
@@ -153,8 +153,9 @@ def test_a_session_of_several_spans_is_taken_together() -> None:
     session = scripted_run("short")
     key = "cuda:0/allocated"
     values = tuple(3 * value for value in session.last_sample.values)
-    span = session.open_span("cell", "later", session.append(Sample(5.0, values)))
-    session.close_span(span.id, session.append(Sample(6.0, values)), {})
+    first, last = Sample(5.0, values), Sample(6.0, values)
+    peaks = {key: Peak(session.value(last, key), "sampled")}
+    session._spans.add(Span(9999, "cell", "later", 5.0, first, 6.0, last, peaks))
     taken = whole(session)
 
     assert (taken.start, taken.stop) == (0.0, 6.0)

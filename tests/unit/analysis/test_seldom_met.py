@@ -19,7 +19,7 @@ from hfmem_widget.features.oom.incident import (
 from hfmem_widget.features.oom.shortage import Shortage
 from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
 from hfmem_widget.features.oom.words import batch, caught_finding, headline, where
-from hfmem_widget.session import Device, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB
 from tests.data.oom_incidents import incident, spans
 
@@ -28,12 +28,17 @@ GPUS = tuple(Device(f"cuda:{at}", "NVIDIA H200", total=80 * GIB) for at in range
 
 
 def session_of(*used: float) -> tuple[Session, Sample]:
-    """Return a session of two GPUs that have so many GiB allocated, and its reading."""
-    session = Session("run")
+    recorder, sample = recorder_of(*used)
+    return recorder.session, sample
+
+
+def recorder_of(*used: float) -> tuple[Recorder, Sample]:
+    """Return what writes a session of two GPUs that have so many GiB allocated, and its reading."""
+    recorder = Recorder("run")
     series = [Series(one.key, metric) for one in GPUS for metric in ("allocated", "reserved")]
-    session.adopt(GPUS, series)
+    recorder.adopt(GPUS, series)
     values = tuple(value * GIB for one in used for value in (one, one + 1))
-    return session, session.append(Sample(0.0, values))
+    return recorder, recorder.append(Sample(0.0, values))
 
 
 def told(origin: Any = "cuda", **more: Any) -> OutOfMemoryText:
@@ -89,8 +94,9 @@ def test_a_process_as_large_as_this_one_is_this_one(
     reserved: float, in_use: float, foreign: list[int]
 ) -> None:
     """In a container, whose driver knows it by another id: what PyTorch has, and a context beside it."""
-    session, _ = session_of(1.0, 2.0)
-    sample = session.append(Sample(1.0, (GIB, reserved * GIB, 0.0, 0.0)))
+    recorder, _ = recorder_of(1.0, 2.0)
+    session = recorder.session
+    sample = recorder.append(Sample(1.0, (GIB, reserved * GIB, 0.0, 0.0)))
     text = told(device="cuda:0", processes=(OURS, OTHER), in_use=in_use * GIB, free=GIB)
     found = incident_of(session, text, None, sample)
 
@@ -113,8 +119,9 @@ def test_what_others_have_is_what_is_left_unless_it_may_be_ours(
     free: float, in_use: float, processes: tuple[tuple[int, float], ...], others: float
 ) -> None:
     """Beyond what PyTorch reserved there is a context of this process', of two GiB at most."""
-    session, _ = session_of(1.0, 2.0)
-    sample = session.append(Sample(1.0, (10 * GIB, 12 * GIB, 0.0, 0.0)))
+    recorder, _ = recorder_of(1.0, 2.0)
+    session = recorder.session
+    sample = recorder.append(Sample(1.0, (10 * GIB, 12 * GIB, 0.0, 0.0)))
     text = told(
         device="cuda:0", total=80 * GIB, free=free * GIB, in_use=in_use * GIB, processes=processes
     )

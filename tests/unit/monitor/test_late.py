@@ -165,6 +165,19 @@ def test_the_poller_enters_what_waits() -> None:
     assert (entered, len(step.session._spans)) == (1, 2)
 
 
+def test_a_sessions_peak_is_that_of_its_spans() -> None:
+    """Also where a step has just ended, which nobody has entered yet."""
+    step = Step()
+    step.begin()
+    step.gpu.free(step.gpu.alloc(5 * PAGE))
+    step.end()
+    highest = step.session.peak("cuda:0/allocated")
+
+    assert highest == max(
+        one.peaks["cuda:0/allocated"].value for one in step.session.spans if one.peaks
+    )
+
+
 def test_what_waits_is_bounded() -> None:
     """Where the poller hangs or ticks once an hour, the user's thread enters it now and then."""
     step = Step()
@@ -276,7 +289,7 @@ def test_no_span_is_opened_while_its_session_is_ended() -> None:
         except WatchStateError as error:
             refused.append(error)
 
-    step.session.on_step(next_step)
+    step.monitor.recorder(step.session).on_step(next_step)
     step.monitor.open_span(step.session, "step")
     step.monitor.end(step.session)
 

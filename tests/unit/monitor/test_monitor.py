@@ -14,7 +14,7 @@ from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Device, Peak, Series, Session
+from hfmem_widget.session import HELD, Device, Peak, Recorder, Series
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.testing import FakeSource
@@ -311,12 +311,12 @@ def test_a_broken_view_does_not_stop_the_poller(bench: Bench) -> None:
     session = bench.monitor.begin(WatchOptions())
     calls: list[int] = []
 
-    def broken(_session: object) -> None:
+    def broken(_session: object, _samples: object) -> None:
         calls.append(1)
         message = "gone"
         raise OSError(message)
 
-    session.subscribe(broken)
+    bench.monitor.recorder(session).subscribe(broken)
     bench.monitor.open_span(session, "cell")
     bench.pass_time(0.1)
     bench.pass_time(0.1)
@@ -483,10 +483,10 @@ def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
 
 def test_a_row_older_than_the_series_is_taken() -> None:
     """What was read before another thread told of new series is appended all the same."""
-    session = Session()
-    watched = Watched(session, WatchOptions(), 0.0)
+    recorder = Recorder()
+    watched = Watched(recorder, WatchOptions(), 0.0)
     metrics = ("allocated", *HELD, "unattributed")
-    session.adopt([Device("cpu", "host")], [Series("cpu", metric, metric) for metric in metrics])
+    recorder.adopt([Device("cpu", "host")], [Series("cpu", metric, metric) for metric in metrics])
     watched.rebase([10.0, 4.0, 0.0, 0.0, 0.0, math.nan])
 
     assert watched.append([10.0], 1.0).values[0] == 10.0

@@ -9,11 +9,12 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hfmem_widget.features.oom.shortage import Blocks
-from hfmem_widget.session import Device, Sample, Series, Session, Steps
+from hfmem_widget.session import Device, Recorder, Sample, Series, Steps
 from hfmem_widget.session.stacks import Recording, Stacks
 from tests.unit.session.test_steps import one_step
 
@@ -21,12 +22,12 @@ PATIENCE = 5.0
 """Seconds: whoever waits for a lock that nobody gives back waits longer."""
 
 
-def session_of(*values: float) -> Session:
-    session = Session("run")
-    session.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "allocated")])
+def recorder_of(*values: float) -> Recorder:
+    recorder = Recorder("run")
+    recorder.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "allocated")])
     for at, value in enumerate(values):
-        session.append(Sample(float(at), (value,)))
-    return session
+        recorder.append(Sample(float(at), (value,)))
+    return recorder
 
 
 def comes_back(call: Callable[[], object]) -> bool:
@@ -39,23 +40,25 @@ def comes_back(call: Callable[[], object]) -> bool:
 @pytest.mark.parametrize("of_the_timeline", [True, False])
 def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
     """The thread that held it does not exist there, and gives nothing back."""
-    session = session_of(1.0, 2.0)
-    lock = session.timeline._lock if of_the_timeline else session._lock
+    recorder = recorder_of(1.0, 2.0)
+    session = recorder.session
+    lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
     assert comes_back(lock.acquire)
-    session.replace_lock()
+    recorder.replace_lock()
 
-    assert comes_back(lambda: session.append(Sample(5.0, (7.0,))))
+    assert comes_back(lambda: recorder.append(Sample(5.0, (7.0,))))
     assert comes_back(lambda: session.peak("cuda:0/allocated"))
     assert session.peak("cuda:0/allocated") == 7.0
 
 
 def test_a_step_of_no_span_has_no_parent() -> None:
     """What a step was not counted of is not known, nor is what it never had."""
-    session = session_of(1.0)
-    span = session.open_span("step", "step 7", session.last_sample)
-    session.count(span.id, {"step": 7.0})
-    session.append(Sample(3.0, (4.0,)))
-    session.close_span(span.id, session.last_sample, {})
+    recorder = recorder_of(1.0)
+    session = recorder.session
+    span = recorder.open_span("step", "step 7", session.last_sample)
+    recorder.count(span.id, {"step": 7.0})
+    recorder.append(Sample(3.0, (4.0,)))
+    recorder.close_span(span.id, session.last_sample, {})
     (step,) = session.steps
 
     assert (step.parent, step.first, step.last, step.start, step.stop) == (0, 7, 7, 0.0, 3.0)
@@ -65,11 +68,12 @@ def test_a_step_of_no_span_has_no_parent() -> None:
 @pytest.mark.parametrize(("heights", "there"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
 def test_a_step_tells_of_the_devices_it_used(heights: tuple[float, ...], *, there: bool) -> None:
     """Where nothing was allocated there is nothing to tell; the least byte counts."""
-    session = session_of(heights[0])
-    span = session.open_span("step", "step 1", session.last_sample)
-    session.count(span.id, {"step": 1.0})
-    session.append(Sample(1.0, (heights[1],)))
-    session.close_span(span.id, session.last_sample, {})
+    recorder = recorder_of(heights[0])
+    session = recorder.session
+    span = recorder.open_span("step", "step 1", session.last_sample)
+    recorder.count(span.id, {"step": 1.0})
+    recorder.append(Sample(1.0, (heights[1],)))
+    recorder.close_span(span.id, session.last_sample, {})
     (step,) = session.steps
 
     assert ("cuda:0" in step.devices) is there

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, SpanKind
 
 KEY = "cuda:0/allocated"
 
 
-def session() -> Session:
-    made = Session()
+def recorder() -> Recorder:
+    made = Recorder()
     made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
     return made
 
 
-def open_at(made: Session, kind: SpanKind, time: float, label: str = "") -> int:
+def open_at(made: Recorder, kind: SpanKind, time: float, label: str = "") -> int:
     return made.open_span(kind, label, made.append(Sample(time, (1.0,)))).id
 
 
-def close_at(made: Session, span_id: int, time: float, peak: float) -> None:
+def close_at(made: Recorder, span_id: int, time: float, peak: float) -> None:
     made.close_span(span_id, made.append(Sample(time, (1.0,))), {KEY: Peak(peak, "exact")})
 
 
 def test_phases_add_up_by_kind() -> None:
     """Count and seconds are summed, and the span with the highest peak is kept."""
-    made = session()
+    made = recorder()
     cell = open_at(made, "cell", 0)
     for number, peak in enumerate((5.0, 9.0, 7.0)):
         close_at(made, open_at(made, "step", number, f"step {number}"), number + 0.5, peak)
     close_at(made, cell, 4, 9.0)
-    steps, whole = made.phases(cell)
+    steps, whole = made.session.phases(cell)
 
     assert (steps.kind, steps.count, steps.seconds) == ("step", 3, 1.5)
     assert steps.highest[KEY].label == "step 1"
@@ -37,24 +37,24 @@ def test_phases_add_up_by_kind() -> None:
 
 def test_each_outermost_span_has_its_own_phases() -> None:
     """Two cells of one session are told apart."""
-    made = session()
+    made = recorder()
     for time in (0.0, 10.0):
         cell = open_at(made, "cell", time)
         close_at(made, open_at(made, "step", time + 1), time + 2, 3.0)
         close_at(made, cell, time + 3, 3.0)
 
-        assert [phase.count for phase in made.phases(cell)] == [1, 1]
+        assert [phase.count for phase in made.session.phases(cell)] == [1, 1]
 
 
 def test_blocks_are_told_apart_by_name() -> None:
     """Two blocks of different names are two phases, of the same name one."""
-    made = session()
+    made = recorder()
     cell = open_at(made, "cell", 0)
     for name in ("load", "load", "warm up"):
         close_at(made, open_at(made, "block", 1, name), 2, 3.0)
     close_at(made, cell, 3, 3.0)
 
-    assert [(phase.label, phase.count) for phase in made.phases(cell)][:2] == [
+    assert [(phase.label, phase.count) for phase in made.session.phases(cell)][:2] == [
         ("load", 2),
         ("warm up", 1),
     ]
@@ -62,22 +62,24 @@ def test_blocks_are_told_apart_by_name() -> None:
 
 def test_phases_outlive_their_spans() -> None:
     """A hundred thousand steps are counted though most of their spans are gone."""
-    made = session()
+    made = recorder()
     cell = open_at(made, "cell", 0)
     for number in range(45_000):
-        step = made.open_span("step", "", made.last_sample)
-        made.close_span(step.id, made.last_sample, {KEY: Peak(float(number == 123), "exact")})
-    steps = made.phases(cell)[0]
+        step = made.open_span("step", "", made.session.last_sample)
+        made.close_span(
+            step.id, made.session.last_sample, {KEY: Peak(float(number == 123), "exact")}
+        )
+    steps = made.session.phases(cell)[0]
 
     assert steps.count == 45_000
-    assert len(made.spans) < 41_000
-    assert made.spans[0].id == cell
+    assert len(made.session.spans) < 41_000
+    assert made.session.spans[0].id == cell
     assert steps.highest[KEY].id == 125
 
 
 def test_a_step_knows_the_peaks_of_its_phases() -> None:
     """Forward, backward and optimizer stand in its row, also where batches lie between."""
-    made = session()
+    made = recorder()
     step = open_at(made, "step", 0)
     for time in (1.0, 2.0):
         batch = open_at(made, "substep", time)
@@ -87,7 +89,7 @@ def test_a_step_knows_the_peaks_of_its_phases() -> None:
     close_at(made, open_at(made, "optimizer", 3), 4, 5.0)
     made.count(step, {"step": 17.0, "tokens": 64.0, "largest_batch": 40.0})
     close_at(made, step, 5, 30.0)
-    (group,) = made.steps
+    (group,) = made.session.steps
 
     assert (group.first, group.tokens) == (17, 64.0)
     assert group.devices["cuda:0"].phases == {"forward": 20.0, "backward": 30.0, "optimizer": 5.0}
@@ -96,38 +98,38 @@ def test_a_step_knows_the_peaks_of_its_phases() -> None:
 
 def test_steps_without_a_number_are_counted() -> None:
     """A bare loop's steps are numbered from 1, in the table and on their spans."""
-    made = session()
+    made = recorder()
     for time in range(3):
         close_at(made, open_at(made, "step", time), time + 0.5, 2.0)
 
-    assert [group.first for group in made.steps] == [1, 2, 3]
-    assert [span.counts["step"] for span in made.spans] == [1, 2, 3]
+    assert [group.first for group in made.session.steps] == [1, 2, 3]
+    assert [span.counts["step"] for span in made.session.spans] == [1, 2, 3]
 
 
 def test_what_is_open_within_a_span_is_known() -> None:
     """Innermost first, and only what was opened in it."""
-    made = session()
+    made = recorder()
     outer = open_at(made, "cell", 0)
     inner = open_at(made, "train", 1)
     innermost = open_at(made, "step", 2)
 
-    assert [span.id for span in made.open_within(outer)] == [innermost, inner]
-    assert made.open_within(innermost) == ()
+    assert [span.id for span in made.session.open_within(outer)] == [innermost, inner]
+    assert made.session.open_within(innermost) == ()
 
 
 def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
     """What comes too late is not written into history."""
-    made = session()
+    made = recorder()
     span = open_at(made, "step", 0)
     close_at(made, span, 1, 1.0)
     made.count(span, {"tokens": 5.0})
 
-    assert "tokens" not in made.span(span).counts
+    assert "tokens" not in made.session.span(span).counts
 
 
 def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
     """Those of another name count for themselves, wherever they lie."""
-    made = session()
+    made = recorder()
     cell = open_at(made, "cell", 0)
     outer = open_at(made, "block", 0, "load")
     close_at(made, open_at(made, "block", 1, "load"), 2, 3.0)
@@ -135,7 +137,7 @@ def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
     close_at(made, outer, 6, 3.0)
     close_at(made, cell, 7, 3.0)
 
-    assert {(one.label, one.count, one.seconds) for one in made.phases(cell)} == {
+    assert {(one.label, one.count, one.seconds) for one in made.session.phases(cell)} == {
         ("load", 1, 6.0),
         ("warm up", 1, 2.0),
         ("", 1, 7.0),

@@ -13,7 +13,7 @@ import pytest
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.oom.shortage import LiveBlocks, Shortage
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, StepGroup
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, StepGroup
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.phases import MOST_PHASES, MOST_ROOTS, Phases
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
@@ -25,11 +25,15 @@ KEY = f"{GPU}/allocated"
 
 
 def session_of(*values: float) -> Session:
-    session = Session("run")
-    session.adopt([Device(GPU, "NVIDIA H200")], [Series(GPU, "allocated")])
+    return recorder_of(*values).session
+
+
+def recorder_of(*values: float) -> Recorder:
+    recorder = Recorder("run")
+    recorder.adopt([Device(GPU, "NVIDIA H200")], [Series(GPU, "allocated")])
     for at, value in enumerate(values):
-        session.append(Sample(float(at), (value,)))
-    return session
+        recorder.append(Sample(float(at), (value,)))
+    return recorder
 
 
 def block(label: str, *, peak: float = 1.0, number: int = 1, kind: Any = "block") -> Span:
@@ -74,16 +78,6 @@ def test_a_span_that_is_not_there_is_an_error_that_names_it() -> None:
         session_of(1.0).span(7)
 
 
-def test_a_session_offers_what_is_for_its_readers() -> None:
-    """What the monitor writes it with is not completed by a notebook; it is there all the same."""
-    session = session_of(1.0)
-    offered = dir(session)
-
-    assert {"peak", "latest", "to_pandas", "figure", "anatomy"} < set(offered)
-    assert not {"append", "open_span", "close_span", "adopt"} & set(offered)
-    assert callable(session.append)
-
-
 @pytest.mark.parametrize("of", [session_of(1.0), Stacks((), Recording("allocator"))])
 def test_without_pandas_a_frame_says_what_is_missing(
     of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
@@ -96,10 +90,11 @@ def test_without_pandas_a_frame_says_what_is_missing(
 
 def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
     """Where rows stand for several samples, the highest of each by default."""
-    session = Session("run", timeline=Timeline(0, 2))
-    session.adopt([Device(GPU, "")], [Series(GPU, "allocated")])
+    recorder = Recorder("run", timeline=Timeline(0, 2))
+    session = recorder.session
+    recorder.adopt([Device(GPU, "")], [Series(GPU, "allocated")])
     for at in range(2 * BLOCK):
-        session.append(Sample(float(at), (float(at % 5),)))
+        recorder.append(Sample(float(at), (float(at % 5),)))
 
     assert session.to_pandas()[KEY].max() == 4.0
     assert session.to_pandas(fold="high")[KEY].min() > 0.0
@@ -151,11 +146,12 @@ def test_a_poller_that_has_not_begun_has_missed_nothing() -> None:
 
 
 def stepped(counts: dict[str, float]) -> StepGroup:
-    session = session_of(1.0)
-    span = session.open_span("step", "step", session.last_sample)
-    session.count(span.id, {"step": 3.0, **counts})
-    session.append(Sample(2.0, (9.0,)))
-    session.close_span(span.id, session.last_sample, {})
+    recorder = recorder_of(1.0)
+    session = recorder.session
+    span = recorder.open_span("step", "step", session.last_sample)
+    recorder.count(span.id, {"step": 3.0, **counts})
+    recorder.append(Sample(2.0, (9.0,)))
+    recorder.close_span(span.id, session.last_sample, {})
     (step,) = session.steps
     return step
 
@@ -175,7 +171,8 @@ def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: flo
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
     """It is told once; the steps go on, and the session says so."""
-    session, heard = session_of(1.0), []
+    recorder, heard = recorder_of(1.0), []
+    session = recorder.session
 
     def listener(span: Span) -> None:
         heard.append(span.id)
@@ -183,11 +180,11 @@ def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
             message = "no"
             raise ValueError(message)
 
-    session.on_step(listener)
+    recorder.on_step(listener)
     for number in (1.0, 2.0):
-        span = session.open_span("step", "step", session.last_sample)
-        session.count(span.id, {"step": number})
-        session.close_span(span.id, session.append(Sample(number, (1.0,))), {})
+        span = recorder.open_span("step", "step", session.last_sample)
+        recorder.count(span.id, {"step": number})
+        recorder.close_span(span.id, recorder.append(Sample(number, (1.0,))), {})
 
     assert len(heard) == (2 if listens else 1)
     assert len(session.steps) == 2
@@ -196,11 +193,12 @@ def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
 
 def test_a_session_that_broke_off_ends_what_was_open() -> None:
     """At its newest reading; why is noted once, and of what it might have read nothing is an error."""
-    session = Session("run")
-    span = session.open_span("cell", "cell", session.append(Sample(1.0, ())))
-    session.append(Sample(3.0, ()))
+    recorder = Recorder("run")
+    session = recorder.session
+    span = recorder.open_span("cell", "cell", recorder.append(Sample(1.0, ())))
+    recorder.append(Sample(3.0, ()))
     for _ in range(2):
-        session.break_off(99.0, "It broke.")
+        recorder.break_off(99.0, "It broke.")
     ended = session.span(span.id)
 
     assert (session.broken_off, session.running, session.notes) == (True, False, ["It broke."])
@@ -213,14 +211,15 @@ def test_the_oldest_spans_go_an_eighth_at_a_time(
     monkeypatch: pytest.MonkeyPatch, series: int, kept: int
 ) -> None:
     """Once they have more readings than are kept; those that are open stay."""
-    monkeypatch.setattr("hfmem_widget.session.session.SPAN_READINGS", 24)
-    session = Session("run")
-    session.adopt([Device(GPU, "")], [Series(GPU, str(at)) for at in range(series)])
-    first = session.open_span("cell", "cell", session.append(Sample(0.0, ())))
+    monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 24)
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device(GPU, "")], [Series(GPU, str(at)) for at in range(series)])
+    first = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, ())))
     counts = []
     for _ in range(60):
-        span = session.open_span("block", "block", session.append(Sample(0.0, ())))
-        session.close_span(span.id, session.last_sample, {})
+        span = recorder.open_span("block", "block", recorder.append(Sample(0.0, ())))
+        recorder.close_span(span.id, session.last_sample, {})
         counts.append(len(session.spans))
 
     assert max(counts) == kept

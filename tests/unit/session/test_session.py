@@ -7,24 +7,30 @@ import math
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session import Device, Peak, Sample, Series, Session
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 
 ALLOCATED = Series("cuda:0", "allocated")
 RESERVED = Series("cuda:0", "reserved")
 
 
 @pytest.fixture
-def session() -> Session:
-    """Return a session of one device with two series."""
-    one = Session("fine-tune")
+def recorder() -> Recorder:
+    """Return what writes a session of one device with two series."""
+    one = Recorder("fine-tune")
     one.adopt([Device("cuda:0", "NVIDIA H200", total=100.0)], [ALLOCATED, RESERVED])
     return one
 
 
-def test_latest_is_the_newest_sample(session: Session) -> None:
+@pytest.fixture
+def session(recorder: Recorder) -> Session:
+    """Return that session."""
+    return recorder.session
+
+
+def test_latest_is_the_newest_sample(recorder: Recorder, session: Session) -> None:
     """`latest` gives the value of the sample appended last."""
-    session.append(Sample(0.0, (1.0, 2.0)))
-    session.append(Sample(1.0, (3.0, 4.0)))
+    recorder.append(Sample(0.0, (1.0, 2.0)))
+    recorder.append(Sample(1.0, (3.0, 4.0)))
 
     assert session.latest("cuda:0/reserved") == 4.0
 
@@ -70,7 +76,8 @@ def test_a_device_is_no_series(session: Session) -> None:
 @pytest.mark.parametrize("key", ["cuda:1/device_used", "cpu/allocated"])
 def test_while_a_session_runs_a_device_may_still_come(key: str) -> None:
     """A driver that takes its time names its devices late: until the end that is no slip."""
-    session = Session()
+    recorder = Recorder()
+    session = recorder.session
 
     assert math.isnan(session.latest(key))
     assert math.isnan(session.peak(key))
@@ -85,87 +92,90 @@ def test_a_slip_is_an_error_while_the_session_runs(session: Session, key: str) -
 
 def test_a_session_that_has_read_nothing_says_so() -> None:
     """Asked for a series at its end where none was read, a session says that it has read nothing."""
-    session = Session()
+    recorder = Recorder()
+    session = recorder.session
     session.stopped_at = 1.0
     with pytest.raises(OptionError, match="it has read nothing yet"):
         session.latest("cpu/allocated")
 
 
-def test_time_never_runs_backwards(session: Session) -> None:
+def test_time_never_runs_backwards(recorder: Recorder) -> None:
     """A sample that was read earlier but arrives later is put at the time of the one before it."""
-    session.append(Sample(1.0, (1.0, 1.0)))
-    kept = session.append(Sample(0.5, (2.0, 2.0)))
+    recorder.append(Sample(1.0, (1.0, 1.0)))
+    kept = recorder.append(Sample(0.5, (2.0, 2.0)))
 
     assert kept.time == 1.0
 
 
-def test_a_series_added_while_running_pads_older_samples(session: Session) -> None:
+def test_a_series_added_while_running_pads_older_samples(
+    recorder: Recorder, session: Session
+) -> None:
     """A row read before a series existed gets NaN for it."""
-    session.adopt(session.devices, [ALLOCATED, RESERVED, Series("cpu", "allocated")])
-    kept = session.append(Sample(0.0, (1.0, 2.0)))
+    recorder.adopt(session.devices, [ALLOCATED, RESERVED, Series("cpu", "allocated")])
+    kept = recorder.append(Sample(0.0, (1.0, 2.0)))
 
     assert kept.values[:2] == (1.0, 2.0)
     assert math.isnan(kept.values[2])
 
 
-def test_a_span_keeps_the_highest_sample_within_it(session: Session) -> None:
+def test_a_span_keeps_the_highest_sample_within_it(recorder: Recorder) -> None:
     """Where no counter gives a peak, the span's is the highest of its own samples, labelled so."""
-    before = session.append(Sample(0.0, (9.0, 0.0)))
-    session.append(Sample(0.1, (50.0, 0.0)))
-    session.append(Sample(0.2, (1.0, 0.0)))
-    opening = session.append(Sample(0.3, (1.0, 0.0)))
-    span = session.open_span("cell", "a", opening)
-    session.append(Sample(0.4, (7.0, 0.0)))
-    after = session.append(Sample(0.5, (2.0, 0.0)))
-    span = session.close_span(span.id, after, {})
+    before = recorder.append(Sample(0.0, (9.0, 0.0)))
+    recorder.append(Sample(0.1, (50.0, 0.0)))
+    recorder.append(Sample(0.2, (1.0, 0.0)))
+    opening = recorder.append(Sample(0.3, (1.0, 0.0)))
+    span = recorder.open_span("cell", "a", opening)
+    recorder.append(Sample(0.4, (7.0, 0.0)))
+    after = recorder.append(Sample(0.5, (2.0, 0.0)))
+    span = recorder.close_span(span.id, after, {})
 
     assert before.values[0] == 9.0
     assert span.peaks["cuda:0/allocated"] == Peak(7.0, "sampled")
 
 
-def test_a_counters_peak_wins_over_the_samples(session: Session) -> None:
+def test_a_counters_peak_wins_over_the_samples(recorder: Recorder, session: Session) -> None:
     """A peak given at the close stands as given."""
-    span = session.open_span("cell", "a", session.append(Sample(0.0, (1.0, 1.0))))
-    after = session.append(Sample(1.0, (1.0, 1.0)))
+    span = recorder.open_span("cell", "a", recorder.append(Sample(0.0, (1.0, 1.0))))
+    after = recorder.append(Sample(1.0, (1.0, 1.0)))
     peak = Peak(99.0, "exact")
-    span = session.close_span(span.id, after, {"cuda:0/allocated": peak})
+    span = recorder.close_span(span.id, after, {"cuda:0/allocated": peak})
 
     assert span.peaks["cuda:0/allocated"] == peak
     assert session.peak("cuda:0/allocated") == 99.0
 
 
-def test_spans_nest_by_order_of_opening(session: Session) -> None:
+def test_spans_nest_by_order_of_opening(recorder: Recorder) -> None:
     """A span's parent is the innermost one open when it was opened."""
-    sample = session.append(Sample(0.0, (0.0, 0.0)))
-    outer = session.open_span("cell", "outer", sample)
-    inner = session.open_span("step", "inner", sample)
-    session.close_span(inner.id, sample, {})
-    sibling = session.open_span("step", "sibling", sample)
+    sample = recorder.append(Sample(0.0, (0.0, 0.0)))
+    outer = recorder.open_span("cell", "outer", sample)
+    inner = recorder.open_span("step", "inner", sample)
+    recorder.close_span(inner.id, sample, {})
+    sibling = recorder.open_span("step", "sibling", sample)
 
     assert (outer.parent, inner.parent, sibling.parent) == (None, outer.id, outer.id)
 
 
-def test_closing_a_span_twice_is_an_error(session: Session) -> None:
+def test_closing_a_span_twice_is_an_error(recorder: Recorder) -> None:
     """A closed span cannot be closed again."""
-    sample = session.append(Sample(0.0, (0.0, 0.0)))
-    span = session.open_span("cell", "a", sample)
-    session.close_span(span.id, sample, {})
+    sample = recorder.append(Sample(0.0, (0.0, 0.0)))
+    span = recorder.open_span("cell", "a", sample)
+    recorder.close_span(span.id, sample, {})
 
     with pytest.raises(WatchStateError, match="not open"):
-        session.close_span(span.id, sample, {})
+        recorder.close_span(span.id, sample, {})
 
 
-def test_labels_become_plain_text(session: Session) -> None:
+def test_labels_become_plain_text(recorder: Recorder) -> None:
     """A span's label loses control and bidi characters where it enters."""
-    span = session.open_span("cell", "a\u202eb\x00c\n d", session.append(Sample(0.0, (0.0, 0.0))))
+    span = recorder.open_span("cell", "a\u202eb\x00c\n d", recorder.append(Sample(0.0, (0.0, 0.0))))
 
     assert span.label == "abc d"
 
 
-def test_to_pandas_has_a_column_for_each_series(session: Session) -> None:
+def test_to_pandas_has_a_column_for_each_series(recorder: Recorder, session: Session) -> None:
     """The data frame is indexed by seconds and named by series key."""
-    session.append(Sample(0.0, (1.0, 2.0)))
-    session.append(Sample(0.5, (3.0, 4.0)))
+    recorder.append(Sample(0.0, (1.0, 2.0)))
+    recorder.append(Sample(0.5, (3.0, 4.0)))
     frame = session.to_pandas()
 
     assert list(frame.columns) == ["cuda:0/allocated", "cuda:0/reserved"]

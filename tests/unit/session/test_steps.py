@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import Device, DeviceSteps, Sample, Series, Session, StepGroup, Steps
+from hfmem_widget.session import (
+    Device,
+    DeviceSteps,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    StepGroup,
+    Steps,
+)
 from hfmem_widget.session.model import ROLES
 from hfmem_widget.session.series import HELD
 
@@ -142,11 +151,12 @@ def test_the_table_can_be_had_as_a_data_frame() -> None:
 
 
 def read_once(*devices: str) -> Session:
-    session = Session()
+    recorder = Recorder()
+    session = recorder.session
     metrics = (*ROLES, *HELD, "activations")
     series = [Series(device, metric) for device in devices for metric in metrics]
-    session.adopt([Device(device, device) for device in devices], series)
-    session.append(Sample(0.0, (1.0,) * len(series)))
+    recorder.adopt([Device(device, device) for device in devices], series)
+    recorder.append(Sample(0.0, (1.0,) * len(series)))
     return session
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.session import Session
+from hfmem_widget.session import Recorder, Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
@@ -214,9 +214,10 @@ def test_a_card_needs_nothing_but_itself(name: str) -> None:
 
 def test_a_session_without_devices_still_has_a_card() -> None:
     """Where nothing could be read, the card has the cell's name and its time."""
-    session = Session("nothing")
-    span = session.open_span("cell", "nothing", session.last_sample)
-    span = session.close_span(span.id, session.last_sample, {})
+    recorder = Recorder("nothing")
+    session = recorder.session
+    span = recorder.open_span("cell", "nothing", session.last_sample)
+    span = recorder.close_span(span.id, session.last_sample, {})
     bundle = card_bundle(session, span, with_chart=False)
     assert "nothing" in bundle["text/html"]
     assert bundle["text/plain"] == 'memwatch "nothing" · 0.0 ms'

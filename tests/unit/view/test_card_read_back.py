@@ -9,7 +9,16 @@ from typing import Literal
 import pytest
 
 from hfmem_widget.analysis.facts import Facts, active_devices, facts_of, uses_a_gpu
-from hfmem_widget.session import Device, Finding, Guide, Peak, Polling, Sample, Series, Session
+from hfmem_widget.session import (
+    Device,
+    Finding,
+    Guide,
+    Peak,
+    Polling,
+    Recorder,
+    Sample,
+    Series,
+)
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -93,10 +102,11 @@ def test_a_budget_is_named_in_the_head() -> None:
 )
 def test_the_outcome_has_a_colour(outcome: str, colour: str) -> None:
     """That of the lines while it runs."""
-    session = Session("run")
-    span = session.open_span("cell", "a", session.last_sample)
+    recorder = Recorder("run")
+    session = recorder.session
+    span = recorder.open_span("cell", "a", session.last_sample)
     if outcome:
-        span = session.close_span(span.id, session.last_sample, {}, outcome)
+        span = recorder.close_span(span.id, session.last_sample, {}, outcome)
 
     assert _outcome_colour(span) == colour
 
@@ -195,12 +205,13 @@ def test_why_memory_ran_out_is_said_once() -> None:
 
 def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
     """As a GPU before CUDA is up, whose allocator has no figures yet."""
-    session = Session("run")
+    recorder = Recorder("run")
+    session = recorder.session
     devices = [Device("cuda:0", "H200"), Device("cuda:1", "H200"), Device("cpu", "EPYC")]
-    session.adopt(devices, [Series("cuda:0", "allocated"), Series("cpu", "allocated")])
-    span = session.open_span("cell", "a", session.append(Sample(0.0, (0.0, 1.0))))
-    session.append(Sample(1.0, (5.0, 1.0)))
-    closed = session.close_span(span.id, session.last_sample, {})
+    recorder.adopt(devices, [Series("cuda:0", "allocated"), Series("cpu", "allocated")])
+    span = recorder.open_span("cell", "a", recorder.append(Sample(0.0, (0.0, 1.0))))
+    recorder.append(Sample(1.0, (5.0, 1.0)))
+    closed = recorder.close_span(span.id, session.last_sample, {})
 
     assert [one.key for one in active_devices(session, closed)] == ["cuda:0"]
     assert uses_a_gpu(session, closed)

@@ -19,7 +19,7 @@ from hfmem_widget.features.compare.text import (
     percent_text,
     rate,
 )
-from hfmem_widget.session import Finding, Sample, Session
+from hfmem_widget.session import Finding, Recorder, Sample, Session
 from hfmem_widget.text import GIB, MIB, format_bytes, format_duration
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import MOST, NEAR, DrawnGuide, guides_in
@@ -163,7 +163,8 @@ def drawn(
 
 
 def guided(*guides: object, findings: tuple[Finding, ...] = ()) -> Session:
-    session = Session("run")
+    recorder = Recorder("run")
+    session = recorder.session
     session.guides += guides  # type: ignore[arg-type]
     session.findings += findings
     return session
@@ -248,8 +249,9 @@ def test_a_label_has_room_from_its_own_height_on(above: float, *, named: bool) -
 
 def test_the_gravest_findings_are_told_and_of_equals_the_first() -> None:
     """As many as a message has room for."""
-    session = Session("run")
-    session.append(Sample(0.0, ()))
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.append(Sample(0.0, ()))
     for at in range(MOST_JUDGED + 4):
         severity = ("info", "critical", "warn")[at % 3]
         session.findings.append(Finding("leak", severity, f"Finding {at}.", {}))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from hfmem_widget.analysis.curve import chosen_rows, visible_gaps
 from hfmem_widget.analysis.facts import changed_less, did_nothing
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, Timeline
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, Timeline
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.clearing import is_caught, request_of
@@ -33,15 +33,16 @@ NAN = math.nan
 
 def spanned(*values: float, seconds: float = 1.0, outcome: str = "done") -> tuple[Session, Span]:
     """Return a session, and the cell in it, that read these values one after the other."""
-    session = Session("run")
-    session.adopt(
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt(
         [Device("cuda:0", "NVIDIA H200", total=100 * GIB)], [Series("cuda:0", "allocated")]
     )
-    session.append(Sample(0.0, values[:1]))
-    span = session.open_span("cell", "cell", session.last_sample)
+    recorder.append(Sample(0.0, values[:1]))
+    span = recorder.open_span("cell", "cell", session.last_sample)
     for at, value in enumerate(values[1:], start=1):
-        session.append(Sample(at * seconds / (len(values) - 1), (value,)))
-    return session, session.close_span(span.id, session.last_sample, {}, outcome)
+        recorder.append(Sample(at * seconds / (len(values) - 1), (value,)))
+    return session, recorder.close_span(span.id, session.last_sample, {}, outcome)
 
 
 def test_what_is_not_known_has_no_certainty() -> None:
@@ -164,7 +165,8 @@ def test_an_eighth_of_the_rows_may_be_gaps(asked: int, gaps: int) -> None:
 
 def test_a_widget_may_open_the_panel_unless_it_is_told_not_to() -> None:
     """As a watch does by default."""
-    session = Session("run")
+    recorder = Recorder("run")
+    session = recorder.session
     made = MemoryWidget(session, "run", on_seen=lambda: None, on_resync=lambda: None)
     try:
         assert made._history == (session, "run", True)

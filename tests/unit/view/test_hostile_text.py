@@ -24,6 +24,7 @@ from hfmem_widget.session import (
     Device,
     Finding,
     Guide,
+    Recorder,
     Sample,
     Series,
     Session,
@@ -120,11 +121,12 @@ class Strict(HTMLParser):
 
 def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
     """Return a session in which every text that can come from outside is `text`."""
-    session = Session(text)
+    recorder = Recorder(text)
+    session = recorder.session
     session.notes += [text]
     session.polling.stopped = text
     keys = [f"cuda:{index}{text}" for index in range(devices)]
-    session.adopt(
+    recorder.adopt(
         [Device(key, text, total=80 * GIB) for key in keys],
         [Series(key, metric, text) for key in keys for metric in METRICS],
     )
@@ -136,15 +138,17 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
         session.guides.append(Guide(key, "trend", text, 0.0, 4.0, GIB / 2, GIB, (1.0, 1.0)))
         session.guides.append(Guide(key, "oom", text, 2.0, 2.0, GIB / 2, GIB / 2))
     row = (GIB, 2 * GIB, 3 * GIB, GIB / 2) * devices
-    span = session.open_span("cell", text, session.append(Sample(0.0, row)))
+    span = recorder.open_span("cell", text, recorder.append(Sample(0.0, row)))
     for step in range(4):
-        inner = session.open_span("step", text, session.append(Sample(step + 0.1, row)))
-        session.close_span(inner.id, session.append(Sample(step + 0.9, row)), {}, f"raised {text}")
+        inner = recorder.open_span("step", text, recorder.append(Sample(step + 0.1, row)))
+        recorder.close_span(
+            inner.id, recorder.append(Sample(step + 0.9, row)), {}, f"raised {text}"
+        )
     for number in range(9):
-        inner = session.open_span("block", f"{number} {text}", session.last_sample)
-        session.close_span(inner.id, session.last_sample, {})
-    return session, session.close_span(
-        span.id, session.append(Sample(5.0, row)), {}, f"raised {text}"
+        inner = recorder.open_span("block", f"{number} {text}", session.last_sample)
+        recorder.close_span(inner.id, session.last_sample, {})
+    return session, recorder.close_span(
+        span.id, recorder.append(Sample(5.0, row)), {}, f"raised {text}"
     )
 
 

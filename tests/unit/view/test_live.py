@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.analysis.facts import PATIENCE
-from hfmem_widget.session import Device, Sample, Series, Session
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session
 from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
@@ -53,17 +53,25 @@ class Publisher:
         self.cleared += 1
 
 
+def recorder_of(session: Session) -> Recorder:
+    """Return what tells of a session that there is already."""
+    recorder = Recorder()
+    recorder.session = session
+    return recorder
+
+
 class Stage:
     """A view of a scripted run, on a screen without a kernel."""
 
     def __init__(self, run: str = "training", *, chart: bool = True, panel: bool = True) -> None:
         self.publisher = Publisher()
         self.clock = FakeClock()
-        self.session: Session = scripted_run(run)
+        self.recorder = recorder_of(scripted_run(run))
+        self.session = self.recorder.session
         self.asides: list[Callable[[], None]] = []
         screen = Screen(SimpleNamespace(display_pub=self.publisher))
         self.view = CellView(
-            self.session,
+            self.recorder,
             screen,
             aside=self.asides.append,
             chart=chart,
@@ -74,8 +82,8 @@ class Stage:
     def tick(self, seconds: float) -> None:
         """Let time pass and tell who listens."""
         self.clock.advance(seconds)
-        for listener in self.session.subscribers:
-            listener(self.session)
+        for listener in self.recorder.subscribers:
+            listener(self.session, (self.session.last_sample,))
 
 
 class Layout:
@@ -193,13 +201,14 @@ def test_a_whole_notebook_is_followed_by_either(
 ) -> None:
     """`%memwatch on` shows a place for its chart where one is wanted, and is heard either way."""
     publisher = Publisher()
-    session = scripted_run("training")
+    recorder = recorder_of(scripted_run("training"))
+    session = recorder.session
     screen = Screen(SimpleNamespace(display_pub=publisher))
-    view = NotebookView(session, screen, chart=chart, panel=panel)
+    view = NotebookView(recorder, screen, chart=chart, panel=panel)
     view.begin()
-    assert len(session.subscribers) == 1
-    for listener in session.subscribers:
-        listener(session)
+    assert len(recorder.subscribers) == 1
+    for listener in recorder.subscribers:
+        listener(session, (session.last_sample,))
     view.finish()
 
     assert len(publisher.shown) == places
@@ -278,7 +287,7 @@ def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "hfmem_widget.view.wire.widget", None)
     publisher = Publisher()
     session = scripted_run("training")
-    view = NotebookView(session, Screen(SimpleNamespace(display_pub=publisher)))
+    view = NotebookView(recorder_of(session), Screen(SimpleNamespace(display_pub=publisher)))
     view.begin()
     view.annotate(session.spans[0])
     view.finish()
@@ -389,12 +398,13 @@ def test_captured_outputs_get_the_card_alone() -> None:
 
 def nothing_done(*, note: str = "") -> Session:
     """Return a cell of 0.5 s that had a GiB before, at its end, and in between."""
-    session = Session("run")
-    session.adopt([Device("cpu", "host", total=8 * GIB)], [Series("cpu", "allocated", "heap")])
-    span = session.open_span("cell", "run", session.append(Sample(0.0, (GIB,))))
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cpu", "host", total=8 * GIB)], [Series("cpu", "allocated", "heap")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (GIB,))))
     for tick in range(1, 6):
-        after = session.append(Sample(tick / 10, (GIB,)))
-    session.close_span(span.id, after, {})
+        after = recorder.append(Sample(tick / 10, (GIB,)))
+    recorder.close_span(span.id, after, {})
     session.notes += [note] if note else []
     return session
 
@@ -404,7 +414,7 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
     """A short cell without a change has no chart, and no table of figures; with a note it has both."""
     stage = Stage()
     stage.view = CellView(
-        session := nothing_done(note=note),
+        recorder_of(session := nothing_done(note=note)),
         Screen(SimpleNamespace(display_pub=stage.publisher)),
         aside=stage.asides.append,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span, SpanKind
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Span, SpanKind
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.phases import MOST_IN_SIGHT, phase_rows, phases_html, worst_step_text
@@ -15,28 +15,29 @@ class Cell:
 
     def __init__(self, gpus: int = 1) -> None:
         keys = [f"cuda:{index}" for index in range(gpus)]
-        self.session = Session("run")
-        self.session.adopt(
+        self.recorder = Recorder("run")
+        self.session = self.recorder.session
+        self.recorder.adopt(
             [Device(key, "GPU", total=80 * GIB) for key in keys],
             [Series(key, "allocated", "allocated") for key in keys],
         )
         self._values = (GIB,) * gpus
-        self._open = self.session.open_span("cell", "run", self._sample(0.0))
+        self._open = self.recorder.open_span("cell", "run", self._sample(0.0))
 
     def phase(self, kind: SpanKind, *peaks: Peak, label: str = "", **counts: float) -> None:
         start = self.session.last_sample.time
-        span = self.session.open_span(kind, label or kind, self._sample(start))
-        self.session.count(span.id, counts)
+        span = self.recorder.open_span(kind, label or kind, self._sample(start))
+        self.recorder.count(span.id, counts)
         known = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
-        self.session.close_span(span.id, self._sample(start + 1.0), known)
+        self.recorder.close_span(span.id, self._sample(start + 1.0), known)
 
     def close(self) -> Span:
-        return self.session.close_span(
+        return self.recorder.close_span(
             self._open.id, self._sample(self.session.last_sample.time), {}
         )
 
     def _sample(self, time: float) -> Sample:
-        return self.session.append(Sample(time, self._values))
+        return self.recorder.append(Sample(time, self._values))
 
 
 def exact(gibibytes: float) -> Peak:
@@ -86,10 +87,11 @@ def test_named_blocks_have_a_row_each() -> None:
 
 def test_a_watched_block_is_no_phase_of_itself() -> None:
     """The block that is watched has no row in its own table."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    block = session.open_span("block", "load", session.append(Sample(0.0, (GIB,))))
-    block = session.close_span(block.id, session.append(Sample(1.0, (GIB,))), {})
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    block = recorder.open_span("block", "load", recorder.append(Sample(0.0, (GIB,))))
+    block = recorder.close_span(block.id, recorder.append(Sample(1.0, (GIB,))), {})
     assert phase_rows(session, block) == []
     assert phases_html(session, block) == ""
 

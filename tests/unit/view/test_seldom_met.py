@@ -14,7 +14,7 @@ from hfmem_widget.features.compare.scene import _round_up, step_ticks
 from hfmem_widget.features.memory_map.html import memory_map_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import GAP, ROWS, WIDTH, _full_width
-from hfmem_widget.session import Device, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import _off
@@ -31,11 +31,15 @@ GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
 
 
 def session_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Session:
-    session = Session("run")
-    session.adopt([GPU], [Series(GPU.key, metric) for metric in metrics])
+    return recorder_of(*rows, metrics=metrics).session
+
+
+def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Recorder:
+    recorder = Recorder("run")
+    recorder.adopt([GPU], [Series(GPU.key, metric) for metric in metrics])
     for at, row in enumerate(rows):
-        session.append(Sample(float(at), tuple(row)))
-    return session
+        recorder.append(Sample(float(at), tuple(row)))
+    return recorder
 
 
 @pytest.mark.parametrize(
@@ -103,13 +107,14 @@ def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], tol
 )
 def test_a_device_moved_by_a_hundredth_of_it(total: float, rise: float, *, told: bool) -> None:
     """A quarter of a GiB at least; where nobody knows how large it is, that alone."""
-    session = Session("run")
-    session.adopt(
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt(
         [replace(GPU, total=total * GIB)],
         [Series(GPU.key, "allocated"), Series(GPU.key, "device_used")],
     )
     for at, used in enumerate((GIB, (1 + rise) * GIB)):
-        session.append(Sample(float(at), (0.0, used)))
+        recorder.append(Sample(float(at), (0.0, used)))
 
     assert bool(moved_devices(session)) is told
 
@@ -148,24 +153,26 @@ def test_a_bar_is_drawn_of_what_begins_in_the_view(
     end: tuple[float, float], labels: list[str]
 ) -> None:
     """At its edges too."""
-    session = session_of((1.0,))
+    recorder = recorder_of((1.0,))
+    session = recorder.session
     for at, label in enumerate("ab"):
-        span = session.open_span("block", label, session.last_sample)
-        session.append(Sample(at + 1.0, (1.0,)))
-        session.close_span(span.id, session.last_sample, {})
+        span = recorder.open_span("block", label, session.last_sample)
+        recorder.append(Sample(at + 1.0, (1.0,)))
+        recorder.close_span(span.id, session.last_sample, {})
 
     assert [one.label for one in lay_lanes(session, GPU.key, *end)] == labels
 
 
 def test_of_spans_that_lie_within_each_other_some_are_too_deep_to_draw() -> None:
     """A lane for each depth, as many as there may be; one that overlaps goes a lane further down."""
-    session = session_of((1.0,))
+    recorder = recorder_of((1.0,))
+    session = recorder.session
     spans = [
-        session.open_span("block", str(at), session.last_sample) for at in range(MOST_LANES + 2)
+        recorder.open_span("block", str(at), session.last_sample) for at in range(MOST_LANES + 2)
     ]
-    session.append(Sample(1.0, (1.0,)))
+    recorder.append(Sample(1.0, (1.0,)))
     for span in reversed(spans):
-        session.close_span(span.id, session.last_sample, {})
+        recorder.close_span(span.id, session.last_sample, {})
     bars = lay_lanes(session, GPU.key, 0.0, 1.0)
 
     assert [(one.label, one.lane) for one in bars] == [(str(at), at) for at in range(MOST_LANES)]

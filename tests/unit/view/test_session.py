@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hfmem_widget.session import Sample, Session
+from hfmem_widget.session import Recorder, Sample
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.svg import chart_html
@@ -25,10 +25,11 @@ def test_a_watched_cell_is_its_card_and_its_chart() -> None:
 
 def test_one_that_runs_shows_how_it_stands() -> None:
     """With the peak so far."""
-    session = Session("now")
-    before = session.append(Sample(0.0, ()))
-    session.open_span("cell", "now", before)
-    session.append(Sample(2.0, ()))
+    recorder = Recorder("now")
+    session = recorder.session
+    before = recorder.append(Sample(0.0, ()))
+    recorder.open_span("cell", "now", before)
+    recorder.append(Sample(2.0, ()))
     shown = session._repr_mimebundle_()
 
     assert "running" in shown["text/html"]
@@ -38,11 +39,12 @@ def test_one_that_runs_shows_how_it_stands() -> None:
 @pytest.mark.parametrize("count", [2, MOST_CELLS, MOST_CELLS + 3])
 def test_one_of_many_cells_lists_the_newest(count: int) -> None:
     """A line for each, and how many are left out."""
-    session = Session("every cell")
+    recorder = Recorder("every cell")
+    session = recorder.session
     for at in range(count):
-        sample = session.append(Sample(float(at), ()))
-        span = session.open_span("cell", f"[{at}]", sample)
-        session.close_span(span.id, sample, {})
+        sample = recorder.append(Sample(float(at), ()))
+        span = recorder.open_span("cell", f"[{at}]", sample)
+        recorder.close_span(span.id, sample, {})
     text = session._repr_mimebundle_()["text/plain"]
 
     assert text.count("memwatch ") == min(count, MOST_CELLS)
@@ -52,8 +54,9 @@ def test_one_of_many_cells_lists_the_newest(count: int) -> None:
 
 def test_one_in_which_nothing_was_watched_is_a_line() -> None:
     """In which one of a thing is no plural."""
-    session = Session("a")
-    session.append(Sample(0.0, ()))
+    recorder = Recorder("a")
+    session = recorder.session
+    recorder.append(Sample(0.0, ()))
 
     assert session._repr_mimebundle_() == {"text/plain": repr(session)}
     assert repr(session) == "<Session 'a' running: 1 sample of 0 series, 0 spans>"

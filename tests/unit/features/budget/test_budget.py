@@ -24,10 +24,10 @@ class Watched:
 
     def __init__(self, gpus: int = 1, **options: Any) -> None:
         self.stage = Stage("run", gpus=gpus)
-        self.session = self.stage.session
+        self.recorder, self.session = self.stage.recorder, self.stage.session
         self.budget = Budget(WatchOptions(**{"budget": 20 * GIB, **options}))
         self._cell = self.stage.span("cell", "run")
-        self.budget.begin(NO_MONITOR, self.session, self._cell.__enter__())
+        self.budget.begin(NO_MONITOR, self.recorder, self._cell.__enter__())
 
     def hold(self, size: float, seconds: float = 0.1, device: str = "cuda:0") -> None:
         """Move a device to so many GiB, and tick."""
@@ -36,8 +36,8 @@ class Watched:
 
     def tick(self) -> None:
         self.stage.sample()
-        for listener in self.session.subscribers:
-            listener(self.session)
+        for listener in self.recorder.subscribers:
+            listener(self.session, (self.session.last_sample,))
 
     def pass_by(self, size: float) -> None:
         """Reach so many GiB and come back, unsampled."""
@@ -48,7 +48,7 @@ class Watched:
     def end(self) -> list[Finding]:
         """End the cell and return what was found."""
         span = self.session.spans[0]
-        self.budget.end(self.session, span, None)
+        self.budget.end(self.recorder, span, None)
         self._cell.__exit__(None, None, None)
         assert self.budget.report(self.session, self.session.spans[0]) == {}
         return self.session.findings
@@ -127,7 +127,7 @@ def test_who_begins_above_it_is_told_so() -> None:
     stage.hold({"cuda:0": 25 * GIB}, 0.1)
     budget = Budget(WatchOptions(budget=20 * GIB))
     with stage.span("cell", "run") as span:
-        budget.begin(NO_MONITOR, stage.session, span)
+        budget.begin(NO_MONITOR, stage.recorder, span)
     (told,) = stage.session.findings
     assert told.title == (
         "cuda:0 exceeded its budget of 20.0 GiB from the start: 25.0 GiB allocated"
@@ -173,8 +173,8 @@ def test_nothing_listens_afterwards() -> None:
     """Once a cell is over, no listener of it is left with the session or the trainer."""
     watched = Watched(stop=True)
     watched.end()
-    assert watched.session.subscribers == ()
-    assert watched.session._step_listeners == []
+    assert watched.recorder.subscribers == ()
+    assert watched.recorder._step_listeners == []
     assert not ending.should_end(1, alone=True)
 
 
@@ -244,10 +244,10 @@ def test_cells_of_one_session_have_a_warning_each(count: int) -> None:
     for _ in range(count):
         budget = Budget(WatchOptions(budget=GIB))
         with stage.span("cell", "run") as span:
-            budget.begin(NO_MONITOR, session, span)
+            budget.begin(NO_MONITOR, stage.recorder, span)
             stage.hold({"cuda:0": 2 * GIB}, 0.1)
             stage.hold({"cuda:0": 0.0}, 0.1)
-            budget.end(session, span, None)
+            budget.end(stage.recorder, span, None)
         budget.report(session, session.span(span.id))
         spans.append(span)
     assert [one.span_id for one in session.findings] == [one.id for one in spans]
@@ -256,15 +256,15 @@ def test_cells_of_one_session_have_a_warning_each(count: int) -> None:
 
 def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> None:
     with stage.span("cell", "run") as span:
-        budget.begin(NO_MONITOR, stage.session, span)
+        budget.begin(NO_MONITOR, stage.recorder, span)
         for level in levels:
             stage.hold({"cuda:0": level * GIB}, 0.1)
             stage.sample()
-            for listener in stage.session.subscribers:
-                listener(stage.session)
+            for listener in stage.recorder.subscribers:
+                listener(stage.session, (stage.session.last_sample,))
         if ask:
             assert ending.should_end(7, alone=True)
-        budget.end(stage.session, span, None)
+        budget.end(stage.recorder, span, None)
     budget.report(stage.session, stage.session.span(span.id))
 
 

@@ -209,7 +209,7 @@ def watched(
         stage.hold({"cuda:0": start + 3 * GIB}, seconds, {"weights": parts})
     if ends:
         stage.finish()
-    companion.end(stage.session, span, None)
+    companion.end(stage.recorder, span, None)
     assert companion.report(stage.session, stage.session.span(span.id)) == {}
     return stage.session
 
@@ -267,7 +267,7 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage("run", gpus=0)
     companion = LeftBehindHolders()
     with stage.span("cell", "run") as span:
-        companion.begin(NO_MONITOR, stage.session, span)
+        companion.begin(NO_MONITOR, stage.recorder, span)
         module.losses = [torch.zeros(20 * 2**20)]
         stage.hold({"cpu": 0.4 * GIB}, 2.0)
     references = sys.getrefcount(module.losses[0])
@@ -289,7 +289,7 @@ def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -
     with stage.span("cell", "run") as span:
         tracemalloc.start()
         try:
-            companion.begin(NO_MONITOR, stage.session, span)
+            companion.begin(NO_MONITOR, stage.recorder, span)
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -311,7 +311,7 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     stage = Stage("run", gpus=0)
     companion = LeftBehindHolders()
     with stage.span("cell", "run") as span:
-        companion.begin(NO_MONITOR, stage.session, span)
+        companion.begin(NO_MONITOR, stage.recorder, span)
         module.number, module.other, module.fresh = [3], [4], [5]
         module.Out[2] = [6]
         stage.hold({"cpu": 0.4 * GIB}, 2.0)

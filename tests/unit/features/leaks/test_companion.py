@@ -150,17 +150,17 @@ class Live:
         return ()
 
     def run(self, ticks: int, *, with_steps: bool) -> None:
-        session = self.stage.session
+        recorder, session = self.stage.recorder, self.stage.session
         with self.stage.span("cell", "train") as span:
-            self.leaks.begin(cast("Monitor", None), session, span)
+            self.leaks.begin(cast("Monitor", None), recorder, span)
             for _ in range(ticks):
                 if with_steps:
                     with self.stage.span("step", "step"):
                         self.stage.hold({GPU: MIB}, 0.1)
                 self.now += 0.1
-                for listener in session.subscribers:
-                    listener(session)
-            self.leaks.end(session, span, None)
+                for listener in recorder.subscribers:
+                    listener(session, (session.last_sample,))
+            self.leaks.end(recorder, span, None)
 
 
 def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
@@ -171,7 +171,7 @@ def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
 
     assert 4 <= len(busy.looks) <= 6
     assert len(idle.looks) <= 1
-    assert busy.stage.session.subscribers == ()
+    assert busy.stage.recorder.subscribers == ()
 
 
 def test_a_look_that_takes_long_is_taken_seldom() -> None:
@@ -190,12 +190,12 @@ def test_growth_is_drawn_while_the_code_runs() -> None:
     leaks = Leaks(clock=lambda: 20 * stage.clock.now)
     lines = []
     with stage.span("cell", "train") as span:
-        leaks.begin(cast("Monitor", None), stage.session, span)
+        leaks.begin(cast("Monitor", None), stage.recorder, span)
         for step in range(1, 41):
             with stage.span("step", f"step {step}"):
                 stage.hold({GPU: 12 * step * MIB}, 0.1)
-            for listener in stage.session.subscribers:
-                listener(stage.session)
+            for listener in stage.recorder.subscribers:
+                listener(stage.session, (stage.session.last_sample,))
             lines.append([one.last for one in stage.session.guides])
     stage.finish()
 

@@ -16,6 +16,7 @@ from hfmem_widget.features.leaks.trends import Trend, _after_drop, _slows_down, 
 from hfmem_widget.session import (
     DeviceSteps,
     Finding,
+    Recorder,
     Sample,
     Session,
     Span,
@@ -63,7 +64,7 @@ def train(
                 counts = {"step": float(step)}
                 if tokens is not None:
                     counts["tokens"] = tokens(step)
-                stage.session.count(span.id, counts)
+                stage.recorder.count(span.id, counts)
                 stage.hold({device: 8 * GIB}, 0.1)
                 stage.hold({device: after(step) * MIB}, 0.1)
 
@@ -326,9 +327,10 @@ def test_readings_that_are_missing_are_left_out() -> None:
 
 def test_a_session_without_devices_has_no_trend() -> None:
     """Nothing was read."""
-    session = Session("empty")
-    span = session.open_span("cell", "empty", session.append(Sample(0.0, ())))
-    session.close_span(span.id, session.append(Sample(1.0, ())), {})
+    recorder = Recorder("empty")
+    session = recorder.session
+    span = recorder.open_span("cell", "empty", recorder.append(Sample(0.0, ())))
+    recorder.close_span(span.id, recorder.append(Sample(1.0, ())), {})
 
     assert judge(session).guides == []
     assert findings_of(session, session.spans[0]) == ()
@@ -419,7 +421,7 @@ def test_forward_passes_within_steps_are_not_moments_of_their_own() -> None:
             with stage.span("forward", "forward"):
                 stage.hold({GPU: (500 + 12.5 * number) * MIB}, 0.1)
         with stage.span("step", "step 1") as span:
-            stage.session.count(span.id, {"step": 1.0})
+            stage.recorder.count(span.id, {"step": 1.0})
             with stage.span("forward", "forward"):
                 stage.hold({GPU: 800 * MIB}, 0.1)
     rows = {one.what: len(one) for one in moments_of(stage.finish()) if one.device == GPU}
@@ -450,7 +452,7 @@ def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: 
         for number in range(20):
             kind: SpanKind = "step" if with_steps else "block"
             with stage.span(kind, f"{number}") as span:
-                stage.session.count(span.id, {"step": number + 1.0})
+                stage.recorder.count(span.id, {"step": number + 1.0})
                 stage.find([GPU], {"weights": 100.0 * MIB, "unattributed": (20 + 5 * number) * MIB})
                 stage.hold({GPU: (120 + 5 * number) * MIB}, 0.1)
     rows = {one.what for one in moments_of(stage.finish()) if one.device == GPU and len(one)}
@@ -470,7 +472,7 @@ def test_steps_of_two_trainings_are_two_rows() -> None:
                         for step in range(5):
                             with stage.span("step", f"{step}") as span:
                                 number = 10 * training + 5 * epoch + step + 1
-                                stage.session.count(span.id, {"step": float(number)})
+                                stage.recorder.count(span.id, {"step": float(number)})
                                 stage.hold({GPU: GIB}, 0.1)
     rows = [
         one.number.tolist()

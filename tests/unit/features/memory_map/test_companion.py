@@ -15,7 +15,7 @@ from hfmem_widget.features.memory_map.reader import SegmentReader
 from hfmem_widget.features.memory_map.segments import Block, Segment
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Sample, Series, Session
+from hfmem_widget.session import Device, Recorder, Sample, Series
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.screen import Screen
 
@@ -75,11 +75,12 @@ class Rig:
     def __init__(self, *, live: bool = True, options: WatchOptions = OPTIONS) -> None:
         self.clock, self.cpu = FakeClock(100.0), FakeClock()
         self.screen, self.reader = FakeScreen(live=live), FakeReader()
-        self.session = Session("cell")
-        self.session.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "reserved")])
+        self.recorder = Recorder("cell")
+        self.session = self.recorder.session
+        self.recorder.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "reserved")])
         self.reserved = 100.0 * M
         self.has_threads = True
-        self.span = self.session.open_span("cell", "cell", self.sample())
+        self.span = self.recorder.open_span("cell", "cell", self.sample())
         self.companion = LiveMemoryMap(
             options,
             cast("Screen", self.screen),
@@ -88,7 +89,7 @@ class Rig:
             cpu=self.cpu,
         )
         monitor = cast("Monitor", self)  # of a monitor it only needs `aside`
-        self.companion.begin(monitor, self.session, self.span)
+        self.companion.begin(monitor, self.recorder, self.span)
 
     def aside(self, action: Callable[[], object]) -> bool:
         if self.has_threads:
@@ -96,7 +97,7 @@ class Rig:
         return self.has_threads
 
     def sample(self) -> Sample:
-        return self.session.append(Sample(self.clock.now - 100.0, (self.reserved,)))
+        return self.recorder.append(Sample(self.clock.now - 100.0, (self.reserved,)))
 
     def run(self, seconds: float, change: Callable[[int], None] = lambda _: None) -> None:
         """Let ticks come, ten a second."""
@@ -104,11 +105,11 @@ class Rig:
             change(tick)
             self.clock.advance(0.1)
             self.sample()
-            for listener in self.session.subscribers:
-                listener(self.session)
+            for listener in self.recorder.subscribers:
+                listener(self.session, (self.session.last_sample,))
 
     def end(self) -> Mapping[str, Any]:
-        self.companion.end(self.session, self.span, None)
+        self.companion.end(self.recorder, self.span, None)
         return self.companion.report(self.session, self.span)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.memory_map.holes import holes
-from hfmem_widget.session import Device, Finding, Peak, Sample, Series, Session
+from hfmem_widget.session import Device, Finding, Peak, Recorder, Sample, Series
 from hfmem_widget.text import GIB, MIB
 
 METRICS = ("allocated", "reserved", "inactive_split", "alloc_retries", "ooms")
@@ -17,21 +17,22 @@ Row = tuple[float, ...]
 
 def found_in(*rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0)) -> list[Finding]:
     """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts."""
-    session = Session("cell")
+    recorder = Recorder("cell")
+    session = recorder.session
     series = [Series("cuda:0", metric) for metric in METRICS]
-    session.adopt([Device("cuda:0", "NVIDIA H200", total=140 * GIB)], series)
+    recorder.adopt([Device("cuda:0", "NVIDIA H200", total=140 * GIB)], series)
     samples = [
         Sample(0.1 * at, (*(value * GIB for value in row[:3]), *row[3:]))
         for at, row in enumerate((before, *rows))
     ]
-    span = session.open_span("cell", "cell", session.append(samples[0]))
+    span = recorder.open_span("cell", "cell", recorder.append(samples[0]))
     for one in samples[1:]:
-        session.append(one)
+        recorder.append(one)
     peaks = {
         f"cuda:0/{metric}": Peak(max(one.values[at] for one in samples), "exact")
         for at, metric in enumerate(METRICS[:2])
     }
-    closed = session.close_span(span.id, samples[-1], peaks)
+    closed = recorder.close_span(span.id, samples[-1], peaks)
     assert list(holes(session, closed)) == [
         one for one in judge(session, closed).findings if one.kind == "fragmentation"
     ]
@@ -73,15 +74,16 @@ def test_what_was_reserved_before_is_not_blamed_on_a_span() -> None:
 
 def test_a_peak_that_no_sample_saw_leaves_no_more_than_it_left() -> None:
     """Sampled at 2 GiB with 6 GiB of holes; the exact peak was 7.8 of 8."""
-    session = Session("cell")
-    session.adopt([Device("cuda:0", "H200")], [Series("cuda:0", metric) for metric in METRICS])
-    span = session.open_span("cell", "", session.append(Sample(0.0, (0.0,) * 5)))
-    after = session.append(Sample(0.1, (2 * GIB, 8 * GIB, 6 * GIB, 0.0, 0.0)))
+    recorder = Recorder("cell")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "H200")], [Series("cuda:0", metric) for metric in METRICS])
+    span = recorder.open_span("cell", "", recorder.append(Sample(0.0, (0.0,) * 5)))
+    after = recorder.append(Sample(0.1, (2 * GIB, 8 * GIB, 6 * GIB, 0.0, 0.0)))
     peaks = {
         "cuda:0/allocated": Peak(7.8 * GIB, "exact"),
         "cuda:0/reserved": Peak(8 * GIB, "exact"),
     }
-    assert list(holes(session, session.close_span(span.id, after, peaks))) == []
+    assert list(holes(session, recorder.close_span(span.id, after, peaks))) == []
 
 
 def test_retries_are_a_finding_without_holes() -> None:

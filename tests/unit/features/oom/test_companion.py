@@ -37,7 +37,7 @@ class Run:
     def __init__(self, models: tuple[object, ...] = (), **cuda: Any) -> None:
         self.cuda = FakeCuda(**cuda)
         self.stage = Stage("train", gpus=1)
-        self.session = self.stage.session
+        self.recorder, self.session = self.stage.recorder, self.stage.session
         self.observer = ShortageObserver(CudaAllocator(self.cuda.modules))
         self.companion = OutOfMemory(observer=self.observer)
         self.monitor: Any = SimpleNamespace(
@@ -48,10 +48,10 @@ class Run:
 
     def begin(self, span: Span) -> None:
         monitor: Monitor = self.monitor
-        self.companion.begin(monitor, self.session, span)
+        self.companion.begin(monitor, self.recorder, span)
 
     def end(self, span: Span, error: BaseException | None) -> None:
-        self.companion.end(self.session, self.session.span(span.id), error)
+        self.companion.end(self.recorder, self.session.span(span.id), error)
 
     def report(self, span: Span) -> Mapping[str, str]:
         return self.companion.report(self.session, self.session.span(span.id))
@@ -76,7 +76,7 @@ def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
             stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
             with stage.span("forward", "forward") as forward:
                 run.cuda.run_out()
-            run.session.count(
+            run.recorder.count(
                 forward.parent or 0, {"tokens": 4096.0, "samples": 8.0, "longest": 512.0}
             )
         run.end(cell, out_of_memory())
@@ -121,9 +121,9 @@ def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseExceptio
     stage = Stage("train", gpus=0)
     companion = OutOfMemory(observer=observer)
     with stage.span("cell", "x", "raised RuntimeError") as cell:
-        companion.begin(Run().monitor, stage.session, cell)
+        companion.begin(Run().monitor, stage.recorder, cell)
         stage.hold({"cpu": 8 * GIB}, 1.0)
-        companion.end(stage.session, stage.session.span(cell.id), error)
+        companion.end(stage.recorder, stage.session.span(cell.id), error)
     told = companion.report(stage.session, stage.session.span(cell.id))["text/plain"]
     (finding,) = stage.session.findings
     assert finding.evidence["cause"] == "unknown"
@@ -137,9 +137,9 @@ def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
     stage = Stage("train", gpus=0)
     companion = OutOfMemory(observer=ShortageObserver(CudaAllocator({})))
     with stage.span("cell", "x", "raised RuntimeError") as cell:
-        companion.begin(Run().monitor, stage.session, cell)
+        companion.begin(Run().monitor, stage.recorder, cell)
         error = RuntimeError("No executable batch size found, reached zero.")
-        companion.end(stage.session, stage.session.span(cell.id), error)
+        companion.end(stage.recorder, stage.session.span(cell.id), error)
     told = companion.report(stage.session, stage.session.span(cell.id))["text/plain"]
     assert "free on the machine" in told
     assert "nvidia-smi" not in told
@@ -237,9 +237,9 @@ def test_two_watches_of_one_session_mark_a_shortage_once() -> None:
     with run.stage.span("cell", "x") as cell:
         run.begin(cell)
         with run.stage.span("block", "y") as block:
-            inner.begin(run.monitor, run.session, block)
+            inner.begin(run.monitor, run.recorder, block)
             run.cuda.run_out()
-            inner.end(run.session, block, None)
+            inner.end(run.recorder, block, None)
         run.end(cell, None)
     assert len(run.session.guides) == 1
 
@@ -283,12 +283,12 @@ def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
     run = Run(initialized=False)
     with run.stage.span("cell", "x") as cell:
         run.begin(cell)
-        assert run.session.subscribers
+        assert run.recorder.subscribers
         run.cuda.initialized = True
-        for tick in run.session.subscribers:
-            tick(run.session)
+        for tick in run.recorder.subscribers:
+            tick(run.session, ())
         assert len(run.cuda.observers) == 1
-        assert not run.session.subscribers
+        assert not run.recorder.subscribers
         run.end(cell, None)
 
 
@@ -395,8 +395,8 @@ def test_of_nested_watches_the_inner_one_shows_its_card() -> None:
         with run.stage.span("cell", "outer", "raised OutOfMemoryError") as cell:
             run.begin(cell)
             with run.stage.span("block", "inner", "raised OutOfMemoryError") as block:
-                inner.begin(run.monitor, run.session, block)
-                inner.end(run.session, block, out_of_memory())
+                inner.begin(run.monitor, run.recorder, block)
+                inner.end(run.recorder, block, out_of_memory())
             inner.report(run.session, run.session.span(block.id))
             run.end(cell, out_of_memory())
         assert bool(run.report(cell)) == quiet

@@ -422,7 +422,7 @@ def test_a_training_that_was_resumed_is_a_row_of_its_own(
     with stage.span("cell", "run"), stage.span("train", "train"):
         for number in numbers:
             with stage.span("step", f"step {number}") as span:
-                stage.session.count(span.id, {"step": float(number)})
+                stage.recorder.count(span.id, {"step": float(number)})
                 stage.hold({"cuda:0": (500 + number) * MIB}, 0.1)
     found = [one for one in moments_of(stage.finish()) if one.what == "a step"]
 

@@ -13,7 +13,7 @@ from hfmem_widget.features.oom.incident import belongs_to, incident_of
 from hfmem_widget.features.oom.observer import ShortageObserver
 from hfmem_widget.features.oom.shortage import Shortage
 from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
-from hfmem_widget.session import Device, Sample, Session
+from hfmem_widget.session import Device, Recorder, Sample, Session
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import DATA
 from tests.fakes.torch_shortages import FakeCuda
@@ -47,9 +47,9 @@ def shortage_of(one: dict[str, Any]) -> Shortage | None:
 
 def session() -> Session:
     """Return a session that has seen nothing but its devices."""
-    empty = Session("recorded")
-    empty.adopt((Device("cuda:0", "NVIDIA H200", "", H200), Device("cpu", "", "", 128e9)), ())
-    return empty
+    recorder = Recorder("recorded")
+    recorder.adopt((Device("cuda:0", "NVIDIA H200", "", H200), Device("cpu", "", "", 128e9)), ())
+    return recorder.session
 
 
 def read(one: dict[str, Any]) -> OutOfMemoryText:

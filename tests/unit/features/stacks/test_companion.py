@@ -13,7 +13,7 @@ from hfmem_widget.features.companions import companions_for
 from hfmem_widget.features.stacks.companion import StacksCompanion
 from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
 from hfmem_widget.sources.torch_cuda_history import CudaHistory
 from tests.fakes.torch_history import FakeTorch
 
@@ -35,10 +35,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
     return torch
 
 
-def a_session() -> tuple[Session, Span]:
-    session = Session("x", started_at=time.time())
-    session.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    return session, session.open_span("cell", "x", Sample(0.0, ()))
+def a_session() -> tuple[Recorder, Session, Span]:
+    recorder = Recorder("x", started_at=time.time())
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    return recorder, session, recorder.open_span("cell", "x", Sample(0.0, ()))
 
 
 def with_peaks(span: Span, allocated: float, requested: float) -> Span:
@@ -59,11 +60,11 @@ def test_only_who_asks_for_stacks_gets_them() -> None:
 
 def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
     """And stays in the session, compared with the ledger's exact peak."""
-    session, span = a_session()
+    recorder, session, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
+    companion.begin(NO_MONITOR, recorder, span)
     cuda.alloc(1, 1000)
-    companion.end(session, span, None)
+    companion.end(recorder, span, None)
     told = companion.report(session, with_peaks(span, 1024, 1000))
     assert "to the byte: 1,000 requested" in told["text/plain"]
     assert session.stacks is not None
@@ -79,22 +80,22 @@ def test_operators_are_followed_where_cuda_is_not_up_or_not_watched(
     """Where the CPU alone is watched, its operators are followed beside a CUDA that is up."""
     begun: list[bool] = []
     monkeypatch.setattr(OperatorTracker, "begin", lambda _: begun.append(True))
-    session, span = a_session()
+    recorder, _, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True, devices=devices))
-    companion.begin(NO_MONITOR, session, span)
+    companion.begin(NO_MONITOR, recorder, span)
 
     assert begun == follows
     assert cuda.recording == (not devices)
-    companion.end(session, span, None)
+    companion.end(recorder, span, None)
 
 
 def test_a_peak_that_is_a_lower_bound_is_not_compared(cuda: FakeTorch) -> None:
     """Equality with a bound would prove nothing."""
-    session, span = a_session()
+    recorder, session, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
+    companion.begin(NO_MONITOR, recorder, span)
     cuda.alloc(1, 1000)
-    companion.end(session, span, None)
+    companion.end(recorder, span, None)
     bounded = with_peaks(span, 1024, 1000)
     bounded = Span(
         span.id, span.kind, "", 0.0, span.before, 1.0, span.before,
@@ -105,11 +106,11 @@ def test_a_peak_that_is_a_lower_bound_is_not_compared(cuda: FakeTorch) -> None:
 
 def test_after_an_error_the_stacks_are_there_for_who_explains_it(cuda: FakeTorch) -> None:
     """Before anything is reported."""
-    session, span = a_session()
+    recorder, session, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
+    companion.begin(NO_MONITOR, recorder, span)
     cuda.alloc(1, 1000)
-    companion.end(session, span, MemoryError())
+    companion.end(recorder, span, MemoryError())
     assert session.stacks is not None
     assert session.stacks.rows()[0].bytes == 1000
 
@@ -117,10 +118,10 @@ def test_after_an_error_the_stacks_are_there_for_who_explains_it(cuda: FakeTorch
 def test_the_users_own_recording_is_left_alone_and_said_so(cuda: FakeTorch) -> None:
     """One sentence on the card, nothing below it."""
     cuda.recording = True
-    session, span = a_session()
+    recorder, session, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
-    companion.end(session, span, None)
+    companion.begin(NO_MONITOR, recorder, span)
+    companion.end(recorder, span, None)
     assert companion.report(session, span) == {}
     assert session.stacks is None
     (note,) = session.notes
@@ -131,20 +132,20 @@ def test_the_users_own_recording_is_left_alone_and_said_so(cuda: FakeTorch) -> N
 
 def test_the_poller_looks_for_cuda_only_while_the_code_runs(cuda: FakeTorch) -> None:
     """Its listener is gone afterwards."""
-    session, span = a_session()
+    recorder, _, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
-    assert len(session.subscribers) == 1
-    companion.end(session, span, None)
-    assert not session.subscribers
+    companion.begin(NO_MONITOR, recorder, span)
+    assert len(recorder.subscribers) == 1
+    companion.end(recorder, span, None)
+    assert not recorder.subscribers
 
 
 def test_what_is_not_watched_is_not_recorded(cuda: FakeTorch) -> None:
     """`--devices cpu` leaves the GPU's allocator alone."""
-    session, span = a_session()
+    recorder, session, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True, devices=("cpu",)))
-    companion.begin(NO_MONITOR, session, span)
-    companion.end(session, span, None)
+    companion.begin(NO_MONITOR, recorder, span)
+    companion.end(recorder, span, None)
     companion.report(session, span)
     assert cuda.calls == []
 
@@ -152,11 +153,11 @@ def test_what_is_not_watched_is_not_recorded(cuda: FakeTorch) -> None:
 def test_on_the_cpu_it_is_the_same_view() -> None:
     """Line, module and operator of what a cell's tensors were at their peak."""
     torch = pytest.importorskip("torch")
-    session, span = a_session()
+    recorder, session, span = a_session()
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
+    companion.begin(NO_MONITOR, recorder, span)
     kept = torch.zeros(1024)
-    companion.end(session, span, None)
+    companion.end(recorder, span, None)
     told = companion.report(session, span)
     assert session.stacks is not None
     assert session.stacks.recording.way == "operators"
@@ -170,13 +171,13 @@ def test_torch_that_came_within_is_said_to_have_come_too_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mode must be there before the first operator."""
-    session, span = a_session()
+    recorder, session, span = a_session()
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     companion = StacksCompanion(WatchOptions(stacks=True))
-    companion.begin(NO_MONITOR, session, span)
+    companion.begin(NO_MONITOR, recorder, span)
     without_cuda = FakeTorch()
     del without_cuda._C._cuda_record_memory_history
     monkeypatch.setitem(sys.modules, "torch", without_cuda)
-    companion.end(session, span, None)
+    companion.end(recorder, span, None)
     assert companion.report(session, span) == {}
     assert "the cell itself imported torch" in session.notes[0]

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -48,18 +48,19 @@ def unpacked(values: dict[str, str]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def many_steps(count: int) -> Session:
-    session = Session("long")
-    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
-    cell = session.open_span("cell", "long", session.append(Sample(0.0, (GIB,))))
+    recorder = Recorder("long")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    cell = recorder.open_span("cell", "long", recorder.append(Sample(0.0, (GIB,))))
     for step in range(count):
-        span = session.open_span(
-            "step", f"step {step + 1}", session.append(Sample(step + 0.0, (GIB,)))
+        span = recorder.open_span(
+            "step", f"step {step + 1}", recorder.append(Sample(step + 0.0, (GIB,)))
         )
         peak = (9 if step == count // 3 else 2 + step % 3) * GIB
-        after = session.append(Sample(step + 0.9, (GIB,)))
-        session.close_span(span.id, after, {"cuda:0/allocated": Peak(peak, "exact")})
-    after = session.append(Sample(float(count), (GIB,)))
-    session.close_span(cell.id, after, {"cuda:0/allocated": Peak(9 * GIB, "exact")})
+        after = recorder.append(Sample(step + 0.9, (GIB,)))
+        recorder.close_span(span.id, after, {"cuda:0/allocated": Peak(peak, "exact")})
+    after = recorder.append(Sample(float(count), (GIB,)))
+    recorder.close_span(cell.id, after, {"cuda:0/allocated": Peak(9 * GIB, "exact")})
     return session
 
 
@@ -368,11 +369,12 @@ def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
 @pytest.mark.parametrize(("labels", "told"), [(("", ""), "block"), (("load", "load"), "load")])
 def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str) -> None:
     """Any other has its own name, and what it took."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
     for at, label in enumerate(labels):
-        span = session.open_span("block", label, session.append(Sample(2.0 * at, (GIB,))))
-        session.close_span(span.id, session.append(Sample(2.0 * at + 1, (GIB,))), {})
+        span = recorder.open_span("block", label, recorder.append(Sample(2.0 * at, (GIB,))))
+        recorder.close_span(span.id, recorder.append(Sample(2.0 * at + 1, (GIB,))), {})
     bars = lay_lanes(session, "cuda:0", 0.0, 4.0)
 
     assert [(bar.label, bar.told[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hfmem_widget.session import Device, Peak, Sample, Series, Session, SpanKind
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, SpanKind
 from hfmem_widget.text import MIB
 from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
@@ -37,13 +37,16 @@ def test_a_label_is_written_where_enough_of_it_fits(
 
 def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Session:
     """Return a session of blocks of a second each; a peak of NaN is one that nobody knows."""
-    session = Session("run")
-    session.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "allocated")])
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "allocated")])
     for at, peak in enumerate(peaks):
-        span = session.open_span("block", f"block {at}", session.append(Sample(float(at), (NAN,))))
+        span = recorder.open_span(
+            "block", f"block {at}", recorder.append(Sample(float(at), (NAN,)))
+        )
         known = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
-        after = session.append(Sample(at + 1.0, (NAN,)))
-        session.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
+        after = recorder.append(Sample(at + 1.0, (NAN,)))
+        recorder.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
     return session
 
 

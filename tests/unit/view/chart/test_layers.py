@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
-from hfmem_widget.session import HELD, Device, Sample, Series, Session, Timeline
+from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session, Timeline
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
@@ -32,13 +32,17 @@ ROWS = st.lists(st.tuples(*[BYTES] * len(METRICS)), min_size=1, max_size=80)
 
 
 def session_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Session:
-    session = Session("run", timeline=Timeline(0, capacity))
-    session.adopt(
+    return recorder_of(rows, capacity).session
+
+
+def recorder_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Recorder:
+    recorder = Recorder("run", timeline=Timeline(0, capacity))
+    recorder.adopt(
         [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in METRICS]
     )
     for at, row in enumerate(rows):
-        session.append(Sample(at / 10, row))
-    return session
+        recorder.append(Sample(at / 10, row))
+    return recorder
 
 
 def stack(session: Session, columns: int = 100) -> dict[str, Layer]:
@@ -130,9 +134,10 @@ def test_parts_of_one_instant_stand_together() -> None:
 
 def test_a_gap_breaks_every_layer() -> None:
     """Where nothing was sampled, all layers end and begin anew."""
-    session = session_of([(5.0, 4.0, NAN, NAN, NAN, NAN)] * 5)
+    recorder = recorder_of([(5.0, 4.0, NAN, NAN, NAN, NAN)] * 5)
+    session = recorder.session
     session.timeline.add_gap(0.4, 5.0)
-    session.append(Sample(5.0, (5.0, 4.0, NAN, NAN, NAN, NAN)))
+    recorder.append(Sample(5.0, (5.0, 4.0, NAN, NAN, NAN, NAN)))
     assert {len(one.runs) for one in stack(session).values()} == {2}
 
 

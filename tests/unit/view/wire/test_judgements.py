@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import replace
 
-from hfmem_widget.session import Finding, Guide, Sample, Session
+from hfmem_widget.session import Finding, Guide, Recorder, Sample
 from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import widget
@@ -24,18 +24,20 @@ class Run:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.session = Session("run")
-        self.session.adopt([gpu(0)], series_of([gpu(0)]))
+        self.recorder = Recorder("run")
+        self.session = self.recorder.session
+        self.recorder.adopt([gpu(0)], series_of([gpu(0)]))
         self.sent: list[Message] = []
         self.publisher = Publisher(self.session, self._send, clock=self.clock)
-        self.cell = self.session.open_span("cell", "run", self.session.last_sample)
+        self.recorder.subscribe(self.publisher)
+        self.cell = self.recorder.open_span("cell", "run", self.session.last_sample)
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.clock.advance(0.1)
             row = (GIB, GIB, GIB, GIB)
-            self.session.append(Sample(self.clock.now, row))
-            self.publisher(self.session)
+            self.recorder.append(Sample(self.clock.now, row))
+            self.recorder.publish()
 
     @property
     def news(self) -> list[Message]:
@@ -119,7 +121,7 @@ def test_a_warning_that_is_said_anew_takes_the_place_of_the_old_one() -> None:
     run = Run()
     run.session.findings.append(OVER)
     run.tick(20)
-    run.session.close_span(run.cell.id, run.session.last_sample, {})
+    run.recorder.close_span(run.cell.id, run.session.last_sample, {})
     run.tick(20)
     run.session.findings[0] = replace(OVER, title="over 1.00 GiB, by 0.25")
     run.publisher.finish()

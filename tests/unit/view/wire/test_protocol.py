@@ -10,24 +10,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import HELD, Device, Peak, Sample, Series, Session, SpanKind, Timeline
+from hfmem_widget.session import (
+    HELD,
+    Device,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    SpanKind,
+    Timeline,
+)
 from hfmem_widget.view.wire import protocol
 
 PARTS = [*HELD, "unattributed", "context"]
 
 
 def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
-    """Return a session of some GPUs with what is charted of each, and one metric that is not charted."""
-    session = Session("fine-tune", started_at=1000.0)
+    """Return what `make_recorder` has written."""
+    return make_recorder(gpus, samples, parts=parts).session
+
+
+def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Recorder:
+    """Write a session of some GPUs with what is charted of each, and one metric that is not charted."""
+    recorder = Recorder("fine-tune", started_at=1000.0)
+    session = recorder.session
     keys = [f"cuda:{index}" for index in range(gpus)]
     metrics = ("allocated", "reserved", "active", "device_used", *(PARTS if parts else ()))
-    session.adopt(
+    recorder.adopt(
         [Device(key, "NVIDIA H200", total=100.0) for key in keys],
         [Series(key, metric, metric) for key in keys for metric in metrics],
     )
     for index in range(samples):
-        session.append(Sample(index / 10, tuple(float(index) for _ in session.series)))
-    return session
+        recorder.append(Sample(index / 10, tuple(float(index) for _ in session.series)))
+    return recorder
 
 
 def test_only_charted_metrics_are_sent() -> None:
@@ -39,12 +55,13 @@ def test_only_charted_metrics_are_sent() -> None:
 
 def test_parts_travel_from_the_moment_they_are_known() -> None:
     """Columns at the end, which the page names by itself; before, they cost no byte."""
-    session = make_session()
+    recorder = make_recorder()
+    session = recorder.session
     (_, values), known = (
         protocol.rows(session, "run", 1, [(0.5, (1.0,) * 4)], [])[1],
         [*session.series],
     )
-    session.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in PARTS)])
+    recorder.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in PARTS)])
     wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(10)))], [])[1][1]
     described = protocol.describe(session)["series"]
 
@@ -70,9 +87,10 @@ def test_rows_carry_what_is_new() -> None:
 
 def test_messages_are_strict_json() -> None:
     """What is not available is null: browsers do not parse NaN."""
-    session = make_session()
-    session.adopt([Device("cuda:0", "x", total=math.nan)], session.series)
-    session.open_span("cell", "a", Sample(0.0, ()))
+    recorder = make_recorder()
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "x", total=math.nan)], session.series)
+    recorder.open_span("cell", "a", Sample(0.0, ()))
 
     for message, _ in (
         protocol.snapshot(session, "run", 1),
@@ -83,11 +101,12 @@ def test_messages_are_strict_json() -> None:
 
 def test_a_span_tells_what_it_did_to_each_device_it_touched() -> None:
     """Before, after and peak of allocated memory, for devices that have any."""
-    session = make_session(gpus=2, samples=0)
+    recorder = make_recorder(gpus=2, samples=0)
+    session = recorder.session
     zero = (0.0,) * 4
-    span = session.open_span("cell", "a", session.append(Sample(0.0, (5.0, 0, 0, 0, *zero))))
-    after = session.append(Sample(1.0, (7.0, 0, 0, 0, *zero)))
-    span = session.close_span(span.id, after, {"cuda:0/allocated": Peak(9.0, "exact")})
+    span = recorder.open_span("cell", "a", recorder.append(Sample(0.0, (5.0, 0, 0, 0, *zero))))
+    after = recorder.append(Sample(1.0, (7.0, 0, 0, 0, *zero)))
+    span = recorder.close_span(span.id, after, {"cuda:0/allocated": Peak(9.0, "exact")})
 
     assert protocol.describe_span(session, span)["devices"] == {
         "cuda:0": {"before": 5.0, "after": 7.0, "peak": 9.0, "certainty": "exact"}
@@ -113,11 +132,12 @@ def test_an_outline_is_small_and_says_that_it_is_coarse(
     gpus: int, most: int, *, parts: bool
 ) -> None:
     """Schema, spans, samples and steps together, however long the run."""
-    session = make_session(gpus, samples=20_000, parts=parts)
-    add_steps(session, 2500)
+    recorder = make_recorder(gpus, samples=20_000, parts=parts)
+    session = recorder.session
+    add_steps(recorder, 2500)
     for number in range(30):
-        span = session.open_span("epoch", f"epoch {number}", session.last_sample)
-        session.close_span(span.id, session.last_sample, {})
+        span = recorder.open_span("epoch", f"epoch {number}", session.last_sample)
+        recorder.close_span(span.id, session.last_sample, {})
     message, buffers = protocol.snapshot(session, "run", 1, detail=protocol.COARSE)
 
     assert message["coarse"]
@@ -146,8 +166,9 @@ def test_news_that_fold_keep_extremes_and_gaps() -> None:
 
 def test_a_live_message_does_not_grow_with_the_run() -> None:
     """One tick of one GPU is below 1.2 kB after a day as after a second, its parts included."""
-    session = make_session(samples=50_000, parts=True)
-    span = session.open_span("cell", "fine-tune", session.last_sample)
+    recorder = make_recorder(samples=50_000, parts=True)
+    session = recorder.session
+    span = recorder.open_span("cell", "fine-tune", session.last_sample)
     message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 10)], [span])
 
     assert len(json.dumps(message)) + sum(map(len, buffers)) < 1200
@@ -204,15 +225,16 @@ def test_a_gap_is_a_row_of_nothing() -> None:
     assert np.isnan(rows[1, 0])
 
 
-def add_steps(session: Session, count: int, *, first: int = 1, duration: float = 1.0) -> None:
+def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float = 1.0) -> None:
     """Make steps one after the other in the open span, each with a peak on every device."""
+    session = recorder.session
     for number in range(first, first + count):
         start = session.last_sample.time
         values = tuple(1.0 for _ in session.series)
-        span = session.open_span("step", f"step {number}", session.append(Sample(start, values)))
-        session.count(span.id, {"step": number, "samples": 8, "longest": 4, "tokens": 32})
+        span = recorder.open_span("step", f"step {number}", recorder.append(Sample(start, values)))
+        recorder.count(span.id, {"step": number, "samples": 8, "longest": 4, "tokens": 32})
         peaks = {f"{one.key}/allocated": Peak(1000.0 + number, "exact") for one in session.devices}
-        session.close_span(span.id, session.append(Sample(start + duration, values)), peaks)
+        recorder.close_span(span.id, recorder.append(Sample(start + duration, values)), peaks)
 
 
 def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> protocol.StepRows:
@@ -234,8 +256,9 @@ def test_a_run_without_steps_says_nothing_of_them() -> None:
 
 def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
     """Steps travel as a table of floats whose columns the schema names."""
-    session = make_session(samples=1)
-    add_steps(session, 3)
+    recorder = make_recorder(samples=1)
+    session = recorder.session
+    add_steps(recorder, 3)
     message, buffers = protocol.snapshot(session, "run", 1)
     table = decoded_steps(message, buffers)
     columns = message["schema"]["step_columns"]
@@ -246,49 +269,54 @@ def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
 
 def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
     """Among the spans of a message there are no steps and no phases of steps."""
-    session = make_session(samples=1)
-    cell = session.open_span("cell", "fit", session.last_sample)
-    add_steps(session, 3)
-    session.open_span("forward", "forward", session.last_sample)
+    recorder = make_recorder(samples=1)
+    session = recorder.session
+    cell = recorder.open_span("cell", "fit", session.last_sample)
+    add_steps(recorder, 3)
+    recorder.open_span("forward", "forward", session.last_sample)
     message, _ = protocol.snapshot(session, "run", 1)
     assert [one["id"] for one in message["spans"]] == [cell.id]
 
 
 def test_an_epoch_is_not_pushed_out_by_its_steps() -> None:
     """However many steps an epoch has, the epoch itself is in the message."""
-    session = make_session(samples=1)
-    session.open_span("epoch", "epoch 1", session.last_sample)
-    add_steps(session, 300)
+    recorder = make_recorder(samples=1)
+    session = recorder.session
+    recorder.open_span("epoch", "epoch 1", session.last_sample)
+    add_steps(recorder, 300)
     message, _ = protocol.snapshot(session, "run", 1)
     assert [one["label"] for one in message["spans"]] == ["epoch 1"]
 
 
 def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None:
     """The status is the path of open spans, with the step's number and their count."""
-    session = make_session(samples=1)
+    recorder = make_recorder(samples=1)
+    session = recorder.session
     labels: list[tuple[SpanKind, str]] = [
         *(("cell", "fit <b>"), ("train", "train")),
         *(("epoch", "epoch 2 of 3"), ("step", "step 17")),
     ]
-    spans = [session.open_span(kind, label, session.last_sample) for kind, label in labels]
-    session.count(spans[1].id, {"steps": 100})
+    spans = [recorder.open_span(kind, label, session.last_sample) for kind, label in labels]
+    recorder.count(spans[1].id, {"steps": 100})
     path = protocol.describe_status(session)["path"]
     assert path == ["fit <b>", "train", "epoch 2 of 3", "step 17 of 100"]
 
 
 def test_a_path_names_six_spans_at_most() -> None:
     """A path deeper than six spans is cut after the sixth."""
-    session = make_session(samples=1)
+    recorder = make_recorder(samples=1)
+    session = recorder.session
     for number in range(9):
-        session.open_span("block", f"block {number}", session.last_sample)
+        recorder.open_span("block", f"block {number}", session.last_sample)
     assert protocol.describe_status(session)["path"] == [f"block {number}" for number in range(6)]
 
 
 def test_what_is_counted_in_a_span_travels_with_it() -> None:
     """A span's counts are sent, and one that is not known as null."""
-    session = make_session(samples=1)
-    span = session.open_span("train", "train", session.last_sample)
-    session.count(span.id, {"steps": 100, "epochs": math.nan})
+    recorder = make_recorder(samples=1)
+    session = recorder.session
+    span = recorder.open_span("train", "train", session.last_sample)
+    recorder.count(span.id, {"steps": 100, "epochs": math.nan})
     described = protocol.describe_span(session, session.span(span.id))
     assert described["counts"] == {"steps": 100, "epochs": None}
 
@@ -296,8 +324,9 @@ def test_what_is_counted_in_a_span_travels_with_it() -> None:
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_steps_in_a_message_are_bounded(gpus: int) -> None:
     """At a hundred steps a second on eight devices as for one step on one: some kilobytes."""
-    session = make_session(gpus, samples=1)
-    add_steps(session, 2500, duration=0.01)
+    recorder = make_recorder(gpus, samples=1)
+    session = recorder.session
+    add_steps(recorder, 2500, duration=0.01)
     rows, row_buffers = protocol.rows(
         session, "run", 1, [], [], steps=protocol.new_steps(session, -math.inf)
     )
@@ -311,8 +340,9 @@ def test_steps_in_a_message_are_bounded(gpus: int) -> None:
 
 def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
     """Folding steps loses neither their tokens, nor the highest peak, nor whose it was."""
-    session = make_session(samples=1)
-    add_steps(session, 500)
+    recorder = make_recorder(samples=1)
+    session = recorder.session
+    add_steps(recorder, 500)
     message, buffers = protocol.snapshot(session, "run", 1)
     table, columns = decoded_steps(message, buffers), message["schema"]["step_columns"]
     assert table[:, columns.index("tokens")].sum() == 500 * 32
@@ -322,8 +352,9 @@ def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
 
 def test_the_newest_group_stays_apart() -> None:
     """It may still grow, and a page replaces it by what it became."""
-    session = make_session(samples=1)
-    add_steps(session, 2100)  # folded once: groups of two, the newest of them may have one
+    recorder = make_recorder(samples=1)
+    session = recorder.session
+    add_steps(recorder, 2100)  # folded once: groups of two, the newest of them may have one
     newest = session.steps.table[-1].tolist()
     assert decoded_steps(*protocol.snapshot(session, "run", 1))[-1].tolist() == pytest.approx(
         newest, nan_ok=True

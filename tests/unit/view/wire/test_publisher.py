@@ -10,23 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import Sample, Session
+from hfmem_widget.session import Recorder, Sample
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.wire.protocol import Buffers, Message, StepRows
 from hfmem_widget.view.wire.publisher import ENVELOPE, Publisher
-from tests.unit.view.wire.test_protocol import add_steps, decoded_steps, make_session
+from tests.unit.view.wire.test_protocol import add_steps, decoded_steps, make_recorder, make_session
 
 
 class Line:
     """A wire that keeps what was sent."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.clock = FakeClock()
-        self.session = session
+        self.recorder, self.session = recorder, recorder.session
         self.sent: list[tuple[float, Message, int]] = []
         self.times: list[float] = []
         self.steps: list[tuple[Message, StepRows]] = []
-        self.publisher = Publisher(session, self.send, clock=self.clock)
+        self.publisher = Publisher(self.session, self.send, clock=self.clock)
+        recorder.subscribe(self.publisher)
 
     def send(self, message: Message, buffers: Buffers) -> None:
         self.sent.append((self.clock.now, message, sum(map(len, buffers))))
@@ -40,13 +41,13 @@ class Line:
         for _ in range(round(seconds / interval)):
             self.clock.advance(interval)
             values = tuple(1.0 for _ in self.session.series)
-            self.session.append(Sample(self.clock.now, values))
-            self.publisher(self.session)
+            self.recorder.append(Sample(self.clock.now, values))
+            self.recorder.publish()
 
 
 def test_a_snapshot_comes_first() -> None:
     """A page knows what the columns are before any row arrives."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
 
     assert [message["kind"] for _, message, _ in line.sent][:3] == ["snapshot", "rows", "rows"]
@@ -54,7 +55,7 @@ def test_a_snapshot_comes_first() -> None:
 
 def test_every_sample_is_sent_once() -> None:
     """Between two snapshots, rows carry each sample once and in order."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(4.0)
     rows = [message["rows"] for _, message, _ in line.sent[1:] if message["kind"] == "rows"]
 
@@ -63,10 +64,10 @@ def test_every_sample_is_sent_once() -> None:
 
 def test_readings_between_two_ticks_are_sent_too() -> None:
     """What was read at a span's edge reaches the page as a row, not only in a snapshot."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
     edge = line.clock.now + 0.05
-    line.session.append(Sample(edge, tuple(9.0 for _ in line.session.series)))
+    line.recorder.append(Sample(edge, tuple(9.0 for _ in line.session.series)))
     line.run(0.5)
 
     assert edge in line.times
@@ -75,7 +76,7 @@ def test_readings_between_two_ticks_are_sent_too() -> None:
 
 def test_messages_are_numbered_without_a_hole() -> None:
     """A page can tell that it missed one."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(20.0)
 
     assert [message["seq"] for _, message, _ in line.sent] == list(range(1, len(line.sent) + 1))
@@ -84,7 +85,7 @@ def test_messages_are_numbered_without_a_hole() -> None:
 @given(st.sampled_from([0.01, 0.05, 0.1, 0.7]), st.integers(1, 8), st.booleans())
 def test_the_wire_is_never_flooded(interval: float, gpus: int, parts: bool) -> None:
     """At most 6 messages and 100 kB in any second, whatever is sampled."""
-    line = Line(make_session(gpus, samples=0, parts=parts))
+    line = Line(make_recorder(gpus, samples=0, parts=parts))
     line.run(12.0, interval)
     for start in range(12):
         within = [size for at, _, size in line.sent if start <= at < start + 1]
@@ -94,7 +95,7 @@ def test_the_wire_is_never_flooded(interval: float, gpus: int, parts: bool) -> N
 
 def test_the_pace_slows_while_nobody_is_seen() -> None:
     """After five minutes without a sign of a reader, a message goes out every 2.6 seconds."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(390.0)
     last = [at for at, _, _ in line.sent if at > 330]
 
@@ -105,7 +106,7 @@ def test_the_pace_slows_while_nobody_is_seen() -> None:
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_page_that_knows_nothing_soon_gets_an_outline(*, parts: bool) -> None:
     """However long the run, every third message is a snapshot: one comes about every eight seconds."""
-    line = Line(make_session(samples=0, parts=parts))
+    line = Line(make_recorder(samples=0, parts=parts))
     line.run(1300.0)
     snapshots = [
         at for at, message, _ in line.sent if message["kind"] == "snapshot" and 300 < at < 600
@@ -116,7 +117,7 @@ def test_a_page_that_knows_nothing_soon_gets_an_outline(*, parts: bool) -> None:
 
 def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
     """A page that says it is there gets four messages a second, however long the run."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     for _ in range(70):
         line.publisher.seen()
         line.run(10.0)
@@ -141,7 +142,7 @@ def test_a_closed_tab_costs_the_server_little(
 
     And yet an outline comes often enough for who opens a page.
     """
-    line = Line(make_session(gpus, samples=0, parts=parts))
+    line = Line(make_recorder(gpus, samples=0, parts=parts))
     size = 0
     snapshots = []
 
@@ -153,13 +154,13 @@ def test_a_closed_tab_costs_the_server_little(
 
     line.publisher._send = keep
     for number in range(1, 7200):
-        add_steps(line.session, 1, first=number, duration=0.5)
+        add_steps(line.recorder, 1, first=number, duration=0.5)
         line.clock.now = line.session.last_sample.time
         for tick in range(5):
-            line.session.append(
+            line.recorder.append(
                 Sample(line.clock.now + tick / 1000, (1.2345e10,) * len(line.session.series))
             )
-        line.publisher(line.session)
+        line.recorder.publish()
 
     assert 1_000_000 < size < most
     assert max(later - one for one, later in pairwise(snapshots)) <= wait
@@ -167,7 +168,7 @@ def test_a_closed_tab_costs_the_server_little(
 
 def test_nothing_new_is_lost_by_an_outline() -> None:
     """What a coarse snapshot stands in the place of comes with the next rows."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(29.0)
     kinds = {message.get("coarse", False) for _, message, _ in line.sent}
 
@@ -177,7 +178,7 @@ def test_nothing_new_is_lost_by_an_outline() -> None:
 
 def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick() -> None:
     """`resync` is answered at once, after what was new: a page keeps its finer rows."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(2.0)
     before = len(line.sent)
     line.publisher.resync()
@@ -188,11 +189,11 @@ def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick() -> No
 
 def test_a_series_that_appears_is_announced() -> None:
     """New columns come with a snapshot, which alone carries the schema."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(2.0)
     before = len(line.sent)
     wider = make_session(gpus=2, samples=0)
-    line.session.adopt(wider.devices, wider.series)
+    line.recorder.adopt(wider.devices, wider.series)
     line.run(0.1)
 
     assert line.sent[before][1]["kind"] == "snapshot"
@@ -201,11 +202,11 @@ def test_a_series_that_appears_is_announced() -> None:
 
 def test_a_span_is_sent_when_it_opens_and_when_it_closes() -> None:
     """Each change of a span travels once."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
-    span = line.session.open_span("epoch", "1", line.session.last_sample)
+    span = line.recorder.open_span("epoch", "1", line.session.last_sample)
     line.run(1.0)
-    line.session.close_span(span.id, line.session.last_sample, {})
+    line.recorder.close_span(span.id, line.session.last_sample, {})
     line.run(1.0)
     told = [one["stop"] for _, message, _ in line.sent for one in message["spans"]]
 
@@ -214,10 +215,10 @@ def test_a_span_is_sent_when_it_opens_and_when_it_closes() -> None:
 
 def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news() -> None:
     """A page must know the columns; from then on each step travels once."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
     for number in range(1, 9):
-        add_steps(line.session, 1, first=number, duration=0.2)
+        add_steps(line.recorder, 1, first=number, duration=0.2)
         line.clock.now = line.session.last_sample.time
         line.run(0.1)
     kinds = [message["kind"] for message, _ in line.steps]
@@ -234,16 +235,16 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news() -> Non
 
 def test_steps_of_a_further_device_come_with_a_schema() -> None:
     """As series do: new columns are told by a snapshot."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
-    add_steps(line.session, 1)
+    add_steps(line.recorder, 1)
     line.run(1.0)
     wider = make_session(gpus=2, samples=0)
-    line.session.adopt(wider.devices, wider.series)
+    line.recorder.adopt(wider.devices, wider.series)
     line.run(1.0)
     before = len(line.sent)
     line.clock.now = line.session.last_sample.time
-    add_steps(line.session, 1, first=2)
+    add_steps(line.recorder, 1, first=2)
     line.run(0.1)
     schema = line.sent[before][1]["schema"]
     assert "cuda:1/peak" in schema["step_columns"]
@@ -251,12 +252,12 @@ def test_steps_of_a_further_device_come_with_a_schema() -> None:
 
 def test_the_last_steps_come_as_news_before_the_last_snapshot() -> None:
     """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
-    add_steps(line.session, 300, duration=0.01)
+    add_steps(line.recorder, 300, duration=0.01)
     line.clock.now = line.session.last_sample.time
     line.run(0.3)
-    add_steps(line.session, 2, first=301, duration=0.01)
+    add_steps(line.recorder, 2, first=301, duration=0.01)
     line.publisher.finish()
     (news, told), (last, _) = line.steps[-2:]
     assert (news["kind"], last["kind"]) == ("rows", "snapshot")
@@ -265,13 +266,13 @@ def test_the_last_steps_come_as_news_before_the_last_snapshot() -> None:
 
 def test_an_epoch_that_ends_is_told_at_once_however_many_steps_it_had() -> None:
     """The end of an epoch is in one of the next messages, five hundred steps or not."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.run(1.0)
-    epoch = line.session.open_span("epoch", "epoch 1", line.session.last_sample)
-    add_steps(line.session, 500, duration=0.001)
+    epoch = line.recorder.open_span("epoch", "epoch 1", line.session.last_sample)
+    add_steps(line.recorder, 500, duration=0.001)
     line.clock.now = line.session.last_sample.time
     line.run(1.0)
-    line.session.close_span(epoch.id, line.session.last_sample, {})
+    line.recorder.close_span(epoch.id, line.session.last_sample, {})
     before = len(line.sent)
     line.run(0.3)
     ended = [one["id"] for _, message, _ in line.sent[before:] for one in message["spans"]]
@@ -281,12 +282,12 @@ def test_an_epoch_that_ends_is_told_at_once_however_many_steps_it_had() -> None:
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, parts: bool) -> None:
     """100 kB in any second, snapshots included."""
-    line = Line(make_session(8, samples=0, parts=parts))
+    line = Line(make_recorder(8, samples=0, parts=parts))
     for number in range(0, 1200, 5):
         line.clock.now = line.session.last_sample.time
-        add_steps(line.session, 5, first=number + 1, duration=0.01)
+        add_steps(line.recorder, 5, first=number + 1, duration=0.01)
         line.clock.now = line.session.last_sample.time
-        line.publisher(line.session)
+        line.recorder.publish()
     for start in range(12):
         within = [size for at, _, size in line.sent if start <= at < start + 1]
         assert len(within) <= 6

@@ -10,7 +10,7 @@ import pytest
 from hfmem_widget.session import Sample, Timeline
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.publisher import Publisher
-from tests.unit.view.wire.test_protocol import make_session
+from tests.unit.view.wire.test_protocol import make_recorder, make_session
 from tests.unit.view.wire.test_publisher import Line
 
 
@@ -120,7 +120,7 @@ class Read(Line):
 
     def __init__(self) -> None:
         self.breaks: list[float] = []
-        super().__init__(make_session(samples=0))
+        super().__init__(make_recorder(samples=0))
 
     def sleep(self, seconds: float) -> float:
         """Sample nothing for so long; return the middle of that."""
@@ -128,8 +128,8 @@ class Read(Line):
         self.clock.advance(seconds)
         self.session.timeline.add_gap(began, self.clock.now)
         middle = (began + self.clock.now) / 2
-        self.session.append(Sample(self.clock.now, tuple(1.0 for _ in self.session.series)))
-        self.publisher(self.session)
+        self.recorder.append(Sample(self.clock.now, tuple(1.0 for _ in self.session.series)))
+        self.recorder.publish()
         return middle
 
 
@@ -160,7 +160,7 @@ def test_a_run_without_gaps_has_no_breaks() -> None:
 )
 def test_the_pace_goes_by_how_long_nobody_was_seen(unseen: float, every: float) -> None:
     """Quick for half a minute, then slower in three steps."""
-    line = Line(make_session(samples=0))
+    line = Line(make_recorder(samples=0))
     line.clock.advance(unseen)
 
     assert line.publisher._pace(line.clock.now).news == every
@@ -170,8 +170,9 @@ def test_the_pace_goes_by_how_long_nobody_was_seen(unseen: float, every: float) 
 
 def test_a_span_is_remembered_until_four_hundred_newer_ones_are() -> None:
     """What a page knows of spans takes bounded memory, and the newest are what it knows."""
-    session = make_session()
-    spans = [session.open_span("cell", str(at), session.last_sample) for at in range(450)]
+    recorder = make_recorder()
+    session = recorder.session
+    spans = [recorder.open_span("cell", str(at), session.last_sample) for at in range(450)]
     publisher = Publisher(session, lambda *_: None)
     publisher._remember(spans)
 
@@ -187,12 +188,13 @@ def test_what_is_no_number_is_null(value: float) -> None:
 
 def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
     """Milliseconds of the watch, tenths of them at the ends of a span."""
-    session = make_session(samples=0)
+    recorder = make_recorder(samples=0)
+    session = recorder.session
     values = tuple(1.0 for _ in session.series)
-    session.append(Sample(0.12345678, values))
-    span = session.open_span("cell", "a", session.last_sample)
-    session.append(Sample(1.98765432, values))
-    closed = session.close_span(span.id, session.last_sample, {})
+    recorder.append(Sample(0.12345678, values))
+    span = recorder.open_span("cell", "a", session.last_sample)
+    recorder.append(Sample(1.98765432, values))
+    closed = recorder.close_span(span.id, session.last_sample, {})
     told = protocol.describe_span(session, closed)
 
     assert (told["start"], told["stop"]) == (0.1235, 1.9877)

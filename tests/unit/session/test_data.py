@@ -1,0 +1,229 @@
+"""A session is data: it can be built, compared and copied."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.session import (
+    Contents,
+    Device,
+    Finding,
+    Guide,
+    Peak,
+    Phases,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    Spans,
+    Steps,
+    Timeline,
+)
+from hfmem_widget.session.same import same
+from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from tests.unit.session.test_steps import one_step
+
+KEY = "cuda:0/allocated"
+NAN = float("nan")
+
+COPIES: dict[str, Callable[[Session], Session]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda session: pickle.loads(pickle.dumps(session)),
+}
+
+
+def recorder() -> Recorder:
+    """Return what writes a session of one GPU in an open cell."""
+    made = Recorder("run", started_at=7.0)
+    made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    made.open_span("cell", "run", made.append(Sample(0.0, (NAN,))))
+    return made
+
+
+def rebuilt(session: Session) -> Session:
+    """Return a session built from what one can read of another."""
+    timeline, steps = session.timeline, session.steps
+    outermost = [one.id for one in session.spans if one.parent is None]
+    return Session(
+        session.label,
+        started_at=session.started_at,
+        stopped_at=session.stopped_at,
+        broken_off=session.broken_off,
+        devices=session.devices,
+        series=session.series,
+        last_sample=session.last_sample,
+        timeline=Timeline.from_rows(
+            timeline.time.tolist(),
+            timeline.low.tolist(),
+            timeline.high.tolist(),
+            bucket=timeline.bucket,
+            samples=timeline.samples,
+            gaps=timeline.gaps,
+        ),
+        steps=Steps.from_table(steps.devices, steps.table.tolist(), steps.count),
+        spans=Spans(session.spans),
+        phases=Phases({root: session.phases(root) for root in outermost}),
+        polling=replace(session.polling),
+        contents=session.contents,
+        notes=session.notes,
+        findings=session.findings,
+        guides=session.guides,
+        stacks=session.stacks,
+    )
+
+
+@pytest.mark.parametrize("run", SCRIPTED_RUNS)
+def test_a_session_built_from_data_is_the_same(run: str) -> None:
+    """Nothing that it says is lost: equal, and the same figures for who asks."""
+    session = scripted_run(run)
+    built = rebuilt(session)
+    key = session.series[0].key
+
+    assert built == session
+    assert (built.peak(key), built.latest(key)) == (session.peak(key), session.latest(key))
+    assert built.to_pandas().equals(session.to_pandas())
+    assert np.array_equal(built.folded_steps(20), session.folded_steps(20), equal_nan=True)
+
+
+CHANGES: dict[str, Callable[[Session], object]] = {
+    "label": lambda one: setattr(one, "label", "other"),
+    "running": lambda one: setattr(one, "stopped_at", None),
+    "broken off": lambda one: setattr(one, "broken_off", True),
+    "devices": lambda one: setattr(one, "devices", one.devices[:1]),
+    "series": lambda one: setattr(one, "series", one.series[:-1]),
+    "newest": lambda one: setattr(one, "last_sample", replace(one.last_sample, time=1e9)),
+    "timeline": lambda one: one.timeline.append(1e9, [0.0] * one.timeline.width),
+    "gap": lambda one: one.timeline.add_gap(0.0, 1.0),
+    "steps": lambda one: one.steps.append(one_step(10**6)),
+    "span": lambda one: one._spans.replace(replace(one.spans[0], label="other")),
+    "peak": lambda one: one._spans.replace(replace(one.spans[0], peaks={KEY: Peak(1.0, "exact")})),
+    "phases": lambda one: one._phases.add(1, replace(one.spans[0], label="other")),
+    "polling": lambda one: setattr(one.polling, "ticks", one.polling.ticks + 1),
+    "contents": lambda one: setattr(one, "contents", Contents(("Model",))),
+    "note": lambda one: one.notes.append("more"),
+    "finding": lambda one: one.findings.append(Finding("leak", "warn", "more")),
+    "guide": lambda one: one.guides.append(Guide("cpu", "oom", "", 0.0, 0.0, 0.0, 0.0)),
+    "stacks": lambda one: setattr(one, "stacks", Stacks((), Recording("allocator"))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_session_that_says_anything_else_is_another(change: str) -> None:
+    """Whatever it is, down to a note."""
+    session, other = scripted_run("steps"), scripted_run("steps")
+    assert session == other
+    CHANGES[change](other)
+
+    assert session != other
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_is_what_was_known_then(way: str) -> None:
+    """The session goes on and its copy does not, however it was made; what was open is open in it."""
+    writer = recorder()
+    session = writer.session
+    writer.append(Sample(1.0, (5.0,)))
+    made = COPIES[way](session)
+    assert made == session
+
+    writer.append(Sample(2.0, (9.0,)))
+    writer.open_span("step", "1", session.last_sample)
+    writer.note("later")
+
+    assert made != session
+    assert (len(made.spans), made.timeline.samples, made.peak(KEY), made.notes) == (1, 2, 5.0, [])
+    assert made.highest_in(1, KEY) == 5.0
+    assert session.highest_in(1, KEY) == 9.0
+
+
+def test_a_session_that_has_ended_leads_to_nobody() -> None:
+    """Its recorder goes with the last who knows it: no cycle keeps a session that is deleted."""
+    writer = recorder()
+    session = writer.session
+    writer.stop(8.0)
+    known = weakref.ref(writer)
+    gc.disable()
+    try:
+        del writer
+        assert known() is None
+    finally:
+        gc.enable()
+    assert len(session.spans) == 1
+
+
+def test_a_session_is_no_key() -> None:
+    """What is compared by content and changes has no place in a set."""
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Session())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (NAN, float("nan"), True),
+        (1, 1.0, True),
+        (0.0, NAN, False),
+        ([1.0, NAN], (1.0, NAN), True),
+        ([1.0], [1.0, 2.0], False),
+        ({"a": NAN}, {"a": float("nan")}, True),
+        ({"a": 1}, {"b": 1}, False),
+        (np.array([1.0, NAN]), np.array([1.0, NAN]), True),
+        (np.array([1.0, NAN]), np.array([NAN, 1.0]), False),
+        (Device("cpu", "host", total=NAN), Device("cpu", "host", total=float("nan")), True),
+        (Device("cpu", "host"), Series("cpu", "host"), False),
+        ("a", "a", True),
+        (None, 0, False),
+    ],
+)
+def test_what_is_not_available_is_the_same_as_itself(
+    one: object, other: object, *, is_same: bool
+) -> None:
+    """Unlike in a comparison of numbers."""
+    assert same(one, other) is is_same
+
+
+@given(
+    st.lists(st.floats(0, 1e9), min_size=1, max_size=60),
+    st.lists(st.floats(0, 1e9), max_size=60),
+)
+def test_a_timeline_of_rows_goes_on(rows: list[float], more: list[float]) -> None:
+    """As one that has all of its rows and begins a new one."""
+    timeline = Timeline.from_rows(
+        range(len(rows)), [[one] for one in rows], [[one] for one in rows]
+    )
+    grown = Timeline(1)
+    for at, value in enumerate(rows):
+        grown.append(at, (value,))
+    assert timeline == grown
+    for at, value in enumerate(more):
+        timeline.append(100.0 + at, (value,))
+        grown.append(100.0 + at, (value,))
+
+    assert timeline == grown
+
+
+@given(st.integers(1, 60), st.integers(0, 60))
+def test_steps_of_a_table_go_on(first: int, more: int) -> None:
+    """Folding as the steps that the table was taken from."""
+    steps = Steps(16)
+    for number in range(first):
+        steps.append(one_step(number))
+    again = Steps.from_table(steps.devices, steps.table, steps.count, 16)
+    assert again == steps
+    for number in range(first, first + more):
+        steps.append(one_step(number))
+        again.append(one_step(number))
+
+    assert again == steps

@@ -1,0 +1,186 @@
+"""What writes a session, and who is told."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNTOLD
+
+KEY = "cuda:0/allocated"
+WRITES = 400
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Return what writes a session of one GPU."""
+    made = Recorder("run", timeline=Timeline(0, 64))
+    made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
+    return made
+
+
+def read(recorder: Recorder, time: float) -> Sample:
+    return recorder.append(Sample(time, (time,)))
+
+
+def test_who_subscribes_is_handed_every_sample_once(recorder: Recorder) -> None:
+    """Those of a tick together, with the ones read at edges of spans since the tick before."""
+    came: list[list[float]] = []
+    recorder.subscribe(lambda _, samples: came.append([one.time for one in samples]))
+    read(recorder, 0.0)
+    recorder.publish()
+    for time in (0.03, 0.07, 0.1):
+        read(recorder, time)
+    recorder.publish()
+    recorder.publish()
+
+    assert came == [[0.0], [0.03, 0.07, 0.1], []]
+
+
+def test_what_is_kept_for_who_subscribes_is_bounded(recorder: Recorder) -> None:
+    """Where nothing ticks, it is the newest that are told."""
+    came: list[Sample] = []
+    recorder.subscribe(lambda _, samples: came.extend(samples))
+    for time in range(2 * MOST_UNTOLD):
+        read(recorder, float(time))
+    recorder.publish()
+
+    assert [one.time for one in came] == list(range(MOST_UNTOLD, 2 * MOST_UNTOLD))
+
+
+def test_one_that_fails_is_left_out_and_the_others_are_told(recorder: Recorder) -> None:
+    """A note says so, and it is called no more."""
+    came: list[int] = []
+
+    def broken(_session: Session, _samples: Sequence[Sample]) -> None:
+        message = "gone"
+        raise OSError(message)
+
+    recorder.subscribe(broken)
+    recorder.subscribe(lambda _, samples: came.append(len(samples)))
+    for time in (0.0, 1.0):
+        read(recorder, time)
+        recorder.publish()
+
+    assert came == [1, 1]
+    assert len(recorder.subscribers) == 1
+    assert ["gone" in note for note in recorder.session.notes] == [True]
+
+
+def test_after_the_end_nothing_is_taken(recorder: Recorder) -> None:
+    """A poller may have had a reading in its hands."""
+    read(recorder, 0.0)
+    recorder.stop(100.0)
+    late = read(recorder, 1.0)
+
+    assert (late.time, recorder.session.last_sample.time) == (1.0, 0.0)
+    assert recorder.session.timeline.samples == 1
+
+
+def test_a_session_that_is_broken_off_keeps_what_was_known(recorder: Recorder) -> None:
+    """Open spans end at the newest sample, with a peak from the samples where no counter gave one."""
+    outer = recorder.open_span("cell", "a", read(recorder, 1.0))
+    inner = recorder.open_span("block", "b", read(recorder, 2.0))
+    recorder.progress(inner.id, {KEY: Peak(50.0, "exact")})
+    read(recorder, 9.0)
+    recorder.append(Sample(10.0, (3.0,)))
+    recorder.break_off(100.0, "why")
+    session = recorder.session
+
+    assert (session.running, session.broken_off, session.notes) == (False, True, ["why"])
+    assert session.open_spans == ()
+    assert [(one.stop, one.outcome) for one in session.spans] == [(10.0, BROKEN_OFF)] * 2
+    assert session.span(outer.id).peaks == {KEY: Peak(9.0, "sampled")}
+    assert session.span(inner.id).peaks == {KEY: Peak(50.0, "exact")}
+    with pytest.raises(WatchStateError):
+        recorder.close_span(inner.id, session.last_sample, {})
+
+
+def test_ids_go_on_after_those_that_were_given(recorder: Recorder) -> None:
+    """Whoever enters spans that have their ids already opens others with new ones."""
+    sample = read(recorder, 0.0)
+    recorder.open_span("cell", "a", sample, 7)
+
+    assert recorder.open_span("step", "b", sample).id == 8
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Have threads change places after every few instructions."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def of_spans(session: Session) -> None:
+    ids = [one.id for one in session.spans]
+    assert ids == sorted(set(ids))
+    assert [one.kind for one in session.open_spans][:1] == ["cell"]
+
+
+def of_rows(session: Session) -> None:
+    part = session.between(0.0, 1e9)
+    assert len(part.time) == len(part.low) == len(part.high)
+    # Each sample's value is its time, and a row's highest is not above the next row's lowest.
+    assert (part.low[:, 0] == part.time).all()
+    assert (part.high[:-1, 0] < part.low[1:, 0]).all()
+
+
+def of_highs(session: Session) -> None:
+    newest = session.last_sample.time
+    assert session.peak(KEY) >= newest
+    assert session.highest_in(1, KEY) >= newest
+
+
+def of_steps(session: Session) -> None:
+    table, count = session.folded_steps(10_000), session.steps.count
+    assert table[:, 1].tolist() == sorted(table[:, 1].tolist())
+    assert len(table) <= count
+    assert sum(one.count for one in session.phases(1)) <= session.steps.count
+
+
+def of_copies(session: Session) -> None:
+    again = session.__getstate__()
+    assert again["timeline"].samples >= len(again["timeline"])
+    assert again["last_sample"].time >= again["timeline"].time[-1]
+
+
+@pytest.mark.parametrize("look", [of_spans, of_rows, of_highs, of_steps, of_copies])
+def test_reads_are_whole_while_another_thread_writes(
+    recorder: Recorder, look: Callable[[Session], None]
+) -> None:
+    """Whatever is read is of one moment: no half of a fold, no span in the middle of its end."""
+    faults: list[BaseException] = []
+    recorder.open_span("cell", "a", read(recorder, 0.0))
+    writing = threading.Event()
+
+    def keep_looking() -> None:
+        writing.wait()
+        try:
+            while recorder.session.running:
+                look(recorder.session)
+        except BaseException as error:  # noqa: BLE001  (it is what this is about)
+            faults.append(error)
+
+    readers = [threading.Thread(target=keep_looking) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    with switching_often():
+        writing.set()
+        for number in range(1, WRITES):
+            step = recorder.open_span("step", str(number), read(recorder, float(number)))
+            recorder.close_span(step.id, read(recorder, number + 0.5), {})
+        recorder.stop(1e3)
+        for reader in readers:
+            reader.join()
+
+    assert faults == []
