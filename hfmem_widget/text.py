@@ -18,7 +18,7 @@ from hfmem_widget.errors import OptionError
 
 MAX_LENGTH = 120
 
-DEVICE_KEY = re.compile(r"[a-z]+:\d+|cpu")
+DEVICE_KEY = re.compile(r"(?!gpu:)[a-z]+:\d+|cpu")
 """What a device is called, everywhere: as `torch.device` prints it."""
 
 

@@ -85,6 +85,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     ) -> None:
         follow_trainers()
         self.log = log
+        if not given.get("label", True):  # an empty one takes the place of no other
+            del given["label"]
         self.options = (options or WatchOptions()).changed(given, "MemoryCallback()")
         self._trainer: Any = None
         self._run: TrainingRun | None = None

@@ -201,7 +201,7 @@ def keys_of(allocator: Allocator) -> tuple[str, ...]:
     return tuple(f"{allocator.device_type}:{index}" for index in allocator.devices())
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Instant:
     """What has been read of one instant already, and need not be read again for a sample of it.
 

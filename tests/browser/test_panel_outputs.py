@@ -8,7 +8,7 @@ from tests.browser.lab import Lab
 from tests.browser.test_panel import LOAD, busy, errors_but_lost_widgets, wait_for_panel
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-LOST = "did not see the watch end"
+LOST = "closed or reloaded before the watch ended"
 
 
 def begin(lab: Lab, mark: Path, steps: int) -> None:

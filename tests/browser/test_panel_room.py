@@ -78,7 +78,7 @@ def test_it_says_once_how_to_have_it_stay_closed(window: Lab) -> None:
     note.wait_for()
     lab.screenshot("panel-note")
     note.get_by_role("button", name="Turn off").click()
-    panel.element.get_by_text("now opens by a click").wait_for()
+    panel.element.get_by_text("no longer opens automatically").wait_for()
     lab.page.wait_for_function(
         "() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())"
         ".then(({raw}) => raw.includes('openWithWatch'))"

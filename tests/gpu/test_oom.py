@@ -412,10 +412,10 @@ def scenario():
 
 BACKWARDS = {
     "native": (SQUARE, "", ""),
-    "checkpoint": (RECOMPUTED.format(reentrant=False), "recomputation of a checkpoint", "block"),
+    "checkpoint": (RECOMPUTED.format(reentrant=False), "checkpoint recomputation", "block"),
     "reentrant checkpoint": (
         RECOMPUTED.format(reentrant=True),
-        "recomputation of a checkpoint",
+        "checkpoint recomputation",
         "block",
     ),
     "a Function of one's own": (OWN_FUNCTION, "", "backward"),

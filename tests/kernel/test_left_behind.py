@@ -47,7 +47,7 @@ def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
     assert told is not None, bundle["text/plain"]
     assert "is held by losses[0..29] (the graphs of 30 tensors)" in told[2]
     assert 120 < float(told[1]) < 135
-    assert "keep detached tensors in losses" in bundle["text/html"]
+    assert "detached tensors in losses" in bundle["text/html"]
 
 
 def test_the_next_cell_is_told_what_it_left_itself(fresh: Kernel) -> None:

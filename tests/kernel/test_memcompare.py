@@ -53,7 +53,7 @@ def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
     table, chart = (one.content["data"] for one in result.displays)
 
     assert "small (baseline · 3 runs)" in table["text/plain"]
-    assert table["text/plain"].splitlines()[0].endswith("against small")
+    assert table["text/plain"].splitlines()[0].endswith("compared with small")
     assert {"text/html", "text/plain"} == set(table)
     assert {PLOTLY, "text/html", "text/plain"} == set(chart)
     assert lines_of(chart[PLOTLY]) == ["small", "twice as large", "large"]
@@ -92,7 +92,7 @@ def test_a_failed_and_a_quick_cell_are_kept_too(watched: Kernel) -> None:
         ("base --device cuda:9", "did not use 'cuda:9'; they used cpu"),
         ("base --by step", "none of these cells has steps"),
         ("base --by epoch", "not by 'epoch'"),
-        ("base --output 1x", "--output is the name of a variable"),
+        ("base --output 1x", "the name of a variable, not '1x'"),
         ("'base", "No closing quotation"),
         ("--nonsense", "no option --nonsense"),
     ],
@@ -125,7 +125,7 @@ def test_sessions_and_names_are_compared_from_code(watched: Kernel) -> None:
     result = watched.run("import hfmem_widget\nhfmem_widget.compare('base', other)")
 
     assert result.value is not None
-    assert "against base" in result.value["text/plain"]
+    assert "compared with base" in result.value["text/plain"]
     assert "<table" in result.value["text/html"]
 
 
@@ -144,7 +144,7 @@ def test_the_outputs_survive_without_a_kernel(watched: Kernel) -> None:
     page, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
 
     assert "memcompare" in page
-    assert "heap in use since the cell began" in page
+    assert "heap in use since the start of the cell" in page
     assert page.count('role="img"') == 1
 
 

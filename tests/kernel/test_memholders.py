@@ -151,10 +151,10 @@ def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%memholders --device cuda:7", "no device 'cuda:7'; there is cpu"),
+        ("%memholders --device cuda:7", "no device 'cuda:7'; available: cpu"),
         (
             "%memholders --least much",
-            "--least is a size such as 20GiB, 500MiB or 64KiB, not 'much'",
+            "20GiB, 500MiB or 64KiB, not 'much'",
         ),
         ("%memholders model", "options only, not 'model'"),
     ],
@@ -170,7 +170,7 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, sa
 def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
     """`%memholders?` and the Tab key tell what it can do."""
     manual = fresh.run("%memholders?").reply["payload"][0]["data"]["text/plain"]
-    assert "biggest first" in manual
+    assert "largest first" in manual
     assert "--least" in manual
     completed = fresh.run("print(get_ipython().complete('', '%memholders ', 12)[1])")
     assert "--detail" in printed(completed)

@@ -45,7 +45,7 @@ def test_the_error_stays_and_the_reason_is_told_once(notebook: Kernel) -> None:
     (card,) = cards(result)
     assert "oversized request" in card["text/plain"]
     assert "requested 1.00 PiB" in card["text/plain"]
-    assert "Look at the shape" in card["text/html"]
+    assert "Check the shape" in card["text/html"]
     assert card["text/html"].count("Out of memory") == 1
     assert "heap in use, start" in card["text/html"]
 
@@ -78,9 +78,9 @@ def test_nothing_is_kept_alive(notebook: Kernel) -> None:
 @pytest.mark.parametrize(
     ("code", "name", "said"),
     [
-        ("bytearray(1 << 60)", "MemoryError", "does not say how much"),
+        ("bytearray(1 << 60)", "MemoryError", "does not report"),
         ("import numpy; numpy.zeros((1 << 20, 1 << 30))", "MemoryError", "8.00 PiB in one piece"),
-        ("raise ValueError('no') from MemoryError()", "ValueError", "does not say how much"),
+        ("raise ValueError('no') from MemoryError()", "ValueError", "does not report"),
     ],
 )  # fmt: skip
 def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: str) -> None:

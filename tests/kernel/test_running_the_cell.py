@@ -155,7 +155,7 @@ def test_system_exit_is_the_cells_own(watched: Kernel) -> None:
     [
         ("--interval 0", "from 0.01 to 3600"),
         ("--interval -1", "from 0.01 to 3600"),
-        ("--interval soon", "is a number, not 'soon'"),
+        ("--interval soon", "a number, not 'soon'"),
         ("--bogus", "no option --bogus"),
         ("--devices cuda:9", "there is no device 'cuda:9' here; there is cpu"),
         ("--output 3x", "the name of a variable"),

@@ -464,7 +464,7 @@ def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
     assert [span.id for span in sent.spans] == [span.id for span in session.spans]
     assert sent != session
     assert copy.deepcopy(session) == session
-    with pytest.raises(TypeError, match="belongs to the process"):
+    with pytest.raises(TypeError, match="process"):
         pickle.dumps(watch)
 
 

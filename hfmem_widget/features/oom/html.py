@@ -20,7 +20,7 @@ SENTENCE = 500
 WITHIN = " \u203a "
 TIMES = "\u00d7"
 
-UNRECORDED = "made before stacks were recorded"
+UNRECORDED = "allocated before stacks were recorded"
 
 LEAST_CACHE = MIB
 """Less than that is not worth a figure."""
