@@ -20,7 +20,7 @@ export class Note {
       off.remove();
       setText(text, `The panel no longer opens automatically. ${WHERE} turns this on again. `);
     };
-    const off = button("panel-off", "Stop opening this panel automatically", turn, "Turn off");
+    const off = button("panel-off", "Turn off automatic opening of this panel", turn, "Turn off");
     const text = make("span", "", {}, [
       "This panel opens with the first watch of a notebook. ",
       make("code", "", {}, ["--no-panel"]),
