@@ -29,7 +29,7 @@ widget = MemoryWidget(
 display(widget)
 publisher.finish()
 """
-WARN = "session.findings += told\npublisher.finish()"
+WARN = "session.findings[:0] = told\npublisher.finish()"
 CARD = """
 from hfmem_widget.view.card import card_bundle
 display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
