@@ -90,7 +90,7 @@ class Session(Shown):
     notes : list of str
         What a person must know to read the numbers right, one plain sentence each.
     findings : list of Finding
-        Judgements made while it ran, or at its end. `analysis.findings` adds those that the data tell.
+        What was found while it ran, and what its data told when its outermost spans had ended.
     guides : list of Guide
         Lines that are drawn over the chart.
     stacks : Stacks or None
