@@ -65,13 +65,13 @@ def report_random() -> None:
 
 def report_cost() -> None:
     """Print what asking takes."""
-    from hfmem_widget.analysis.guides import guides_of
+    from hfmem_widget.features.judgement import judge
 
     for name in ("training", "steps", "eight gpus", "100,000 steps"):
         session = scripted_run(name)
         began = time.perf_counter()
         for _ in range(10):
-            guides_of(session)
+            judge(session)
         print(f"{name:16} {(time.perf_counter() - began) * 100:6.2f} ms")
     rng = np.random.default_rng(1)
     moments = readings(rng, "a leak among noise")

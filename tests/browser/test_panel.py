@@ -89,7 +89,7 @@ def test_a_reload_in_a_run_that_nobody_was_seen_at(
 ) -> None:
     """At the slowest pace, too, new points and a history come while the kernel is still busy."""
     mark = tmp_path / "ended"
-    slowest = "from hfmem_widget.view import publisher\npublisher.PACES = publisher.PACES[-1:]"
+    slowest = "from hfmem_widget.view.wire import publisher\npublisher.PACES = publisher.PACES[-1:]"
     lab.open(f"{LOAD}\n{slowest}", busy("--label long", 900, mark))
     lab.run_cell(0)
     lab.save()

@@ -9,7 +9,7 @@ import time
 import torch
 import hfmem_widget
 from hfmem_widget import span
-from hfmem_widget.features.leaks.findings import leaks
+from hfmem_widget.features.leaks.findings import finding_of
 from hfmem_widget.features.leaks.trends import trends_of
 
 torch.manual_seed(0)
@@ -26,7 +26,7 @@ def train(rows):
 
 def told(session):
     trends = [one for one in trends_of(session) if one.device.startswith("cuda")]
-    titles = [one.title for one in leaks(session, session.spans[0]) if one.evidence["device"] != "cpu"]
+    titles = [finding_of(session, session.spans[0], one).title for one in trends]
     return [[one.what, one.slope, one.low, one.high, one.first, one.moments] for one in trends] + titles
 """
 

@@ -34,7 +34,7 @@ SAYS = {
     "05-out-of-memory": (
         "Limit reached: ",
         "Oversized request: 1.31 TiB in one piece",
-        "errors released",
+        "errors freed",
         "exceeded its budget of 1.00 GiB",
     ),
 }

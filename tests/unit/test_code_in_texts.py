@@ -1,0 +1,67 @@
+"""Code that stands in a text: cells of notebooks, programs that a test starts, examples of the docs."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.data import ROOT
+
+TEXTS = sorted(
+    path
+    for pattern in (
+        "README.md",
+        "docs/**/*.md",
+        "notebooks/*.ipynb",
+        "tests/gpu/*.py",
+        "tests/kernel/*.py",
+        "tests/browser/*.py",
+        "bench/*.py",
+        "scripts/*.py",
+    )
+    for path in ROOT.glob(pattern)
+)
+IMPORT = re.compile(r"from (hfmem_widget[\w.]*) import (\([^)]*\)|(?:\w+(?: as \w+)?(?:, *)?)+)")
+NAME = re.compile(r"(\w+)(?: as \w+)?,?")
+
+
+def missing(text: str) -> list[str]:
+    """Return what a text imports from the package that is not there."""
+    return [
+        f"{module}.{name}"
+        for module, names in IMPORT.findall(text)
+        for name in NAME.findall(names.strip("()"))
+        if not is_there(module, name)
+    ]
+
+
+def is_there(module: str, name: str) -> bool:
+    """Return whether a module of the package has a name."""
+    if find_spec(module) is None:
+        return False
+    return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_text_imports_is_there(path: Path) -> None:
+    """No program in a text imports a name that was moved or renamed; on a GPU alone it would be seen."""
+    assert missing(path.read_text()) == []
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    """The check sees names in strings, aliases, lists in brackets, and modules."""
+    text = (
+        'RUN = """\nfrom hfmem_widget import watch, lost\n"""\n'
+        "from hfmem_widget.gone import one as other\n"
+        "from hfmem_widget.features import (\n    leaks,\n    nothing,\n)\n"
+    )
+
+    assert missing(text) == [
+        "hfmem_widget.lost",
+        "hfmem_widget.gone.one",
+        "hfmem_widget.features.nothing",
+    ]
