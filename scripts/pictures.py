@@ -3,7 +3,7 @@
     pip install pillow                                      # only for the moving picture
     python scripts/pictures.py                              # live.webp and panel.png, on this machine
     python scripts/pictures.py done RUN.ipynb 5             # done.png: cell 5 of an executed notebook
-    python scripts/pictures.py out-of-memory RUN.ipynb 6    # out-of-memory.png: the first output of cell 6
+    python scripts/pictures.py out-of-memory RUN.ipynb 6    # out-of-memory.png: the first card of cell 6
 
 RUN.ipynb is a notebook that was executed on a GPU. It is shown without a kernel, as a reader would open it.
 """
@@ -55,8 +55,8 @@ TO_THE_TOP = """index => {
 
 
 @contextmanager
-def opened(width: int, height: int, shots: Path) -> Iterator[Lab]:
-    """Open a page of JupyterLab."""
+def opened(width: int, height: int, shots: Path, scale: float = 1) -> Iterator[Lab]:
+    """Open a page of JupyterLab, with so many pixels of the picture to a pixel of the page."""
     with (
         tempfile.TemporaryDirectory() as home,
         JupyterLab(Path(home)) as server,
@@ -64,7 +64,8 @@ def opened(width: int, height: int, shots: Path) -> Iterator[Lab]:
     ):
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         size = {"width": width, "height": height}
-        yield Lab(chromium.new_context(viewport=size).new_page(), server, shots)  # type: ignore[arg-type]
+        context = chromium.new_context(viewport=size, device_scale_factor=scale)  # type: ignore[arg-type]
+        yield Lab(context.new_page(), server, shots)
         chromium.close()
 
 
@@ -118,16 +119,19 @@ def move(frames: list[Path], path: Path) -> None:
 
 
 def still(name: str, notebook: Path, cell: int, shots: Path) -> Path:
-    """Return a picture of a cell as a notebook has it; for an error, of its first output only."""
-    with opened(1400, 2400, shots) as lab:
-        shutil.copy(notebook, lab.server.folder / notebook.name)
+    """Return a picture of a cell as a notebook has it; for an error, of its first card only."""
+    with opened(1280, 2400, shots, scale=1.5) as lab:
+        copy = shutil.copy(notebook, lab.server.folder / notebook.name)
+        lab.server.run(
+            "trust", str(copy)
+        )  # JupyterLab takes drawings out of what it does not trust
         lab.open_path(notebook.name, kernel=False)
         shown: Locator = lab.cell(cell)
         shown.scroll_into_view_if_needed()
         lab.wait_for_text(cell, "peak" if name == "done" else "Out of memory")
         time.sleep(2)
         if name == "out-of-memory":
-            shown = shown.locator(".jp-OutputArea-output").first
+            shown = shown.locator(".jp-RenderedHTMLCommon > div").first
         return lab.screenshot(name, shown)
 
 
