@@ -24,24 +24,22 @@ def in_exception(error: Any) -> Iterator[Held]:
 
 def in_traceback(traceback: Any) -> Iterator[Held]:
     """Yield the frames of a traceback that no longer run, and those that had called them."""
-    frame = traceback.tb_frame
     live = _live_frames()
     # What called the function that caught the error is kept by the error as well.
-    callers = []
-    caller = frame.f_back
+    frames: list[FrameType] = []
+    caller = traceback.tb_frame.f_back
     while caller is not None and id(caller) not in live:
-        callers.append(caller)
+        frames.insert(0, caller)
         caller = caller.f_back
-    frames = callers[::-1]
     while traceback is not None:
         frames.append(traceback.tb_frame)
         traceback = traceback.tb_next
     path = ""
-    for one in frames:
-        if _is_telling(one):
-            path += f"{ARROW}{one.f_code.co_name}()"
-        if id(one) not in live:
-            yield path, one
+    for frame in frames:
+        if _is_users_function(frame):
+            path += f"{ARROW}{frame.f_code.co_name}()"
+        if id(frame) not in live:
+            yield path, frame
 
 
 def _live_frames() -> set[int]:
@@ -58,32 +56,27 @@ def _live_frames() -> set[int]:
     return live
 
 
-def _is_telling(frame: FrameType) -> bool:
-    """Tell a function's frame from a module's, of which the variables are globals, and from Jupyter's."""
+def _is_users_function(frame: FrameType) -> bool:
+    """Return whether a frame is a function's, not a module's with globals for variables, nor Jupyter's."""
     is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
     return is_function and not is_of_jupyter(frame.f_globals.get("__name__"))
 
 
 def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
-    """Yield the variables of a function's frame."""
-    if not _is_telling(frame):
+    """Yield the variables of a function's frame, which a generator may own."""
+    if not _is_users_function(frame):
         return
-    for name, held in _locals_of(frame, owner):
-        if type(held) not in ATOMS:
-            yield f"{ARROW}{name}", held
-
-
-def _locals_of(frame: FrameType, owner: object) -> list[tuple[str, Any]]:
-    if sys.version_info >= (3, 13):
-        return list(frame.f_locals.items())
     # Until 3.12 the frame keeps the dict that it hands out, and with it each value, even one that the
     # function has let go since. One that was made for us is emptied again.
-    kept = {id(one) for one in gc.get_referents(frame, owner) if type(one) is dict}
+    has_own_dict = sys.version_info < (3, 13)
+    kept = {id(held) for held in gc.get_referents(frame, owner) if type(held) is dict}
     found = frame.f_locals
     items = list(found.items())
-    if id(found) not in kept:
+    if has_own_dict and id(found) not in kept:
         found.clear()
-    return items
+    for name, held in items:
+        if type(held) not in ATOMS:
+            yield f"{ARROW}{name}", held
 
 
 def in_generator(generator: Any) -> Iterator[Held]:

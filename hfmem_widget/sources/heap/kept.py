@@ -15,28 +15,19 @@ GONE = object()
 LAST_OUTPUTS = re.compile(r"_{1,3}|_\d+")
 
 _LAST_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
+_OF_THE_TRACEBACK = ("tb", "etb", "evalue", "etype")
 _OF_THE_DEBUGGER = ("botframe", "curframe", "stack")
+_LAST_RESULT = "IPython's last result"
 
 
 class Slot(NamedTuple):
-    """A place that keeps one object.
-
-    Attributes
-    ----------
-    name : str
-        What people call it.
-    fields : dict
-        A namespace, or an object's own fields.
-    key : object
-        Where in it.
-    empty : object
-        What stands there when nothing is kept; `GONE` where the key is not there then.
-    """
+    """A place, by a name that people know, that keeps one object: a namespace's or an object's field."""
 
     name: str
     fields: dict[Any, Any]
     key: Any
     empty: object = GONE
+    """What stands there when nothing is kept; `GONE` where the key is not there then."""
 
     def value(self) -> Any:
         """Return what is kept, or None."""
@@ -49,25 +40,18 @@ class Slot(NamedTuple):
 
 
 def errors_kept(shell: Any = None) -> list[Slot]:
-    """Return where the last error is kept: by Python, by IPython, and by its debugger.
-
-    Parameters
-    ----------
-    shell : InteractiveShell, optional
-    """
-    slots = [Slot(f"sys.{name}", vars(sys), name) for name in _LAST_ERROR]
-    shown = fields_of(getattr(shell, "InteractiveTB", None))
-    slots += [
-        Slot(f"IPython's {name}", shown, name, None) for name in ("tb", "etb", "evalue", "etype")
-    ]
-    syntax = fields_of(getattr(shell, "SyntaxTB", None))
-    slots += [Slot("IPython's last syntax error", syntax, "last_syntax_error", None)]
-    debugger = fields_of(shown.get("pdb"))
-    slots += [Slot("IPython's debugger", debugger, name, None) for name in _OF_THE_DEBUGGER]
-    result = fields_of(getattr(shell, "last_execution_result", None))
-    slots += [
-        Slot("IPython's last result", result, name, None)
-        for name in ("error_in_exec", "error_before_exec")
+    """Return where the last error is kept: by Python, by IPython's shell, and by its debugger."""
+    traceback, syntax, result = (
+        fields_of(getattr(shell, name, None))
+        for name in ("InteractiveTB", "SyntaxTB", "last_execution_result")
+    )
+    debugger = fields_of(traceback.get("pdb"))
+    slots = [
+        *(Slot(f"sys.{key}", vars(sys), key) for key in _LAST_ERROR),
+        *(Slot(f"IPython's {key}", traceback, key, None) for key in _OF_THE_TRACEBACK),
+        Slot("IPython's last syntax error", syntax, "last_syntax_error", None),
+        *(Slot("IPython's debugger", debugger, key, None) for key in _OF_THE_DEBUGGER),
+        *(Slot(_LAST_RESULT, result, key, None) for key in ("error_in_exec", "error_before_exec")),
     ]
     return [slot for slot in slots if not slot.is_empty()]
 
@@ -89,7 +73,7 @@ def outputs_kept(shell: Any = None) -> list[Slot]:
             number = key[1:]
             kept = [hidden.get(key, GONE), hook.get(key, GONE)]
             kept += [history.get(int(number), GONE)] if number.isdecimal() else []
-            if any(one is value for one in kept):
+            if any(copy is value for copy in kept):
                 slots.append(Slot(key, shell.user_ns, key, GONE if number.isdecimal() else ""))
     for fields in (hidden, hook):
         slots += [
@@ -98,14 +82,14 @@ def outputs_kept(shell: Any = None) -> list[Slot]:
             if type(key) is str and LAST_OUTPUTS.fullmatch(key)
         ]
     result = fields_of(getattr(shell, "last_execution_result", None))
-    slots.append(Slot("IPython's last result", result, "result", None))
+    slots.append(Slot(_LAST_RESULT, result, "result", None))
     return [slot for slot in slots if not slot.is_empty()]
 
 
-def beside_the_variables(shell: Any = None) -> Iterator[Slot]:
-    """Yield where outputs are kept that no variable of the same name tells of."""
+def outputs_without_variable(shell: Any = None) -> Iterator[Slot]:
+    """Yield where an output is kept that no variable of the same name holds."""
     for slot in outputs_kept(shell):
-        is_told = slot.fields is shell.user_ns or slot.name.startswith("Out[")
+        is_variable = slot.fields is shell.user_ns or slot.name.startswith("Out[")
         namesake = "_" if slot.key == "result" else slot.key
-        if not is_told and shell.user_ns.get(namesake) is not slot.value():
+        if not is_variable and shell.user_ns.get(namesake) is not slot.value():
             yield slot

@@ -1,14 +1,18 @@
-"""What was found: texts and figures alone, so that a finding keeps nothing alive."""
+"""What was found: texts and figures alone, so that a result keeps nothing alive."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from hfmem_widget.display import Shown, resolve
+from hfmem_widget.display import Shown
 
 Kind = Literal["weights", "buffers", "gradients", "optimizer states", "tensors"]
+
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +63,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What the allocator has handed out on a device, and no tensor that was reached explains.
-
-    Attributes
-    ----------
-    device : str
-    bytes : float
-    is_host : bool
-        True where the heap holds much that is no tensor.
-    """
+    """Bytes that are allocated on a device, and that no tensor that was reached explains."""
 
     device: str
     bytes: float
@@ -101,25 +97,58 @@ class Holders(Shown):
 
     def of(self, device: str) -> Holders:
         """Return those of one device."""
-        return self._with(
-            tuple(one for one in self.rows if one.device == device),
-            tuple(one for one in self.remainders if one.device == device),
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if row.device == device),
+            remainders=tuple(rest for rest in self.remainders if rest.device == device),
         )
 
     def since(self, earlier: Holders) -> Growth:
-        """Return what names hold more now than in an earlier search."""
-        growth: Growth = resolve("hfmem_widget.sources.heap.growth:grown")(earlier, self)
-        return growth
+        """Return what names hold more now than in an earlier search.
+
+        A row is the same in both if its path is, but for the numbers and keys in brackets:
+        ``losses[0..49]`` has grown to ``losses[0..99]``.
+        """
+        then = {_key(row): row for row in earlier.rows}
+        now = {_key(row): row for row in self.rows}
+        # A dict of few keys has a row for each; once they are many, one for all has what those had.
+        loose = Counter[_Key]()
+        for key in then.keys() - now.keys():
+            loose[_without_keys(key)] += then[key].bytes
+        rows = []
+        for key, row in now.items():
+            if key in then:
+                before, tensors = then[key].bytes, then[key].tensors
+            else:
+                before, tensors = min(loose[_without_keys(key)], row.bytes), 0
+                loose[_without_keys(key)] -= before
+            more = (row.bytes - before, row.tensors - tensors)
+            rows.append(Grown(row.path, row.kind, row.device, *more, row.bytes))
+        return Growth(
+            tuple(sorted((row for row in rows if row.bytes > 0), key=lambda row: -row.bytes)),
+            loose.total() - sum(row.bytes for row in rows if row.bytes < 0),
+            self.seconds,
+            self.bound or earlier.bound,
+        )
 
     def explained(self) -> Mapping[str, int]:
         """Return how many bytes the rows explain, by device."""
-        told: dict[str, int] = {}
+        sizes = Counter[str]()
         for row in self.rows:
-            told[row.device] = told.get(row.device, 0) + row.bytes
-        return told
+            sizes[row.device] += row.bytes
+        return sizes
 
-    def _with(self, rows: tuple[Holder, ...], remainders: tuple[Remainder, ...]) -> Holders:
-        return Holders(rows, remainders, self.seconds, self.objects, self.bound)
+
+_Key = tuple[str, Kind, str]
+
+
+def _key(row: Holder) -> _Key:
+    return row.pattern or row.path, row.kind, row.device
+
+
+def _without_keys(key: _Key) -> _Key:
+    """Return what a row and those of its single keys have in common."""
+    return _IN_BRACKETS.sub("[*]", key[0]), *key[1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 ARROW = " \u2192 "
 
-Key = tuple[int] | tuple[str]
-"""An index, or a key as text: one of many alike in a container, so that paths can be told together."""
+Segment = str | tuple[int] | tuple[str]
+"""A piece of text; or, of many alike in a container, the index of one, or its key as text."""
 
-Segment = str | Key
 Held = tuple[Segment, Any]
 """How an object's path goes on, and what lies there."""
+
+GRAPH: Final = "<graph>"
+"""This very object is the step from a tensor to the graph that made it, within which there is no path."""
 
 ATOMS = frozenset(
     {
@@ -26,5 +28,5 @@ _OF_JUPYTER = frozenset({"IPython", "asyncio", "ipykernel", "hfmem_widget"})
 
 
 def is_of_jupyter(module: object) -> bool:
-    """Tell the modules that run the notebook, its event loop among them, or are ours, by their names."""
+    """Return whether a module runs the notebook, its event loop among it, or is ours, by its name."""
     return type(module) is str and module.partition(".")[0] in _OF_JUPYTER

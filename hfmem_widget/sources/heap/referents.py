@@ -10,6 +10,7 @@ import collections
 import functools
 import gc
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from itertools import chain
 from types import (
     AsyncGeneratorType,
@@ -35,14 +36,15 @@ from hfmem_widget.sources.heap.paths import ARROW, ATOMS, Held, is_of_jupyter
 FEW_KEYS = 8
 """A dict with no more keys is as good as an object with attributes: each key is a name of its own."""
 
-MAY_HOLD_NOTHING = frozenset({list, dict, tuple, set, frozenset, collections.deque})
+CONTAINERS = frozenset({list, dict, tuple, set, frozenset, collections.deque})
 """Of these, and of plain objects, the garbage collector knows all that they hold."""
 
 _SHOWN_KEY = 40
 
-_LEVELS = 3
-_FEW_HELD = 16
-"""Where a small object is looked through at once: an instance, its dict, a list of numbers in that."""
+_NATIVE_DESCRIPTORS = frozenset({GetSetDescriptorType, MemberDescriptorType})
+
+Look = Callable[[Any], Iterator[Held]]
+"""Takes an object and yields what it holds."""
 
 
 def fields_of(value: object) -> dict[str, Any]:
@@ -51,28 +53,15 @@ def fields_of(value: object) -> dict[str, Any]:
         own = vars(kind).get("__dict__")
         if own is not None:
             # A module's is a member, everybody else's a getter; anything else is the user's own code.
-            native = type(own) in {GetSetDescriptorType, MemberDescriptorType}
-            found = own.__get__(value) if native else None
+            found = own.__get__(value) if type(own) in _NATIVE_DESCRIPTORS else None
             return found if type(found) is dict else {}
     return {}
 
 
-Look = Callable[[Any], Iterator[Held]]
-
-
 def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
-    """Return how to find what objects of a type hold, for what is no tensor, model or graph.
+    """Return how to find what objects of a type hold; None where nothing is to be looked for.
 
-    Parameters
-    ----------
-    kind : type
-    user_modules : collection of str
-        Modules whose classes' own attributes count.
-
-    Returns
-    -------
-    callable or None
-        Takes an object, yields what it holds. None where nothing is to be looked for.
+    The type is no tensor's, model's or graph's. Classes' own attributes count in `user_modules` only.
     """
     if kind in ATOMS or issubclass(kind, ModuleType) or is_of_jupyter(vars(kind).get("__module__")):
         return None
@@ -82,54 +71,24 @@ def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
         if kind is base:
             return look
         if issubclass(kind, base):
-            return lambda value: chain(look(value), _in_object(value))
-    return _in_object
+            return lambda value: chain(look(value), in_object(value))
+    return in_object
 
 
 def unnamed(look: Callable[[Any], Iterator[Any]]) -> Look:
-    """Return how to find what an object holds that has no names within it."""
+    """Return a `Look` for an object with no names for what it holds."""
     return lambda value: (("", held) for held in look(value))
 
 
-def may_hold_nothing(kind: type, look: Look | None) -> bool:
-    """Return whether `holds_nothing` can be asked of a type's objects."""
-    return kind in MAY_HOLD_NOTHING or look is _in_object
-
-
-def holds_nothing(
-    value: object, may_hold_nothing: Callable[[type], bool], deeper: int = _LEVELS
-) -> bool:
-    """Tell objects that hold numbers and text alone, as most do, without making their ``__dict__``.
-
-    Parameters
-    ----------
-    value : object
-        Of a type that may hold nothing.
-    may_hold_nothing : callable
-        Whether objects of a type may, of which the garbage collector knows all that they hold.
-    deeper : int, optional
-        Levels below it that are looked through, as long as there is little in each.
-    """
-    held_by_it = gc.get_referents(value)
-    deeper = deeper if len(held_by_it) <= _FEW_HELD else 0
-    for held in held_by_it:
-        kind = type(held)
-        if kind in ATOMS or kind is type:
-            continue
-        if deeper and may_hold_nothing(kind):
-            if not holds_nothing(held, may_hold_nothing, deeper - 1):
-                return False
-        elif not issubclass(kind, type):
-            return False
-    return True
-
-
-def _in_object(value: Any) -> Iterator[Held]:
-    fields = fields_of(value)
-    slots = any("__slots__" in vars(kind) for kind in type(value).__mro__)
-    if slots:
-        yield from _in_slots(value)
-    elif not fields and gc.is_tracked(value):
+def in_object(value: Any) -> Iterator[Held]:
+    """Yield an object's attributes: those in slots, in its ``__dict__``, or what C code keeps."""
+    slotted = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
+    for kind in slotted:
+        for name, slot in list(vars(kind).items()):
+            if type(slot) is MemberDescriptorType:
+                with suppress(AttributeError):  # a slot that was never filled
+                    yield f".{name}", slot.__get__(value)
+    if not slotted and not fields_of(value) and gc.is_tracked(value):
         yield from _in_c(value)
     yield from kept_fields(value)
 
@@ -141,28 +100,12 @@ def kept_fields(value: object, without: frozenset[str] = frozenset()) -> Iterato
             yield f".{name}", held
 
 
-def _in_slots(value: Any) -> Iterator[Held]:
-    for kind in type(value).__mro__:
-        if "__slots__" not in vars(kind):
-            continue
-        for name, slot in list(vars(kind).items()):
-            if type(slot) is MemberDescriptorType:
-                try:
-                    yield f".{name}", slot.__get__(value)
-                except AttributeError:  # a slot that was never filled
-                    continue
-
-
 def _in_class(kind: type, user_modules: Collection[str]) -> Iterator[Held]:
     own: MappingProxyType[str, Any] = type.__dict__["__dict__"].__get__(kind)
-    if str(own.get("__module__")) not in user_modules:
-        return
-    for name, held in list(own.items()):
-        if type(held) not in ATOMS and type(held) not in {
-            MemberDescriptorType,
-            GetSetDescriptorType,
-        }:
-            yield f".{name}", held
+    if str(own.get("__module__")) in user_modules:
+        for name, held in list(own.items()):
+            if type(held) not in ATOMS and type(held) not in _NATIVE_DESCRIPTORS:
+                yield f".{name}", held
 
 
 def _in_items(values: Iterator[Any]) -> Iterator[Held]:
@@ -181,9 +124,8 @@ def _in_set(values: Iterator[Any]) -> Iterator[Held]:
 
 
 def _in_tuple(value: Any) -> Iterator[Held]:
-    names: Any = next(
-        (vars(one)["_fields"] for one in type(value).__mro__ if "_fields" in vars(one)), ()
-    )
+    classes = map(vars, type(value).__mro__)
+    names: Any = next((own["_fields"] for own in classes if "_fields" in own), ())
     names = names if type(names) is tuple else ()
     for segment, held in _in_items(tuple.__iter__(value)):
         index: Any = segment[0]
@@ -192,19 +134,17 @@ def _in_tuple(value: Any) -> Iterator[Held]:
 
 def _in_dict(value: Any) -> Iterator[Held]:
     items = list(dict.items(value))
-    if ATOMS.issuperset({type(held) for _, held in items}) and ATOMS.issuperset(
-        {type(key) for key, _ in items}
-    ):
+    if ATOMS.issuperset({type(each) for item in items for each in item}):
         return
     for key, held in items:
-        name = key_text(key)
+        name = _key_text(key)
         if type(held) not in ATOMS:
             yield (f"[{name}]" if len(items) <= FEW_KEYS else (name,)), held
         if type(key) not in ATOMS:
             yield f"[{name}] (its key)", key
 
 
-def key_text(key: object) -> str:
+def _key_text(key: object) -> str:
     """Return how a key is written, without asking it where its type is not Python's own."""
     if type(key) in {str, bytes, int, float, bool, type(None)}:
         text = repr(key[:_SHOWN_KEY] if isinstance(key, (str, bytes)) else key)
@@ -215,16 +155,12 @@ def key_text(key: object) -> str:
 def _in_function(function: Any) -> Iterator[Held]:
     code: CodeType = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            yield f"{ARROW}{name}", cell.cell_contents
-        except ValueError:  # a variable that has no value yet
-            continue
+        for _, held in _in_cell(cell):
+            yield f"{ARROW}{name}", held
     defaults = function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
-    for name, held in (
-        *zip(names, defaults, strict=False),
-        *(function.__kwdefaults__ or {}).items(),
-    ):
+    by_name = dict(zip(names, defaults, strict=False)) | (function.__kwdefaults__ or {})
+    for name, held in by_name.items():
         yield f"({name}=\u2026)", held
 
 
@@ -243,19 +179,18 @@ def _in_partial(partial: Any) -> Iterator[Held]:
 
 
 def _in_cell(cell: Any) -> Iterator[Held]:
-    try:
+    with suppress(ValueError):  # a variable that has no value yet
         yield "", cell.cell_contents
-    except ValueError:
-        return
 
 
 def _in_c(value: Any) -> Iterator[Held]:
     """Yield what an object without fields holds, as the garbage collector is told."""
     for held in gc.get_referents(value):
         # What an iterator goes through is not the user's own tuple.
-        for one in held if type(held) is tuple else (held,):
-            if not issubclass(type(one), (type, ModuleType, FrameType)) and type(one) not in ATOMS:
-                yield "", one
+        for value_in_it in held if type(held) is tuple else (held,):
+            kind = type(value_in_it)
+            if kind not in ATOMS and not issubclass(kind, (type, ModuleType, FrameType)):
+                yield "", value_in_it
 
 
 _BY_BASE: tuple[tuple[type, Look], ...] = (

@@ -1,4 +1,4 @@
-"""What lets go of what a name keeps: it depends on what kind of name that is."""
+"""How to free what a name keeps, which depends on the kind of name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ _ERROR = re.compile(
     r"the error of cell \[\d+\]|sys\.last_\w+|IPython's (?:tb|etb|evalue|etype|debugger|last syntax)"
 )
 _OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
-_EITHER = "IPython's last result"
 
 
 def remedy(row: Holder) -> str:
     """Return how to let go of what a row keeps, as a sentence; empty where its name says enough.
 
-    What the notebook keeps by itself goes by a word. Only what the user's own code keeps can be kept in
-    another way: an error or an output has no ``.detach()``.
+    `%memfree` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
     """
     if _ERROR.match(row.path):
         return "%memfree errors frees the error and what it holds."
-    if row.path.startswith(_EITHER):
+    if row.path.startswith("IPython's last result"):
         return "%memfree all frees the last result, whether error or output."
     if _OUTPUT.match(row.path):
         return "%memfree outputs frees it; a semicolon at the end of the line prevents the output."

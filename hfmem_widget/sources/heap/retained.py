@@ -1,25 +1,18 @@
-"""What each of several names keeps alone: the bytes that would be free if it were gone."""
+"""Retained sizes: the bytes that would be free if one of several groups of objects were gone."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import tensors
-from hfmem_widget.sources.heap.bounds import MOST_OBJECTS, MOST_SECONDS, Bounds, SearchEnded
-from hfmem_widget.sources.heap.paths import ATOMS, Held
-from hfmem_widget.sources.heap.referents import (
-    Look,
-    fields_of,
-    holds_nothing,
-    look_into,
-    may_hold_nothing,
-    unnamed,
-)
-from hfmem_widget.sources.heap.roots import is_dunder, user_modules
+from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.referents import fields_of
+from hfmem_widget.sources.heap.roots import is_dunder
+from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
 from hfmem_widget.sources.storages import storages_of
 
 _EVERYTHING = 0
@@ -27,20 +20,12 @@ _EVERYTHING = 0
 
 
 class Group(NamedTuple):
-    """Objects that may be gone together.
-
-    Attributes
-    ----------
-    name : hashable
-    values : sequence of object
-        Besides those of the groups within it.
-    within : hashable, optional
-        The name of a group before it in the list, with which it goes as well.
-    """
+    """Objects that may be gone together, besides those of the groups `within` which it is named."""
 
     name: Hashable
     values: Sequence[object] = ()
     within: Hashable = None
+    """The name of a group before it in the list, with which it goes as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,71 +68,55 @@ def reach(
     most_objects, most_seconds
         Where the search gives up.
     """
-    modules = user_modules()
     parents = [_EVERYTHING]
     numbers: dict[Hashable, int] = {None: _EVERYTHING}
     for group in groups:
         numbers[group.name] = len(parents)
         parents.append(numbers[group.within])
-    walk = _Walk(parents, frozenset(modules), Bounds(most_objects, most_seconds))
+    search = _Search(parents, most_objects, most_seconds)
     with tensors.unnoticed(), suppress(SearchEnded):
         for group in groups:
             for value in group.values:
-                walk.arrive(numbers[group.name], value)
+                search.arrive(numbers[group.name], value)
         for value in others:
-            walk.arrive(_EVERYTHING, value)
-        for module in modules.values():
+            search.arrive(_EVERYTHING, value)
+        for module in search.modules.values():
             for name, value in list(fields_of(module).items()):
                 if not is_dunder(name):
-                    walk.arrive(_EVERYTHING, value)
-        walk.run()
+                    search.arrive(_EVERYTHING, value)
+        search.run()
     alone: list[dict[str, int]] = [{} for _ in parents]
-    for (_, device), (number, size) in walk.storages.items():
-        at = number
-        while at != _EVERYTHING:
-            alone[at][device] = alone[at].get(device, 0) + size
-            at = parents[at]
-    return Reach(
-        {one.name: alone[numbers[one.name]] for one in groups},
-        walk.bounds.objects,
-        walk.bounds.reached,
-    )
+    for (_, device), (smallest, size) in search.storages.items():
+        group_number = smallest
+        while group_number != _EVERYTHING:
+            alone[group_number][device] = alone[group_number].get(device, 0) + size
+            group_number = parents[group_number]
+    by_name = {group.name: alone[numbers[group.name]] for group in groups}
+    return Reach(by_name, search.objects, search.bound)
 
 
-class _Kind(NamedTuple):
-    """How the objects of one type are looked at."""
-
-    look: Look | None
-    is_tensor: bool = False
-    may_hold_nothing: bool = False
-
-
-class _Walk:
-    """One search; what it refers to goes with it."""
-
-    def __init__(self, parents: Sequence[int], modules: Collection[str], bounds: Bounds) -> None:
+class _Search(Search):
+    def __init__(self, parents: Sequence[int], most_objects: int, most_seconds: float) -> None:
+        super().__init__(most_objects, most_seconds)
         self.storages: dict[tuple[int, str], tuple[int, int]] = {}
-        self.bounds = bounds
         self._parents = parents
-        self._modules = {"__main__", *modules}
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
         self._waiting: deque[Any] = deque()
-        self._kinds: dict[type, _Kind] = {}
 
     def arrive(self, group: int, value: Any) -> None:
         """Note that a group reaches an object, and look into it later unless that is known."""
         kind = type(value)
         if kind in ATOMS:
             return
-        known = self._kinds.get(kind) or self._learn(kind)
+        known = self.kinds[kind]
         if known.look is None:
             return
         before = self._group_of.get(id(value))
         if before is None:
-            self.bounds.count()
-            if known.may_hold_nothing and holds_nothing(value, self._may):
+            self.count()
+            if known.may_be_empty and self.is_empty(value):
                 return
             self._held.append(value)
         elif before in {group, _EVERYTHING}:
@@ -159,6 +128,22 @@ class _Walk:
         self._group_of[id(value)] = group
         self._waiting.append(value)
 
+    def run(self) -> None:
+        """Look into everything that can be reached."""
+        while self._waiting:
+            value = self._waiting.popleft()
+            group = self._group_of[id(value)]
+            known = self.kinds[type(value)]
+            if known.role == "tensor":
+                for key, device, size, _ in storages_of(value):
+                    before, _ = self.storages.get((key, device), (group, size))
+                    self.storages[key, device] = (self._around(before, group), size)
+            try:
+                for _, held in known.look(value) if known.look is not None else ():
+                    self.arrive(group, held)
+            except Exception:  # noqa: BLE001, S112  (an odd object holds nothing that can be told)
+                continue
+
     def _around(self, one: int, other: int) -> int:
         """Return the smallest group that two lie in, which may be one of them."""
         around = {_EVERYTHING}
@@ -168,46 +153,3 @@ class _Walk:
         while other not in around:
             other = self._parents[other]
         return other
-
-    def run(self) -> None:
-        """Look into everything that can be reached."""
-        while self._waiting:
-            self._look(self._waiting.popleft())
-
-    def _look(self, value: Any) -> None:
-        known = self._kinds[type(value)]
-        group = self._group_of[id(value)]
-        for key, device, size, _ in storages_of(value) if known.is_tensor else ():
-            before, _ = self.storages.get((key, device), (group, size))
-            self.storages[key, device] = (self._around(before, group), size)
-        try:
-            for _, held in known.look(value) if known.look is not None else ():
-                self.arrive(group, held)
-        except SearchEnded:
-            raise
-        except Exception:  # noqa: BLE001  (an odd object holds nothing that can be told)
-            return
-
-    def _may(self, kind: type) -> bool:
-        return (self._kinds.get(kind) or self._learn(kind)).may_hold_nothing
-
-    def _learn(self, kind: type) -> _Kind:
-        types = tensors.kinds()
-        if types is not None and issubclass(kind, types[0]):
-            known = _Kind(_in_tensor, is_tensor=True)
-        elif tensors.is_node(kind):
-            known = _Kind(unnamed(tensors.in_node))
-        elif tensors.is_saved(kind):
-            known = _Kind(unnamed(tensors.in_saved))
-        else:
-            look = look_into(kind, self._modules)
-            known = _Kind(look, may_hold_nothing=may_hold_nothing(kind, look))
-        self._kinds[kind] = known
-        return known
-
-
-def _in_tensor(tensor: Any) -> Iterator[Held]:
-    for held in (tensors.gradient_of(tensor), tensors.graph_of(tensor)):
-        if held is not None:
-            yield "", held
-    yield from tensors.beside_tensor(tensor)

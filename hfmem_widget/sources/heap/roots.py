@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, beside_the_variables, errors_kept
+from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
 from hfmem_widget.sources.heap.referents import fields_of
 
 
@@ -42,6 +42,8 @@ _OF_THE_SHELL = re.compile(
     r"In|_i{1,3}|_i\d+|_[ido]h|_exit_code|exit|quit|open|get_ipython|__\w+__"
 )
 
+_NOT_THE_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
+
 
 def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
     """Yield a notebook's variables and outputs."""
@@ -57,27 +59,27 @@ def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
 
 
 def kernel_roots(shell: Any = None) -> list[Root]:
-    """Return what the kernel keeps by itself: the last error, in several places.
-
-    Parameters
-    ----------
-    shell : InteractiveShell, optional
-        Its own traceback, its last result, and the numbers of its cells.
-    """
+    """Return what the kernel, and IPython's shell, keep by themselves: the last error, and outputs."""
     cells = cells_of(shell)
     return [
         Root(error_name(value, cells) or slot.name, value, Rank.ERROR)
-        for slot in (*errors_kept(shell), *beside_the_variables(shell))
+        for slot in (*errors_kept(shell), *outputs_without_variable(shell))
         if (value := slot.value()) is not None
     ]
 
 
 def user_modules() -> dict[str, ModuleType]:
     """Return the modules that were imported from outside of the standard library and site-packages."""
-    installed = _installed()
+    libraries = ("stdlib", "platstdlib", "purelib", "platlib")
+    paths = [sysconfig.get_path(name) for name in libraries]
+    paths += [*site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/lib"]
+    # With the separator: "env-of-mine" is not within "env".
+    installed = tuple(
+        {f"{name}{os.sep}" for path in paths for name in (path, Path(path).resolve())}
+    )
     found = {}
     for name, module in list(sys.modules.items()):
-        if not issubclass(type(module), ModuleType) or name.partition(".")[0] in _NOT_USERS:
+        if not issubclass(type(module), ModuleType) or name.partition(".")[0] in _NOT_THE_USERS:
             continue
         file = fields_of(module).get("__file__")
         if type(file) is str and not file.startswith(installed):
@@ -86,19 +88,8 @@ def user_modules() -> dict[str, ModuleType]:
 
 
 def is_dunder(name: object) -> bool:
-    """Tell names such as ``__builtins__``, which a module has of itself."""
+    """Return whether a name is one such as ``__builtins__``, which a module has of itself."""
     return type(name) is not str or (name.startswith("__") and name.endswith("__"))
-
-
-_NOT_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
-
-
-def _installed() -> tuple[str, ...]:
-    libraries = ("stdlib", "platstdlib", "purelib", "platlib")
-    paths = [sysconfig.get_path(name) for name in libraries]
-    paths += [*site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/lib"]
-    # With the separator: "env-of-mine" is not within "env".
-    return tuple({f"{one}{os.sep}" for path in paths for one in (path, Path(path).resolve())})
 
 
 def cells_of(shell: Any) -> Mapping[str, int]:

@@ -1,14 +1,15 @@
-"""From the paths to each storage to rows: alike paths told as one, each storage counted once."""
+"""From the paths to each storage to rows: alike paths as one, each storage counted once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from hfmem_widget.sources.heap.model import Holder, Kind
-from hfmem_widget.sources.heap.paths import ARROW, Segment
+from hfmem_widget.sources.heap.paths import ARROW, GRAPH, Segment
 from hfmem_widget.sources.heap.roots import Rank
 
 MOST_ALSO = 4
@@ -17,6 +18,7 @@ _SAMPLED = 64
 _LONGEST = 110
 _CALLS_KEPT = 2
 
+Path = list[Segment]
 Pattern = tuple[str, ...]
 
 
@@ -27,42 +29,39 @@ class Place:
 
     def __init__(self, before: Place | None, segment: Segment, rank: Rank) -> None:
         self.before = before
-        self.segment = segment
+        self.segment: Segment = "" if segment is GRAPH else segment
         self.rank = rank
         self.depth: int = 0 if before is None else before.depth + 1
-        self.is_graph: bool = before is not None and before.is_graph
+        self.is_graph: bool = segment is GRAPH or (before is not None and before.is_graph)
         self.kind: Kind = "tensors" if before is None else before.kind
         self.part: str = "" if before is None else before.part
         self.key = 0
 
     def to(self, segment: Segment) -> Place:
         """Return the place one step further; a graph, and what a model owns, have no path within."""
-        return self if self.is_graph or self.part else Place(self, segment, self.rank)
-
-    def into_graph(self) -> Place:
-        """Return the place of the graph that made a tensor."""
-        step = Place(self, "", self.rank)
-        step.is_graph = True
-        return self if self.is_graph else step
+        if self.is_graph or (self.part and segment is not GRAPH):
+            return self
+        return Place(self, segment, self.rank)
 
     def of(self, kind: Kind, part: str, rank: Rank) -> Place:
         """Return the place of a model's or an optimizer's own tensor."""
-        step = Place(self, "", rank)
-        step.kind, step.part = kind, part
-        return step
+        place = Place(self, "", rank)
+        place.kind, place.part = kind, part
+        return place
 
-    def segments(self) -> list[Segment]:
-        """Return the path, from the name on."""
-        told: list[Segment] = []
+    def back(self) -> Iterator[Place]:
+        """Yield this place and those before it, back to the name."""
         place: Place | None = self
         while place is not None:
-            if place.segment:
-                told.append(place.segment)
+            yield place
             place = place.before
-        return told[::-1]
+
+    def path(self) -> Path:
+        """Return the path, from the name on."""
+        return [place.segment for place in self.back() if place.segment][::-1]
 
     def order(self) -> tuple[int, int, bool]:
-        """Return what the one to name has least of."""
+        """Return a sort key: what is named first has the least."""
         return self.rank, self.depth, self.is_graph
 
 
@@ -76,141 +75,111 @@ class Arrival:
     tensor: Any
 
 
-@dataclass(slots=True)
-class Found:
-    """What a search found.
+Arrivals = dict[tuple[int, str], list[Arrival]]
+"""By a storage's key and device, in the order of the search."""
 
-    Attributes
-    ----------
-    arrivals : dict
-        By storage and device, in the order of the search.
-    other_ways : dict
-        By an object's address: places from which it was reached again.
-    too_deep : bool
-    """
+OtherWays = Mapping[int, Sequence[Place]]
+"""By an object's address: places from which it was reached again."""
 
-    arrivals: dict[tuple[int, str], list[Arrival]] = field(default_factory=dict)
-    other_ways: dict[int, list[Place]] = field(default_factory=dict)
-    too_deep: bool = False
+_Group = list[tuple[Path, list[Arrival]]]
+"""Storages with alike paths: the path of each, and what led there, the one to name first."""
 
 
-@dataclass(slots=True)
-class _Group:
-    kind: Kind
-    device: str
-    paths: list[list[Segment]] = field(default_factory=list)
-    owners: list[Arrival] = field(default_factory=list)
-    others: list[Place] = field(default_factory=list)
-
-
-def rows_of(found: Found) -> tuple[Holder, ...]:
+def rows_of(found: Arrivals, other_ways: OtherWays) -> tuple[Holder, ...]:
     """Return the rows, biggest first."""
     groups: dict[tuple[Pattern, Kind, str], _Group] = {}
-    for (_, device), arrivals in found.arrivals.items():
-        first = min(arrivals, key=lambda one: one.place.order())
-        path = first.place.segments()
-        kind = first.place.kind
-        group = groups.setdefault((_pattern(path), kind, device), _Group(kind, device))
-        group.paths.append(path)
-        group.owners.append(first)
-        if len(group.others) < _SAMPLED:
-            group.others += [one.place for one in arrivals if one is not first][:_SAMPLED]
-    rows = [_row(group, pattern, found) for (pattern, _, _), group in groups.items()]
-    return tuple(sorted(rows, key=lambda one: -one.bytes))
+    for (_, device), arrivals in found.items():
+        arrivals.sort(key=lambda arrival: arrival.place.order())
+        place = arrivals[0].place
+        path = place.path()
+        group = groups.setdefault((_pattern(path), place.kind, device), [])
+        group.append((path, arrivals))
+    rows = [_row(*key, group, other_ways) for key, group in groups.items()]
+    return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _row(group: _Group, pattern: Pattern, found: Found) -> Holder:
-    biggest = max(group.owners, key=lambda one: one.bytes)
-    through = [one for one in group.owners if one.place.is_graph]
+def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: OtherWays) -> Holder:
+    paths = [path for path, _ in group]
+    owners = [arrivals[0] for _, arrivals in group]
+    others = islice((other.place for _, (_, *others) in group for other in others), _SAMPLED)
+    biggest = max(owners, key=lambda owner: owner.bytes)
+    through_graphs = [owner for owner in owners if owner.place.is_graph]
     return Holder(
-        path=_told_together(group.paths),
-        kind=group.kind,
-        device=group.device,
-        bytes=sum(one.bytes for one in group.owners),
-        tensors=len(group.owners),
+        path=_text(paths),
+        kind=kind,
+        device=device,
+        bytes=sum(owner.bytes for owner in owners),
+        tensors=len(owners),
         shape=_shape_of(biggest.tensor),
         dtype=biggest.dtype,
-        graph_bytes=sum(one.bytes for one in through),
-        graphs=len({id(one.place) for one in through}),
-        also=_also(group, pattern, found),
-        parts=_parts(group),
+        graph_bytes=sum(owner.bytes for owner in through_graphs),
+        graphs=len({id(owner.place) for owner in through_graphs}),
+        also=_also(pattern, [*others, *_ways_round(owners, other_ways)]),
+        parts=_parts(owners, paths),
         pattern="".join(pattern),
     )
 
 
-def _also(group: _Group, pattern: Pattern, found: Found) -> tuple[str, ...]:
-    others = list(group.others)
+def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[Place]:
+    """Yield from where else the objects on the owners' paths were reached, but through themselves."""
     seen: set[int] = set()
-    for arrival in group.owners[:_SAMPLED]:
-        place: Place | None = arrival.place
-        while place is not None and id(place) not in seen:
+    for owner in owners[:_SAMPLED]:
+        for place in owner.place.back():
+            if id(place) in seen:
+                break
             seen.add(id(place))
             if place.key:
-                ways = found.other_ways.get(place.key, ())
-                others += [way for way in ways if not _goes_through(way, place.key)]
-            place = place.before
-    paths: dict[Pattern, list[list[Segment]]] = {}
+                for way in other_ways.get(place.key, ()):
+                    if all(step.key != place.key for step in way.back()):
+                        yield way
+
+
+def _also(pattern: Pattern, others: Sequence[Place]) -> tuple[str, ...]:
+    paths: dict[Pattern, list[Path]] = {}
     for other in sorted(others, key=Place.order):
-        path = other.segments()
+        path = other.path()
         # Within itself is no other name, and what one error keeps goes together.
         of_one_error = other.rank is Rank.ERROR and path[0] == pattern[0]
         if _pattern(path)[: len(pattern)] != pattern and not of_one_error:
             paths.setdefault(_pattern(path), []).append(path)
-    return tuple(map(_told_together, list(paths.values())[:MOST_ALSO]))
+    return tuple(map(_text, islice(paths.values(), MOST_ALSO)))
 
 
-def _goes_through(place: Place | None, key: int) -> bool:
-    """Tell a way back into itself from another way."""
-    while place is not None:
-        if place.key == key:
-            return True
-        place = place.before
-    return False
-
-
-def _parts(group: _Group) -> tuple[tuple[str, int], ...]:
+def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str, int], ...]:
     sizes: Counter[str] = Counter()
-    for arrival, path in zip(group.owners, group.paths, strict=True):
-        part = arrival.place.part
-        sizes[_first_level(part) if part else _told_together([path])] += arrival.bytes
+    for owner, path in zip(owners, paths, strict=True):
+        part = owner.place.part
+        # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
+        names = part.split(".")
+        name = f".{names[1]}" if len(names) > 2 else part
+        sizes[name or _text([path])] += owner.bytes
     return tuple(sizes.most_common(MOST_PARTS)) if len(sizes) > 1 else ()
 
 
-def _first_level(part: str) -> str:
-    """Return the part of a model that a parameter belongs to: ``.layers[3]`` of ``.layers[3].mlp.weight``."""
-    names = part.split(".")
-    return f".{names[1]}" if len(names) > 2 else part
+def _pattern(path: Path) -> Pattern:
+    return tuple("[*]" if isinstance(segment, tuple) else segment for segment in path)
 
 
-def _pattern(path: Sequence[Segment]) -> Pattern:
-    return tuple("[*]" if isinstance(one, tuple) else one for one in path)
-
-
-def _told_together(paths: Sequence[Sequence[Segment]]) -> str:
-    """Return alike paths as one, such as ``losses[0..99]``."""
+def _text(paths: Sequence[Path]) -> str:
+    """Return alike paths as one, such as ``losses[0..99]``; shortened in the middle where that is long."""
     text = ""
-    for at, segment in enumerate(paths[0]):
+    for place, segment in enumerate(paths[0]):
         if isinstance(segment, tuple):
-            keys = {path[at][0] for path in paths}
+            keys = {key for path in paths for key in path[place]}
             text += f"[{_keys_text(keys)}]"
         else:
             text += segment
-    return text if len(text) <= _LONGEST else _shortened(text)
-
-
-def _shortened(text: str) -> str:
-    """Return a long path without calls in its middle; if that does not do, without letters there."""
     calls = text.split(ARROW)
-    if len(calls) > 2 * _CALLS_KEPT:
+    if len(text) > _LONGEST and len(calls) > 2 * _CALLS_KEPT:
         text = ARROW.join((*calls[:_CALLS_KEPT], "\u2026", *calls[-_CALLS_KEPT:]))
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}\u2026{text[-half:]}"
 
 
 def _keys_text(keys: set[Any]) -> str:
-    numbers = sorted(key for key in keys if isinstance(key, int))
     if len(keys) == 1:
-        return str(next(iter(keys)))
+        return str(*keys)
+    numbers = sorted(key for key in keys if isinstance(key, int))
     if len(numbers) == len(keys):
         whole = numbers[-1] - numbers[0] + 1 == len(numbers)
         return f"{numbers[0]}..{numbers[-1]}" + ("" if whole else f", {len(numbers):,} of them")

@@ -1,5 +1,7 @@
 """What tensors, their graphs, models and optimizers hold, read from PyTorch without running a hook."""
 
+# ruff: noqa: SLF001  (below what a subclass may override, torch offers a tensor's own fields there only)
+
 from __future__ import annotations
 
 import sys
@@ -9,7 +11,7 @@ from types import GetSetDescriptorType
 from typing import Any
 
 from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.paths import ATOMS, Held
+from hfmem_widget.sources.heap.paths import ATOMS, GRAPH, Held
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 
 PARTS_OF_MODULE = frozenset({"_parameters", "_buffers", "_modules"})
@@ -23,14 +25,11 @@ def unnoticed() -> AbstractContextManager[object]:
 
 def kinds() -> tuple[type, type, type] | None:
     """Return the types of tensors, modules and optimizers; None where torch is not there (yet)."""
-    tensor = _in_torch("Tensor")
-    module = _in_torch("nn.Module")
+    tensor, module = _in_torch("Tensor"), _in_torch("nn.Module")
     optimizer = _in_torch("optim.Optimizer")
-    return (
-        None
-        if tensor is None or module is None or optimizer is None
-        else (tensor, module, optimizer)
-    )
+    if tensor is None or module is None or optimizer is None:
+        return None
+    return tensor, module, optimizer
 
 
 def _in_torch(path: str) -> type | None:
@@ -42,11 +41,28 @@ def _in_torch(path: str) -> type | None:
     return found if isinstance(found, type) else None
 
 
-def gradient_of(tensor: Any) -> Any:
-    """Return a tensor's gradient or None, without the warning that some are given for asking."""
-    base: Any = sys.modules["torch"]._C.TensorBase  # noqa: SLF001  (below what a subclass may override)
+def in_tensor(tensor: Any) -> Iterator[Held]:
+    """Yield a tensor's gradient, its graph, its hooks and its attributes."""
+    gradient = gradient_of(tensor)
+    if gradient is not None:
+        yield ".grad", gradient
+    base: Any = sys.modules["torch"]._C.TensorBase
     try:
-        # Of others torch warns.
+        node = base.grad_fn.__get__(tensor)
+    except Exception:  # noqa: BLE001  (views of which the base was changed have none that can be had)
+        node = None
+    if node is not None:
+        yield GRAPH, node
+    hooks = base._backward_hooks.__get__(tensor)
+    if hooks is not None:
+        yield "._backward_hooks", hooks
+    yield from kept_fields(tensor)
+
+
+def gradient_of(tensor: Any) -> Any:
+    """Return a tensor's gradient or None, without torch's warning for those that are given none."""
+    base: Any = sys.modules["torch"]._C.TensorBase
+    try:
         if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
             return base.grad.__get__(tensor)
     except Exception:  # noqa: BLE001  (an odd tensor has none)
@@ -54,28 +70,10 @@ def gradient_of(tensor: Any) -> Any:
     return None
 
 
-def graph_of(tensor: Any) -> Any:
-    """Return the autograd node that made a tensor, or None."""
-    base: Any = sys.modules["torch"]._C.TensorBase  # noqa: SLF001  (below what a subclass may override)
-    try:
-        return base.grad_fn.__get__(tensor)
-    except Exception:  # noqa: BLE001  (views of which the base was changed have none that can be had)
-        return None
-
-
-def beside_tensor(tensor: Any) -> Iterator[Held]:
-    """Yield what hangs on a tensor besides its bytes, its gradient and its graph: hooks, attributes."""
-    base: Any = sys.modules["torch"]._C.TensorBase  # noqa: SLF001  (below what a subclass may override)
-    hooks = base._backward_hooks.__get__(tensor)  # noqa: SLF001  (only there)
-    if hooks is not None:
-        yield "._backward_hooks", hooks
-    yield from kept_fields(tensor)
-
-
 def is_node(kind: type) -> bool:
-    """Tell a node of an autograd graph, whatever class PyTorch made for it."""
+    """Return whether a type is a node of an autograd graph, whatever class PyTorch made for it."""
     return any(
-        type(vars(one).get("next_functions")) is GetSetDescriptorType for one in kind.__mro__
+        type(vars(base).get("next_functions")) is GetSetDescriptorType for base in kind.__mro__
     )
 
 
@@ -91,21 +89,17 @@ def in_node(node: Any) -> Iterator[Any]:
             if name == "variable" and type(node).__name__ == "AccumulateGrad":
                 yield getter.__get__(node)
             elif name.startswith("_raw_saved_"):
-                yield from _saved_by(getter, node)
+                try:
+                    saved = getter.__get__(node)
+                except RuntimeError:  # freed by a backward pass
+                    continue
+                yield from saved if type(saved) is tuple else (saved,)
     yield from fields_of(node).values()
 
 
-def _saved_by(getter: Any, node: Any) -> Iterator[Any]:
-    try:
-        found = getter.__get__(node)
-    except RuntimeError:
-        return  # freed by a backward pass
-    yield from found if type(found) is tuple else (found,)
-
-
 def is_saved(kind: type) -> bool:
-    """Tell what autograd, or a checkpoint, wraps a tensor in that it saved."""
-    # In some versions it is not there.
+    """Return whether autograd, or a checkpoint, wraps a tensor that it saved in a type."""
+    # Some versions of torch have no such type.
     return kind is _in_torch("_C._autograd.SavedTensor")
 
 
@@ -124,17 +118,15 @@ def in_saved(saved: Any) -> Iterator[Any]:
             yield held
 
 
-def modules_in(module: Any) -> Iterator[tuple[str, Any]]:
+def modules_in(root: Any) -> Iterator[tuple[str, Any]]:
     """Yield a model's modules, itself first, each once, with their paths such as ``.layers[0].mlp``."""
-    seen = {id(module)}
-    waiting = [("", module)]
+    seen = {id(root)}
+    waiting = [("", root)]
     while waiting:
-        path, one = waiting.pop()
-        yield path, one
-        inner = fields_of(one).get("_modules")
-        if not isinstance(inner, dict):
-            continue
-        for name, child in reversed(list(dict.items(inner))):
+        path, module = waiting.pop()
+        yield path, module
+        inner = fields_of(module).get("_modules")
+        for name, child in reversed(list(dict.items(inner))) if isinstance(inner, dict) else ():
             if child is not None and id(child) not in seen and type(name) is str:
                 seen.add(id(child))
                 waiting.append((path + (f"[{name}]" if name.isdecimal() else f".{name}"), child))
@@ -146,18 +138,14 @@ def own_tensors(module: Any) -> Iterator[tuple[Kind, str, Any]]:
     kind: Kind
     for kind, name in (("weights", "_parameters"), ("buffers", "_buffers")):
         own = fields.get(name)
-        if isinstance(own, dict):
-            for key, tensor in list(dict.items(own)):
-                yield kind, f".{key}", tensor
+        for key, tensor in list(dict.items(own)) if isinstance(own, dict) else ():
+            yield kind, f".{key}", tensor
 
 
 def states_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an optimizer keeps for its parameters, with the names of the states."""
-    state = fields_of(optimizer).get("state")
-    if not isinstance(state, dict):
-        return
-    for of_parameter in list(dict.values(state)):
-        if isinstance(of_parameter, dict):
-            for name, held in list(dict.items(of_parameter)):
-                if type(held) not in ATOMS:
-                    yield str(name) if type(name) in ATOMS else "\u2026", held
+    states = fields_of(optimizer).get("state")
+    for state in list(dict.values(states)) if isinstance(states, dict) else ():
+        for name, held in list(dict.items(state)) if isinstance(state, dict) else ():
+            if type(held) not in ATOMS:
+                yield str(name) if type(name) in ATOMS else "\u2026", held

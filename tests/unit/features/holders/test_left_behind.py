@@ -6,7 +6,6 @@ import math
 import sys
 import tracemalloc
 from dataclasses import replace
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from hfmem_widget.features.holders import left_behind
 from hfmem_widget.features.holders.left_behind import Known, LeftBehind, LeftBehindHolders, named
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Session
-from hfmem_widget.sources.heap import Holder, Holders
+from hfmem_widget.sources.heap import Holder, Holders, search
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 
@@ -257,8 +256,7 @@ def test_a_quiet_watch_has_none() -> None:
 
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
-    scan_module = import_module("hfmem_widget.sources.heap.scan")
-    monkeypatch.setattr(scan_module, "user_modules", dict)
+    monkeypatch.setattr(search, "user_modules", dict)
     seen: dict[str, dict[str, int]] = {}
     monkeypatch.setattr(left_behind, "_seen", seen)
     monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)

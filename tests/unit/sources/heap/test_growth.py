@@ -8,7 +8,6 @@ import torch
 
 from hfmem_widget.features.holders.growth_html import growth_bundle
 from hfmem_widget.sources.heap import scan
-from hfmem_widget.sources.heap.growth import grown
 from hfmem_widget.sources.heap.model import Growth
 
 SIZE = 1 << 20
@@ -22,7 +21,7 @@ def between(namespace: dict[str, Any], change: Any) -> Growth:
     """Return what grew while something happened."""
     before = scan(namespace)
     change()
-    return grown(before, scan(namespace))
+    return scan(namespace).since(before)
 
 
 def rows(growth: Growth) -> list[tuple[str, int, int, int]]:
@@ -84,9 +83,8 @@ def test_a_bound_of_either_search_is_told() -> None:
     namespace = {"many": [[block()] for _ in range(50)]}
     cut, whole = scan(namespace, most_objects=10), scan(namespace)
 
-    assert grown(cut, whole).bound == cut.bound
-    assert grown(whole, cut).bound == cut.bound
     assert whole.since(cut).bound == cut.bound
+    assert cut.since(whole).bound == cut.bound
 
 
 def test_the_table_says_how_much_came_to_whom() -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.retained import Group, reach
 
 SIZE = 4000
-REACH = import_module("hfmem_widget.sources.heap.retained")
-"""The module; the function has the same name."""
 
 
 def block(count: int = 1) -> torch.Tensor:
@@ -88,7 +86,7 @@ def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     """A tensor that a user's module holds too is not freed with a variable."""
     mine = ModuleType("mine_alone")
     mine.CACHE = [block()]  # type: ignore[attr-defined]  # what a user's module has
-    monkeypatch.setattr(REACH, "user_modules", lambda: {"mine_alone": mine})
+    monkeypatch.setattr(search, "user_modules", lambda: {"mine_alone": mine})
     assert alone([Group("a", [mine.CACHE[0]])]) == {"a": 0}
 
 

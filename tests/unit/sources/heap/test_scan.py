@@ -7,19 +7,16 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from hfmem_widget.sources.heap import scan
+from hfmem_widget.sources.heap import scan, search
 from hfmem_widget.sources.heap.roots import user_modules
 
 SIZE = 4000
-SCAN = import_module("hfmem_widget.sources.heap.scan")
-"""The module; the package's own attribute of that name is the function."""
 
 
 def block() -> torch.Tensor:
@@ -135,7 +132,7 @@ def test_cycles_are_no_other_names() -> None:
 
 def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches in a user's own module are found; libraries are not gone through."""
-    monkeypatch.setattr(SCAN, "user_modules", user_modules)
+    monkeypatch.setattr(search, "user_modules", user_modules)
     mine = ModuleType("mine_alone")
     mine.__file__ = "/somewhere/mine_alone.py"
     mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has

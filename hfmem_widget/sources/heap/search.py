@@ -1,0 +1,112 @@
+"""What the searches of the heap share: how objects of a type are followed, and where a search gives up."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from hfmem_widget.sources.heap import tensors
+from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
+from hfmem_widget.sources.heap.roots import user_modules
+
+MOST_OBJECTS = 3_000_000
+MOST_SECONDS = 10.0
+
+_BETWEEN_LOOKS_AT_THE_CLOCK = 256
+_LEVELS = 3
+_FEW_REFERENTS = 16
+"""A small object is looked through at once: an instance, its dict, a list of numbers in that."""
+
+
+class SearchEnded(BaseException):
+    """A bound was reached. No error: it ends all loops of a search, through every ``except Exception``."""
+
+
+class Kind(NamedTuple):
+    """How the objects of one type are followed; `look` is None where they hold nothing of interest."""
+
+    look: Look | None
+    role: Literal["", "tensor", "module", "optimizer"] = ""
+    may_be_empty: bool = False
+
+
+class Kinds(dict[type, Kind]):
+    """The `Kind` of each type, worked out once. It refers to no search, which would keep itself."""
+
+    def __init__(self, modules: Collection[str]) -> None:
+        super().__init__()
+        self._user_modules = {"__main__", *modules}
+
+    def __missing__(self, type_: type) -> Kind:
+        """Work out how objects of a type are followed."""
+        tensor, module, optimizer = tensors.kinds() or (None, None, None)
+        if tensor is not None and issubclass(type_, tensor):
+            known = Kind(tensors.in_tensor, "tensor")
+        elif tensors.is_node(type_):
+            known = Kind(unnamed(tensors.in_node))
+        elif tensors.is_saved(type_):
+            known = Kind(unnamed(tensors.in_saved))
+        else:
+            look = look_into(type_, self._user_modules)
+            known = Kind(look, may_be_empty=type_ in CONTAINERS or look is in_object)
+            if module is not None and issubclass(type_, module):
+                known = Kind(look, "module")
+            elif optimizer is not None and issubclass(type_, optimizer):
+                known = Kind(look, "optimizer")
+        self[type_] = known
+        return known
+
+
+class Search:
+    """One search; what it refers to goes with it.
+
+    Attributes
+    ----------
+    modules : dict of str to module
+        The user's own.
+    kinds : Kinds
+    objects : int
+        How many were counted.
+    bound : str
+        Which bound was reached, as a sentence; empty if none was.
+    """
+
+    def __init__(self, most_objects: int, most_seconds: float) -> None:
+        self.modules = user_modules()
+        self.kinds = Kinds(self.modules)
+        self.objects = 0
+        self.bound = ""
+        self._most_objects = most_objects
+        self._until = time.perf_counter() + most_seconds
+
+    def count(self) -> None:
+        """Count an object, and raise `SearchEnded` if that was one too many, or time is up."""
+        self.objects += 1
+        if self.objects >= self._most_objects:
+            self.bound = f"the search ended early, after {self.objects:,} objects"
+        elif self.objects % _BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.perf_counter() > self._until:
+            self.bound = f"the search ran out of time after {self.objects:,} objects"
+        if self.bound:
+            raise SearchEnded
+
+    def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
+        """Return whether an object that may be empty holds numbers and text alone, as most do.
+
+        The garbage collector knows all that such an object holds, and makes no ``__dict__`` to tell it.
+        `deeper` levels are looked through, as long as there is little in each.
+        """
+        referents = gc.get_referents(value)
+        deeper = deeper if len(referents) <= _FEW_REFERENTS else 0
+        for held in referents:
+            kind = type(held)
+            if kind in ATOMS or kind is type:
+                continue
+            if deeper and self.kinds[kind].may_be_empty:
+                if not self.is_empty(held, deeper - 1):
+                    return False
+            elif not issubclass(kind, type):
+                return False
+        return True
