@@ -29,7 +29,8 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
         )
         if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
     ]
-    return min(found, key=lambda one: one[0] - one[1], default=(NOT_AVAILABLE, NOT_AVAILABLE, ""))
+    nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
+    return min(found, key=lambda limit: limit[0] - limit[1], default=nothing)
 
 
 def _pages(proc: Path, field: int) -> float:

@@ -1,4 +1,4 @@
-"""A caching allocator of PyTorch's, as everybody here sees it: one protocol, one owner for each allocator."""
+"""A caching allocator of PyTorch's: one protocol, and one owner for each allocator."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ RanOut = Callable[[int, int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A snapshot of the allocator, as `torch.cuda.memory._snapshot` returns it.
+    """A snapshot of the allocator with its history, as `torch.cuda.memory._snapshot` returns it.
 
     Attributes
     ----------
-    snapshot : dict
     began_at : float
-        Seconds since the epoch.
+        When recording began, in seconds since the epoch.
     seconds : float
-        That reading it took.
+        How long it took to read the snapshot.
     per_stack : float
-        Seconds that one Python stack takes to walk, tried here; NaN if that cannot be tried.
+        Seconds that it takes to walk one Python stack, as measured here; NaN if that cannot be measured.
     most : int
         How many events per device could be kept.
-    device_type : str
     """
 
     snapshot: dict[str, Any]
@@ -46,7 +44,7 @@ class Recorded:
 class History(Protocol):
     """The allocator's own recording of allocations and their stacks, for the time of a watch.
 
-    Where the user's own runs already, it is not read, changed or ended.
+    A recording of the user's is not read, changed or ended.
     """
 
     @property
@@ -57,7 +55,7 @@ class History(Protocol):
     def look(self, *, imported: bool = False) -> None:
         """Begin if the device is initialised, else when it will be; on any thread, any number of times.
 
-        With `imported`, torch is there although its import has not come back yet.
+        `imported` says that torch can be used although its import has not come back yet.
         """
         ...
 
@@ -78,21 +76,18 @@ class Allocator(Protocol):
     - For exact peaks: `reset_peak`, which sets every ``peak`` to its ``current``; the count
       ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
       its peaks leaves the ``peak`` keys out.
-    - Whatever else it lacks it says as each method tells it.
+
+    What else it may lack, and how it says so, stands at each method.
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
     `reset_peak` and `devices` run at every tick and every edge: at most some 10 µs each.
 
     One torch has one accelerator: at most one member has devices.
-
-    Attributes
-    ----------
-    device_type : str
-        As `torch.device.type`: what comes before the colon in a device's key.
     """
 
     device_type: str
+    """As `torch.device.type`: what comes before the colon in a device's key."""
 
     @property
     def installed(self) -> bool:
@@ -118,10 +113,7 @@ class Allocator(Protocol):
         ...
 
     def device(self, index: int) -> Device:
-        """Return what an initialised device is, named as the driver's library names it.
-
-        Raises what torch raises where it does not tell.
-        """
+        """Return what an initialised device is, as the driver's library names it; raises what torch does."""
         ...
 
     def capability(self, index: int) -> tuple[int, ...]:
@@ -131,7 +123,7 @@ class Allocator(Protocol):
     def stats(self, index: int) -> Stats:
         """Return the counters of an initialised device, past any wrapper; the caller may change them.
 
-        Raises what torch raises where the allocator keeps none.
+        Where the allocator keeps none, it raises what torch does.
         """
         ...
 
@@ -144,12 +136,8 @@ class Allocator(Protocol):
     ) -> None:
         """Let the user's readings go through `read(raw, index)` and resets through `reset(raw, index)`.
 
-        Installed again, the two functions are replaced.
-
-        Raises
-        ------
-        SourceUnavailable
-            Where torch has no such entry points.
+        Installed again, the two functions are replaced. Raises `SourceUnavailable` where torch has no such
+        entry points.
         """
         ...
 
@@ -160,23 +148,16 @@ class Allocator(Protocol):
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments of all initialised devices, as `torch.cuda.memory_snapshot` does.
 
-        Parameters
-        ----------
-        quick : bool
-            Refuse where torch would copy the recorded history along, which takes seconds.
-
-        Raises
-        ------
-        SourceUnavailable
-            Where the allocator keeps no list of segments, or refuses.
+        Raises `SourceUnavailable` where the allocator keeps no list of segments, or refuses; with `quick`
+        also where torch would copy the recorded history along, which takes seconds.
         """
         ...
 
     def observe(self, ran_out: RanOut) -> None:
         """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
 
-        On the thread that asked for memory, and nothing may get out of it. Only once `devices` has some. Does
-        nothing where the allocator cannot be observed: the error's text remains.
+        It is called on the thread that asked for memory, and must not raise. Only for use once `devices` has
+        some; without effect where the allocator cannot be observed: the error's text remains.
         """
         ...
 
@@ -203,18 +184,11 @@ def keys_of(allocator: Allocator) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """What has been read of one instant already, and need not be read again for a sample of it.
-
-    Attributes
-    ----------
-    allocator : Allocator or None
-        Whose counters were read.
-    stats : mapping of int to dict
-        Its counters by device, in the order of their indices.
-    held : sequence of float or None
-        What tensors were counted to be then: the values of `TensorSource`.
-    """
+    """What has been read of one instant already, and need not be read again for a sample of it."""
 
     allocator: Allocator | None
+    """Whose counters were read."""
     stats: Mapping[int, Stats]
+    """Its counters by device, in the order of their indices."""
     held: Sequence[float] | None = None
+    """The values of `TensorSource` then."""

@@ -5,14 +5,13 @@ Both versions of the interface, as the kernel documents them: admin-guide/cgroup
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(NamedTuple):
     limit: str
     usage: str
     idle_cache: str
@@ -22,15 +21,8 @@ _V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive
 _V2 = _Version("memory.max", "memory.current", "inactive_file")
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
-    """The group whose limit binds this process first.
-
-    Attributes
-    ----------
-    limit : float
-        Bytes its processes may use together.
-    """
+class Cgroup(NamedTuple):
+    """The group whose limit binds this process first: the bytes that its processes may use together."""
 
     folder: Path
     limit: float
@@ -50,13 +42,8 @@ class Cgroup:
 def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
     """Return the tightest limit from this process' group upwards; None where nothing limits it.
 
-    Parameters
-    ----------
-    proc, mount : Path
-        Where ``/proc`` and ``/sys/fs/cgroup`` are.
-    machine_total : float
-        The machine's memory in bytes: a limit that is no smaller limits nothing ("max", and what v1
-        says for no limit, are of that kind).
+    A limit that is not below the machine's memory (in bytes) limits nothing: v1 says "no limit" so. `proc` and
+    `mount` are where ``/proc`` and ``/sys/fs/cgroup`` are.
     """
     found = [
         Cgroup(folder, limit, version)

@@ -9,33 +9,29 @@ from typing import Any, Final
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, Instant, Stats
+from hfmem_widget.sources.source import BaseSource
 from hfmem_widget.text import plain
 
-_BYTES: Final = (
-    ("allocated", "allocated", "allocated_bytes", "current"),
-    ("reserved", "reserved", "reserved_bytes", "current"),
-    ("peak", "allocator peak", "allocated_bytes", "peak"),
-    ("active", "active", "active_bytes", "current"),
-    ("requested", "requested", "requested_bytes", "current"),
-    ("inactive_split", "inactive, split", "inactive_split_bytes", "current"),
+_COUNTERS: Final = (
+    ("allocated", "allocated", ("allocated_bytes", "all", "current")),
+    ("reserved", "reserved", ("reserved_bytes", "all", "current")),
+    ("peak", "allocator peak", ("allocated_bytes", "all", "peak")),
+    ("active", "active", ("active_bytes", "all", "current")),
+    ("requested", "requested", ("requested_bytes", "all", "current")),
+    ("inactive_split", "inactive, split", ("inactive_split_bytes", "all", "current")),
+    ("alloc_retries", "allocation retries (count)", ("num_alloc_retries",)),
+    ("ooms", "out-of-memory errors (count)", ("num_ooms",)),
 )
-_COUNTS: Final = (
-    ("alloc_retries", "allocation retries (count)", "num_alloc_retries"),
-    ("ooms", "out-of-memory errors (count)", "num_ooms"),
-)
-_PRIVATE_POOLS: Final = ("private_pools", "reserved in private pools")
+"""Metrics, their labels, and where an allocator has them."""
 
-_WALK: Final = tuple((family, kind) for _, _, family, kind in _BYTES)
-_COUNTERS: Final = tuple(name for _, _, name in _COUNTS)
-_METRICS: Final = tuple((entry[0], entry[1]) for entry in (*_BYTES, *_COUNTS, _PRIVATE_POOLS))
-_ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = (
-    [metric for metric, _ in _METRICS].index(metric)
-    for metric in ("allocated", "reserved", "requested", "inactive_split")
+_METRICS: Final = (
+    *((metric, label) for metric, label, _ in _COUNTERS),
+    ("private_pools", "reserved in private pools"),
 )
-_NOTHING: Final = (NOT_AVAILABLE,) * len(_METRICS)
+_ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 
 
-class AllocatorSource:
+class AllocatorSource(BaseSource):
     """The counters of every visible device, from the moment the user's code initialises it.
 
     Parameters
@@ -47,14 +43,10 @@ class AllocatorSource:
     """
 
     name = "torch"
-    blocks = False
-    secondary = False
 
     def __init__(self, allocator: Allocator, others: Collection[str] = ()) -> None:
+        super().__init__()
         self.allocator = allocator
-        self.devices: tuple[Device, ...] = ()
-        self.series: tuple[Series, ...] = ()
-        self.notes: list[str] = []
         self._others = others
         self._other_accelerator: str | None = None
 
@@ -81,23 +73,14 @@ class AllocatorSource:
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"GPU memory cannot be read from torch ({plain(error)}); update torch.")
             indices = range(0)
-        values: list[float] = []
-        for index in indices:
-            values += self._read_device(index)
-        values += [NOT_AVAILABLE] * (len(self.series) - len(values))
-        return values
+        return self._padded([value for index in indices for value in self._read_device(index)])
 
     def at(self, instant: Instant) -> Sequence[float] | None:
         """Return the values where the counters have been read; None where no device was ever used."""
         if instant.allocator is not self.allocator:
             return None
-        values: list[float] = []
-        for stats in instant.stats.values():
-            values += readings(stats)
+        values = [value for stats in instant.stats.values() for value in readings(stats)]
         return values if any(values) else None
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
     def _read_device(self, index: int) -> Sequence[float]:
         try:
@@ -107,7 +90,7 @@ class AllocatorSource:
                 f"The allocator of {self._key(index)} reports no figures ({plain(error)}); other devices "
                 "are not affected. PyTorch's own CUDA allocator reports them."
             )
-            return _NOTHING
+            return (NOT_AVAILABLE,) * len(_METRICS)
 
     def _adopt(self, indices: range) -> None:
         devices = tuple(self._device(index) for index in indices)
@@ -135,15 +118,11 @@ class AllocatorSource:
                 "showing this process's own memory. For GPUs, install a torch built for CUDA."
             )
 
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
 
 def readings(stats: Stats) -> Sequence[float]:
     """Return the values of one device's series from the allocator's counters; NaN where a key is missing."""
     try:
-        # As `_WALK` has it, written out: this is read at every tick, with cold caches.
+        # As `_COUNTERS` has it, written out: this is read at every tick, with cold caches.
         allocated = stats["allocated_bytes"]["all"]
         values = [
             float(allocated["current"]),
@@ -156,8 +135,7 @@ def readings(stats: Stats) -> Sequence[float]:
             float(stats["num_ooms"]),
         ]
     except (KeyError, TypeError, ValueError):
-        values = [_value(stats, family, "all", kind) for family, kind in _WALK]
-        values += [_value(stats, name) for name in _COUNTERS]
+        values = [_value(stats, *path) for _, _, path in _COUNTERS]
     pools = stats.get("reserved_bytes_by_private_pools")
     if pools:
         values.append(sum((_value(pool, "all", "current") for pool in pools.values()), 0.0))

@@ -15,6 +15,7 @@ from typing import Protocol
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.procfs import PROC, LinuxMemory, ResidentPeak
+from hfmem_widget.sources.source import BaseSource
 from hfmem_widget.text import plain
 
 __all__ = ["HostSource", "ResidentPeak"]
@@ -107,7 +108,7 @@ class ProcessMemory(Protocol):
 
 
 class PsutilMemory:
-    """What psutil knows, for macOS and Windows."""
+    """What psutil knows, for macOS and Windows: a `ProcessMemory`."""
 
     def __init__(self) -> None:
         import psutil
@@ -121,7 +122,7 @@ class PsutilMemory:
         return float(self._process.memory_info().rss)
 
     def resident_peak(self) -> float:
-        """Return the peak working set; NaN except on Windows, which alone tells it."""
+        """Return the peak working set; NaN except on Windows, which alone has it."""
         return float(getattr(self._process.memory_info(), "peak_wset", NOT_AVAILABLE))
 
     def machine_in_use(self) -> float:
@@ -130,48 +131,44 @@ class PsutilMemory:
         return float(machine.total - machine.available)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Give nothing back."""
 
 
-class HostSource:
+class HostSource(BaseSource):
     """The roles of the device "cpu".
 
     Parameters
     ----------
     memory : ProcessMemory, optional
-        Where resident set and machine are read; found by itself.
+        Where resident set and machine are read; that of this system by default.
     find_heap : callable
         Returns how to read the C heap, or None where that cannot be known.
     """
 
     name = "host"
-    blocks = False
     secondary = True
-    at = None
 
     def __init__(
         self,
         memory: ProcessMemory | None = None,
         find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
     ) -> None:
-        self.notes: list[str] = []
-        self._memory = memory if memory is not None else _memory_of_this_system()
+        super().__init__()
+        is_linux = (PROC / "self" / "statm").exists()
+        self._memory = memory or (LinuxMemory() if is_linux else PsutilMemory())
         self._heap = find_heap()
         if self._heap is None:
-            self.notes.append(
+            self._note(
                 "This C library does not report its heap in use, so the resident set is shown instead, which "
                 "misses what is untouched or freed. The heap needs Linux with glibc 2.33 or newer, and no "
                 "other malloc preloaded."
             )
         metrics = _RESIDENT_METRICS if self._heap is None else _HEAP_METRICS
-        self.devices: tuple[Device, ...] = (
-            Device("cpu", _cpu_name(), total=self._memory.machine_total),
-        )
-        self.series: tuple[Series, ...] = tuple(Series("cpu", *metric) for metric in metrics)
+        self.devices = (Device("cpu", _cpu_name(), total=self._memory.machine_total),)
+        self.series = tuple(Series("cpu", *metric) for metric in metrics)
         self._heap_now = (NOT_AVAILABLE, NOT_AVAILABLE)
-        self._heap_due = -math.inf
+        self._heap_due = self._slow_due = -math.inf
         self._peak = self._machine = NOT_AVAILABLE
-        self._slow_due = -math.inf
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes, most of them fresh (about 5 µs)."""
@@ -188,7 +185,7 @@ class HostSource:
             in_use, kept = self._read_heap(self._heap, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")
-            return (NOT_AVAILABLE,) * len(self.series)
+            return self._padded(())
         return (in_use, resident, peak, self._machine, kept)
 
     def close(self) -> None:
@@ -207,16 +204,6 @@ class HostSource:
                     "tenth of a second old or more."
                 )
         return self._heap_now
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
-
-def _memory_of_this_system() -> ProcessMemory:
-    if (PROC / "self" / "statm").exists():
-        return LinuxMemory()
-    return PsutilMemory()
 
 
 def _cpu_name() -> str:

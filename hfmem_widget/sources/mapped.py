@@ -21,15 +21,7 @@ MOST_REMEMBERED = 100_000
 
 
 class MappedFiles:
-    """Tells whether addresses lie in mapped files; where the kernel has no list of them, none does.
-
-    Parameters
-    ----------
-    maps : Path, optional
-        The kernel's list.
-    clock : callable, optional
-        Monotonic seconds.
-    """
+    """Tells whether addresses lie in mapped files; where the kernel has no list of them, none does."""
 
     def __init__(self, maps: Path = MAPS, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._maps = maps
@@ -41,14 +33,7 @@ class MappedFiles:
         self._seen_at: dict[tuple[int, int], float] = {}
 
     def hold(self, address: int, owner: int) -> bool:
-        """Return whether an address lies in a mapped file.
-
-        Parameters
-        ----------
-        address : int
-        owner : int
-            Whose address it is: as long as it has the same one, the answer is remembered.
-        """
+        """Return whether an address lies in a mapped file; remembered as long as its owner has it."""
         key = address, owner
         known = self._known.get(key)
         if known is not None:
@@ -60,9 +45,9 @@ class MappedFiles:
         seen_at = self._seen_at.setdefault(key, now)
         if self._read_at < seen_at and now >= self._good_until:
             self._read()
-        place = bisect_right(self._starts, address) - 1
-        found = place >= 0 and address < self._stops[place]
-        if self._read_at >= seen_at:  # Else it may have been mapped since.
+        index = bisect_right(self._starts, address) - 1
+        found = index >= 0 and address < self._stops[index]
+        if self._read_at >= seen_at:  # else it may have been mapped since
             self._known[key] = found
             del self._seen_at[key]
         return found

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hfmem_widget.session import Device, Series
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
 from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
 from hfmem_widget.sources.procfs import PROC, ProcessIds, process_ids
+from hfmem_widget.sources.source import BaseSource
 from hfmem_widget.sources.visible import is_provisional, names_instances, visible
 from hfmem_widget.text import plain
 
@@ -31,7 +31,7 @@ def _import_pynvml() -> Any:
     return pynvml
 
 
-class NvmlSource:
+class NvmlSource(BaseSource):
     """Device memory, the driver's reserve, this process' share, and how busy each GPU is.
 
     Parameters
@@ -51,8 +51,6 @@ class NvmlSource:
 
     name = "nvml"
     blocks = True
-    secondary = False
-    at = None
 
     def __init__(
         self,
@@ -63,10 +61,8 @@ class NvmlSource:
         load: Callable[[], Any] = _import_pynvml,
         proc: Path = PROC,
     ) -> None:
+        super().__init__()
         self._reserved = reserved
-        self.devices: tuple[Device, ...] = ()
-        self.series: tuple[Series, ...] = ()
-        self.notes: list[str] = []
         self._cuda_uuids = cuda_uuids
         self._environ = environ
         self._load = load
@@ -84,18 +80,14 @@ class NvmlSource:
         """Return the values of `series`, in bytes and percent, for every visible GPU."""
         values: list[float] = []
         try:
-            if self._ready(now):
-                unexplained = False
+            if self._is_ready(now):
                 for gpu in self._gpus:
                     values += gpu.read(now)
-                    unexplained = unexplained or gpu.unexplained
-                if unexplained and self._cuda_is_up:
-                    self._explain_process_ids()
+                self._explain_process_ids()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._give_up(error, now)
             values = []
-        values += [NOT_AVAILABLE] * (len(self.series) - len(values))
-        return values
+        return self._padded(values)
 
     def close(self) -> None:
         """Shut NVML down; never while another thread is inside `read`, which crashes (nvitop#222)."""
@@ -105,25 +97,22 @@ class NvmlSource:
         self._nvml = None
         self._retry_at = math.inf
 
-    def _ready(self, now: float) -> bool:
+    def _is_ready(self, now: float) -> bool:
         if self._nvml is not None and self._pid != os.getpid():
             self._nvml = None  # a forked child: the parent's handles are not ours, nor ours to shut
         if self._nvml is None:
             if now < self._retry_at:
                 return False
-            self._open()
+            nvml = self._load()
+            nvml.nvmlInit()
+            self._nvml = nvml
+            self._pid = os.getpid()
+            self._pids = process_ids(self._proc)
+            self._found_by = ()
+            self._cuda_is_up = False
         if not self._cuda_is_up:
             self._find()
         return True
-
-    def _open(self) -> None:
-        nvml = self._load()
-        nvml.nvmlInit()
-        self._nvml = nvml
-        self._pid = os.getpid()
-        self._pids = process_ids(self._proc)
-        self._found_by = ()
-        self._cuda_is_up = False
 
     def _give_up(self, error: Exception, now: float) -> None:
         self._nvml = None
@@ -142,21 +131,20 @@ class NvmlSource:
         if (uuids, value, order) == self._found_by:
             return
         self._cuda_is_up = bool(uuids) and all(uuids)
-        before = [gpu.uuid for gpu in self._gpus]
+        before = self._gpus
         provisional = False
         if self._cuda_is_up:
             self._gpus = [self._named(uuid) for uuid in uuids]
+            if any(now.uuid != then.uuid for now, then in zip(self._gpus, before, strict=False)):
+                self._note(
+                    "CUDA and the driver number the GPUs differently, so device memory was shown under "
+                    "other numbers before CUDA was initialised. CUDA_DEVICE_ORDER=PCI_BUS_ID makes both "
+                    "agree."
+                )
         else:
             self._gpus, provisional = self._visible(value, order)
         self._found_by = (uuids, value, order)
         self._adopt(provisional=provisional)
-        if self._cuda_is_up and any(
-            gpu.uuid != known for gpu, known in zip(self._gpus, before, strict=False)
-        ):
-            self._note(
-                "CUDA and the driver number the GPUs differently, so device memory was shown under other "
-                "numbers before CUDA was initialised. CUDA_DEVICE_ORDER=PCI_BUS_ID makes both agree."
-            )
 
     def _adopt(self, *, provisional: bool) -> None:
         self.devices = tuple(
@@ -174,13 +162,13 @@ class NvmlSource:
     def _visible(self, value: str | None, order: str | None) -> tuple[list[Gpu], bool]:
         cards = self._cards()
         if names_instances(value):
-            instances = [one for card in cards for one in self._instances(card)]
-            return [instances[i] for i in visible(value, [one.uuid for one in instances])], False
+            parts = [part for card in cards for part in self._instances(card)]
+            return [parts[i] for i in visible(value, [part.uuid for part in parts])], False
         chosen = [cards[i] for i in visible(value, [card.uuid for card in cards])]
         # Of a card that is split, CUDA shows an instance and never the card.
-        parts = [self._instances(card) for card in chosen]
-        gpus = [part[0] if part else card for part, card in zip(parts, chosen, strict=True)]
-        return gpus, any(parts) or is_provisional(value, order, [card.name for card in cards])
+        gpus = [next(iter(self._instances(card)), card) for card in chosen]
+        provisional = gpus != chosen or is_provisional(value, order, [card.name for card in cards])
+        return gpus, provisional
 
     def _cards(self) -> list[Gpu]:
         cards = []
@@ -223,12 +211,9 @@ class NvmlSource:
         return Gpu(self._nvml, handle, label, self._pids, self._note, reserved=self._reserved)
 
     def _explain_process_ids(self) -> None:
-        if not any(gpu.listed for gpu in self._gpus):
+        is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)
+        if is_unexplained and not any(gpu.listed for gpu in self._gpus):
             self._note(
                 "The driver lists this process under an unknown id, as in some containers, so memory that it "
                 "uses outside torch cannot be separated from that of other processes."
             )
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)

@@ -30,7 +30,7 @@ MISSING = frozenset(
 )
 """This driver or device does not have what was asked for."""
 
-_CLOSED = {
+_CLOSED: dict[int | None, str] = {
     Fault.LIBRARY_NOT_FOUND: (
         "No NVIDIA driver found: showing this process's own memory instead of GPU memory. "
         "If this machine has an NVIDIA GPU, install its driver, or start the container with its GPUs."
@@ -48,6 +48,21 @@ _CLOSED = {
         "Ask an administrator for access to /dev/nvidia*."
     ),
 }
+_LOST = (
+    "The driver lost {device} ({error}): its device memory ends here; "
+    "other GPUs are not affected. Reset the GPU, or reboot."
+)
+_UNREAD: dict[int | None, str] = {
+    **dict.fromkeys(LOST, _LOST),
+    Fault.NOT_SUPPORTED: (
+        "{device} reports no memory figures of its own, as GPUs that share the CPU's memory: device in "
+        "use is not shown, only what torch allocates."
+    ),
+    Fault.NO_PERMISSION: (
+        "No permission to read the memory of {device}: device in use is not shown, only what torch "
+        "allocates. Ask an administrator for access."
+    ),
+}
 
 
 def code_of(error: Exception) -> int | None:
@@ -63,34 +78,17 @@ def why_closed(error: Exception) -> str:
             "The package nvidia-ml-py is missing, so device memory is not shown; all other figures are. "
             "Install it with pip install nvidia-ml-py."
         )
-    code = code_of(error)
-    if code in _CLOSED:
-        return _CLOSED[Fault(code)]
-    return (
+    unknown = (
         f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all other "
         "figures are. Run nvidia-smi for details."
     )
+    return _CLOSED.get(code_of(error), unknown)
 
 
 def why_unread(device: str, error: Exception) -> str:
     """Return why one device's memory cannot be read, in one or two plain sentences with the remedy."""
-    code = code_of(error)
-    if code in LOST:
-        return (
-            f"The driver lost {device} ({plain(error)}): its device memory ends here; "
-            "other GPUs are not affected. Reset the GPU, or reboot."
-        )
-    if code == Fault.NOT_SUPPORTED:
-        return (
-            f"{device} reports no memory figures of its own, as GPUs that share the CPU's memory: device in "
-            "use is not shown, only what torch allocates."
-        )
-    if code == Fault.NO_PERMISSION:
-        return (
-            f"No permission to read the memory of {device}: device in use is not shown, only what torch "
-            "allocates. Ask an administrator for access."
-        )
-    return (
-        f"The driver does not report the memory of {device} ({plain(error)}): device in use is not shown "
+    unknown = (
+        "The driver does not report the memory of {device} ({error}): device in use is not shown "
         "meanwhile, only what torch allocates. Run nvidia-smi for details."
     )
+    return _UNREAD.get(code_of(error), unknown).format(device=device, error=plain(error))

@@ -1,4 +1,4 @@
-"""One GPU, or MIG instance, as NVML tells of it."""
+"""One GPU, or MIG instance, as NVML reports it."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ class Gpu:
     handle : object
         NVML's; None where it could not be had, and once the device has stopped answering for good.
     label : str
-        What notes call it.
+        The device's name in notes.
     pids : ProcessIds
-        How this process may be listed.
     note : callable
         Takes a sentence for the user.
     reserved : callable
@@ -62,13 +61,10 @@ class Gpu:
 
     Attributes
     ----------
-    name, uuid : str
-    total : float
-        Bytes; NaN if unknown.
     listed : bool
         Whether the driver names this process among the device's.
     unexplained : bool
-        Whether it does not, though ids can differ and more is in use than nobody's use would be.
+        Whether it does not, though more is in use than on an idle device: ids may differ in containers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The resident set, its high-water mark and the machine's memory, as Linux tells them in ``/proc``."""
+"""The resident set, its high-water mark and the machine's memory, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 class ProcFile:
     """A file of ``/proc`` kept open: reading it again costs 3 µs, opening it too 25.
 
-    The open file tells of the process that opened it, so a forked child opens its own. Its number may come to
-    be another's, as after `os.closerange`: then it is neither read nor closed any more.
+    The open file belongs to the process that opened it, so a forked child opens its own. Its number may come
+    to be another's, as after `os.closerange`: then it is neither read nor closed any more.
     """
 
     def __init__(self, path: Path, most: int = 8192) -> None:
@@ -58,8 +58,8 @@ class ProcFile:
 
 
 def _identity(file: int) -> tuple[int, int]:
-    found = os.fstat(file)
-    return found.st_dev, found.st_ino
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 class LinuxMemory:
@@ -103,13 +103,8 @@ class LinuxMemory:
 class ResidentPeak:
     """The exact resident peak from now on, from the kernel's own mark, which this sets back.
 
-    Only for who asks for it: setting VmHWM back sets back `ru_maxrss` too, and with it what
-    `resource.getrusage` tells everybody else in the process. There is one mark, so windows do not nest.
-
-    Parameters
-    ----------
-    proc : Path
-        Where ``/proc`` is.
+    Only on request: setting VmHWM back sets back `ru_maxrss` too, which everybody else in the process reads
+    with `resource.getrusage`. There is one mark, so windows do not nest.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -136,22 +131,15 @@ def _kibibytes(text: bytes, field: bytes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIds:
-    """By which ids this process may be listed.
-
-    Attributes
-    ----------
-    own : frozenset of int
-        Its ids in the PID namespaces that it can tell of.
-    all_visible : bool
-        Whether it lives in the machine's first namespace, where every list of ids means its own.
-    """
+    """The ids by which this process may be listed, of all PID namespaces that it knows of."""
 
     own: frozenset[int] = frozenset()
     all_visible: bool = False
+    """Whether it lives in the machine's first namespace, where every list of ids means its own."""
 
 
 def process_ids(proc: Path = PROC) -> ProcessIds:
-    """Return this process' ids, from ``NSpid`` where the kernel tells it."""
+    """Return this process' ids, from ``NSpid`` where the kernel has it."""
     own = {os.getpid()}
     try:
         _, found, rest = (proc / "self" / "status").read_bytes().partition(b"NSpid:")

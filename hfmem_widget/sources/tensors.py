@@ -7,30 +7,23 @@ moments at which it is safe and means something. Between them the figures stand 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
-from hfmem_widget.session import HELD, Device, Series
+from hfmem_widget.session import HELD, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Instant
-
-_METRICS: Final = (*HELD, "unattributed")
-"""The last is no count: a session fills it in, which knows when its steps began."""
+from hfmem_widget.sources.source import BaseSource
 
 Held = Mapping[str, float]
 """Bytes by `HELD` metric."""
 
 
-class TensorSource:
+class TensorSource(BaseSource):
     """The bytes of weights, buffers, gradients and optimizer states on every device that has any."""
 
     name = "tensors"
-    blocks = False
-    secondary = False
 
     def __init__(self) -> None:
-        self.devices: tuple[Device, ...] = ()
-        self.series: tuple[Series, ...] = ()
-        self.notes: list[str] = []
+        super().__init__()
         self.latest: Sequence[float] = ()
         """The values of `series`, never changed in place: what was true at an instant can be kept."""
         self._counted: dict[str, Held] = {}
@@ -49,20 +42,18 @@ class TensorSource:
         self._counted = {key: held.get(key, {}) for key in (*known, *new)}
         values: list[float] = []
         for counted in self._counted.values():
-            values += [counted.get(metric, 0.0) for metric in HELD]
-            values.append(NOT_AVAILABLE)
+            # A session fills in what is not attributed: it knows when its steps began.
+            values += [*(counted.get(metric, 0.0) for metric in HELD), NOT_AVAILABLE]
         # The series come first: who reads in between finds too few values, never too many.
-        self.series += tuple(Series(key, metric) for key in new for metric in _METRICS)
+        self.series += tuple(
+            Series(key, metric) for key in new for metric in (*HELD, "unattributed")
+        )
         self.latest = tuple(values)
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes; `now` is not needed."""
-        latest = self.latest
-        return (*latest, *[NOT_AVAILABLE] * (len(self.series) - len(latest)))
+        return self._padded(self.latest)
 
     def at(self, instant: Instant) -> Sequence[float] | None:
         """Return what was counted then."""
         return instant.held
-
-    def close(self) -> None:
-        """Nothing was opened."""

@@ -12,9 +12,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
@@ -27,13 +26,9 @@ RAW: Final = "__hfmem_raw__"
 
 _STATS: Final = "_cuda_memoryStats"
 _RESET: Final = "_cuda_resetPeakMemoryStats"
-_ACCELERATOR_STATS: Final = "_accelerator_getDeviceStats"
-_ACCELERATOR_RESET: Final = "_accelerator_resetPeakStats"
-_OBSERVE: Final = "_cuda_attach_out_of_memory_observer"
 
 
-@dataclass(frozen=True, slots=True)
-class _EntryPoint:
+class _EntryPoint(NamedTuple):
     """One wrapped attribute of `torch._C`: what was there, what it calls in the end, what is there now."""
 
     before: Callable[..., Any]
@@ -99,17 +94,17 @@ class CudaAllocator:
 
     def device(self, index: int) -> Device:
         """Return what an initialised device is, with NVML's UUID."""
-        found = self._cuda().get_device_properties(index)
-        name, uuid = plain(found.name), plain(getattr(found, "uuid", ""))
+        properties = self._cuda().get_device_properties(index)
+        name, uuid = plain(properties.name), plain(getattr(properties, "uuid", ""))
         # CUDA gives a MIG instance its own UUID and says in its name that it is one.
         prefix = "MIG-" if " MIG " in name else "GPU-"
-        total = float(found.total_memory)
+        total = float(properties.total_memory)
         return Device(f"cuda:{index}", name, prefix + uuid if uuid else "", total)
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return an initialised device's compute capability."""
-        found = self._cuda().get_device_properties(index)
-        return int(found.major), int(found.minor)
+        properties = self._cuda().get_device_properties(index)
+        return int(properties.major), int(properties.minor)
 
     def stats(self, index: int) -> Stats:
         """Return the counters of one initialised device, past any wrapper."""
@@ -126,22 +121,23 @@ class CudaAllocator:
         if (backend := backend_of(self._modules["torch"])) not in {"native", ""}:
             # CUDA's own pool would be listed as empty, or raise, by version.
             raise SourceUnavailable(backend)
-        found: Sequence[Mapping[str, Any]]
+        segments: Sequence[Mapping[str, Any]]
         try:
-            found = cuda.memory_snapshot(include_traces=False)
+            segments = cuda.memory_snapshot(include_traces=False)
         except TypeError:
             # Before torch 2.13 a snapshot brings the traces along, which takes seconds where there are any.
-            if quick and self._is_recording():
+            is_recording = getattr(self._extension(), "_cuda_isHistoryEnabled", lambda: False)
+            if quick and is_recording():
                 message = "this torch cannot list its segments without their history"
                 raise SourceUnavailable(message) from None
-            found = cuda.memory_snapshot()
+            segments = cuda.memory_snapshot()
         except RuntimeError as error:
             raise SourceUnavailable(plain(error)) from error
-        return found
+        return segments
 
     def observe(self, ran_out: RanOut) -> None:
-        """Have it called for good; it would initialise CUDA, so nothing is done before that is up."""
-        attach = getattr(self._extension(), _OBSERVE, None)
+        """Attach an observer for good; this would initialise CUDA, so nothing is done before CUDA is up."""
+        attach = getattr(self._extension(), "_cuda_attach_out_of_memory_observer", None)
         if attach is not None and self.devices():
             with contextlib.suppress(Exception):  # backend:cudaMallocAsync has no observers
                 attach(ran_out)
@@ -172,8 +168,8 @@ class CudaAllocator:
         self.uninstall()
         self._wrap(_STATS, read)
         self._wrap(_RESET, reset)
-        self._wrap(_ACCELERATOR_STATS, read, self._accelerator_is_cuda)
-        self._wrap(_ACCELERATOR_RESET, reset, self._accelerator_is_cuda)
+        self._wrap("_accelerator_getDeviceStats", read, self._accelerator_is_cuda)
+        self._wrap("_accelerator_resetPeakStats", reset, self._accelerator_is_cuda)
 
     def uninstall(self) -> None:
         """Put the originals back; where somebody has since wrapped ours, it stays and only passes on."""
@@ -182,10 +178,6 @@ class CudaAllocator:
         for name, entry in wrapped.items():
             if getattr(extension, name, None) is entry.wrapper:
                 setattr(extension, name, entry.before)
-
-    def _is_recording(self) -> bool:
-        is_on = getattr(self._extension(), "_cuda_isHistoryEnabled", None)
-        return is_on is not None and bool(is_on())
 
     def _cuda(self) -> Any:
         torch: Any = self._modules["torch"]

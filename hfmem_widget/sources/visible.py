@@ -22,7 +22,9 @@ def names_instances(value: str | None) -> bool:
 
 
 def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
-    """Return which devices are visible, in the order in which CUDA numbers them.
+    """Return which devices are visible, as positions in `uuids`, in the order in which CUDA numbers them.
+
+    The first entry that names no device, or more than one, ends the list; a device named twice empties it.
 
     Parameters
     ----------
@@ -31,12 +33,6 @@ def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
     uuids : sequence of str
         The machine's devices in NVML's order, with their prefixes: GPUs, or MIG instances if
         `names_instances(value)`.
-
-    Returns
-    -------
-    tuple of int
-        Positions in `uuids`. The first entry that names no device, or more than one, ends the list; a device
-        named twice empties it.
     """
     if value is None:
         return tuple(range(len(uuids)))
