@@ -1,4 +1,4 @@
-"""What was found in a span, as it is told: the gravest first."""
+"""What was found in a span, the gravest first."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ GRAVITY = {"critical": 0, "warn": 1, "info": 2}
 
 def findings_of(session: Session, span: Span) -> tuple[Finding, ...]:
     """Return what was found in a span while it ran and once it had ended, the gravest first."""
-    told = (one for one in session.findings if one.span_id in {None, span.id})
-    return tuple(sorted(told, key=lambda one: GRAVITY[one.severity]))
+    found = (finding for finding in session.findings if finding.span_id in {None, span.id})
+    return tuple(sorted(found, key=lambda finding: GRAVITY[finding.severity]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hfmem_widget.analysis.parts import Read
-from hfmem_widget.session import HELD, Device, Peak, Span
+from hfmem_widget.session import HELD, Device, Peak, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_bytes
 
@@ -16,8 +16,27 @@ MAY_BE_NOTES = {
 """What is made while a peak is reached is counted as held only once it was there throughout."""
 
 
+def reader(session: Session, device: Device, sample: Sample) -> Read:
+    """Return a function that reads a device's metrics from a sample."""
+    return lambda metric: session.value(sample, f"{device.key}/{metric}")
+
+
+def highest_row(
+    session: Session, device: Device, start: float, stop: float
+) -> tuple[Sample, Sample] | None:
+    """Return the row of the timeline where most was allocated: its lowest and its highest values."""
+    column = session.index(f"{device.key}/allocated")
+    part = session.between(start, stop)
+    if column is None or not len(part):
+        return None
+    values = part.high[:, column].tolist()
+    row = max(range(len(values)), key=lambda at: (not math.isnan(values[at]), values[at]))
+    time = float(part.time[row])
+    return Sample(time, tuple(part.low[row].tolist())), Sample(time, tuple(part.high[row].tolist()))
+
+
 def held_throughout(low: Read, high: Read, made: str = "") -> tuple[dict[str, float], list[str]]:
-    """Return what is held at both of two readings, and what to say of that which is only at one.
+    """Return what is held at both of two readings, and notes on what is held at only one.
 
     Parameters
     ----------
@@ -29,12 +48,12 @@ def held_throughout(low: Read, high: Read, made: str = "") -> tuple[dict[str, fl
     """
     held, notes = {}, []
     for metric in HELD:
-        one, other = low(metric), high(metric)
-        if math.isnan(one) and metric == made:
-            one = 0.0
-        held[metric] = min(known_of(one, other), known_of(other, one))
-        if metric in MAY_BE_NOTES and other - held[metric] > 0:
-            notes.append(MAY_BE_NOTES[metric].format(format_bytes(other - held[metric])))
+        before, after = low(metric), high(metric)
+        if math.isnan(before) and metric == made:
+            before = 0.0
+        held[metric] = min(known_of(before, after), known_of(after, before))
+        if metric in MAY_BE_NOTES and after - held[metric] > 0:
+            notes.append(MAY_BE_NOTES[metric].format(format_bytes(after - held[metric])))
     return held, notes
 
 

@@ -1,16 +1,17 @@
-"""Makes the record of a watched span: what is kept of it for comparing."""
+"""The record of a watched span: what is kept of it for comparing."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from hfmem_widget.analysis.anatomy import end_of as anatomy_at_end
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
-from hfmem_widget.analysis.facts import Facts, facts_of
+from hfmem_widget.analysis.facts import Facts, end_of, facts_of
 from hfmem_widget.analysis.parts import parts_of
+from hfmem_widget.analysis.readings import highest_row, overridden, reader
 from hfmem_widget.analysis.record import (
     MOST_POINTS,
     MOST_STEP_ROWS,
@@ -23,7 +24,7 @@ from hfmem_widget.analysis.record import (
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
-from hfmem_widget.session import HELD, Device, Part, Peak, Sample, Session, Span
+from hfmem_widget.session import HELD, Device, Part, Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
@@ -90,7 +91,7 @@ def whole(session: Session) -> Span:
         raise OptionError(message)
     if len(roots) == 1:
         return roots[0]
-    last = max(roots, key=lambda one: one.stop or 0.0)
+    last = max(roots, key=lambda root: root.stop or 0.0)
     peaks: dict[str, Peak] = {}
     for root in roots:
         for key, peak in root.peaks.items():
@@ -106,9 +107,12 @@ def _roots(session: Session) -> list[Span]:
 def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     device = facts.device
     rows, worst, worst_tokens = _steps(session, span, device.key)
-    # There is a series of what is held from when something was found: seldom, and telling parts takes long.
-    has_parts = any(session.index(f"{device.key}/{metric}") is not None for metric in HELD)
-    found = _found if has_parts else _nothing
+    at_peak: Mapping[str, float] = {}
+    at_end: Mapping[str, float] = {}
+    # There is a series of what is held from when something was found: seldom, and finding parts takes long.
+    if any(session.index(f"{device.key}/{metric}") is not None for metric in HELD):
+        at_peak = _by_name(lambda: _parts_at_peak(session, span, device, facts.peak))
+        at_end = _by_name(lambda: anatomy_at_end(session, span, device).parts)
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
@@ -120,8 +124,8 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
         after=facts.after,
         reserved_peak=facts.reserved_peak,
         headroom=facts.headroom,
-        at_peak=found(lambda: _parts_at_peak(session, span, device, facts.peak)),
-        at_end=found(lambda: _parts_at_end(session, span, device)),
+        at_peak=at_peak,
+        at_end=at_end,
         worst_step=worst,
         worst_tokens=worst_tokens,
         curve=_curve(session, span, device.key),
@@ -129,82 +133,59 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     )
 
 
-def _found(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
-    """Return parts by name, if any tensors were found; a fault in telling them costs no more than them."""
+def _by_name(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
+    """Return parts by name, if any tensors were found; a fault in finding them costs no more than them."""
     try:
         known = {part.name: part.bytes for part in parts()}
     except Exception as error:  # noqa: BLE001  (the record's other figures are there)
         warn(f"the breakdown was lost ({type(error).__name__}: {error})")
         return {}
-    return known if any(known.get(name, 0.0) > 0 for name in HELD) else {}
-
-
-def _nothing(_: object) -> Mapping[str, float]:
-    return {}
+    return known if any(name in known for name in HELD) else {}
 
 
 def _parts_at_peak(session: Session, span: Span, device: Device, peak: Peak) -> tuple[Part, ...]:
     if _roots(session) == [span]:
         return session.anatomy("peak", device.key).parts
     # One cell of many in a session: the anatomy is the session's, so take what was sampled in this one.
-    stop = session.last_sample.time if span.stop is None else span.stop
-    part = session.between(span.start, stop)
-    column = session.index(f"{device.key}/allocated")
-    if column is None or not len(part):
+    row = highest_row(session, device, span.start, end_of(session, span))
+    if row is None:
         return ()
-    highest = int(np.nan_to_num(part.high[:, column], nan=-math.inf).argmax())
-    sample = Sample(float(part.time[highest]), tuple(part.high[highest].tolist()))
-    return _parts(session, sample, device, {"allocated": peak.value, "requested": NOT_AVAILABLE})
-
-
-def _parts_at_end(session: Session, span: Span, device: Device) -> tuple[Part, ...]:
-    return () if span.after is None else _parts(session, span.after, device, {})
-
-
-def _parts(
-    session: Session, sample: Sample, device: Device, known: Mapping[str, float]
-) -> tuple[Part, ...]:
-    def read(metric: str) -> float:
-        if metric in known:
-            return known[metric]
-        return session.value(sample, f"{device.key}/{metric}")
-
+    known = {"allocated": peak.value, "requested": NOT_AVAILABLE}
+    read = overridden(reader(session, device, row[1]), known)
     return parts_of(read, device.total, is_host=":" not in device.key)
 
 
 def _curve(session: Session, span: Span, device: str) -> Floats:
     index = session.index(f"{device}/allocated")
-    if index is None or span.stop is None:
+    if index is None:
         return no_points()
-    part = session.between(span.start, span.stop, [index])
+    stop = end_of(session, span)
+    part = session.between(span.start, stop, [index])
     if len(part) < LEAST_SAMPLES:
         return no_points()
-    points = curve(part, 0, span.start, span.stop, columns=_COLUMNS)
+    points = curve(part, 0, span.start, stop, columns=_COLUMNS)
     return np.array(points, dtype=np.float32).reshape(-1, 2).T
 
 
 def _step_table(session: Session, span: Span, most: int) -> Table:
     table = session.folded_steps(most, after=span.start)
-    stop = table[:, session.steps.columns.index("stop")]
-    return table[stop <= (math.inf if span.stop is None else span.stop)]
+    return table[table[:, session.steps.columns.index("stop")] <= end_of(session, span)]
 
 
 def _steps(session: Session, span: Span, device: str) -> tuple[Floats, int | None, float]:
     """Return a device's steps with `STEP_COLUMNS`, and the worst of them with the tokens it took."""
+    nothing = no_steps(), None, NOT_AVAILABLE
     if device not in session.steps.devices:
-        return no_steps(), None, NOT_AVAILABLE
+        return nothing
     columns = session.steps.columns
-    table = _step_table(session, span, MOST_STEP_ROWS)
-    wanted = [columns.index(name) for name in ("first", "last")]
-    wanted += [columns.index(f"{device}/{name}") for name in ("lowest", "peak", "worst")]
-    rows = table[:, wanted]
-    there = ~np.isnan(rows[:, 3])
-    table, rows = table[there], rows[there]
+    of_device = [f"{device}/{name}" for name in ("lowest", "peak", "worst", "worst_tokens")]
+    wanted = [columns.index(name) for name in ("first", "last", *of_device)]
+    rows = _step_table(session, span, MOST_STEP_ROWS)[:, wanted]
+    rows = rows[~np.isnan(rows[:, 3])]
     if not len(rows):
-        return no_steps(), None, NOT_AVAILABLE
-    highest = int(rows[:, 3].argmax())
-    worst, tokens = int(rows[highest, 4]), table[highest, columns.index(f"{device}/worst_tokens")]
-    return _counted_on(rows), worst, float(tokens)
+        return nothing
+    *_, worst, tokens = rows[rows[:, 3].argmax()]
+    return _counted_on(rows[:, :5]), int(worst), float(tokens)
 
 
 def _counted_on(rows: Floats) -> Floats:
@@ -220,22 +201,19 @@ def _counted_on(rows: Floats) -> Floats:
 def _pace(session: Session, span: Span) -> Pace:
     roots = [root for root in _roots(session) if root.id == span.id] or _roots(session)
     steps = [phase for root in roots for phase in session.phases(root.id) if phase.kind == "step"]
-    count, seconds = sum(one.count for one in steps), sum(one.seconds for one in steps)
+    count, seconds = sum(step.count for step in steps), sum(step.seconds for step in steps)
     table = _step_table(session, span, MOST_GROUPS)
     if not count or not len(table):
         return Pace()
-    column = session.steps.columns.index
-    totals = {name: float(table[:, column(name)].sum()) for name in ("samples", "tokens")}
-    if table[0, column("first")] == table[0, column("last")]:
-        count -= 1
-        seconds -= float(table[0, column("stop")] - table[0, column("start")])
-        for name in totals:
-            totals[name] -= float(table[0, column(name)])
-    if count < 1 or seconds <= 0:
-        return Pace(steps=sum(one.count for one in steps))
-    return Pace(
-        steps=sum(one.count for one in steps),
-        steps_per_second=count / seconds,
-        samples_per_second=totals["samples"] / seconds,
-        tokens_per_second=totals["tokens"] / seconds,
-    )
+    names = ("first", "last", "start", "stop", "samples", "tokens")
+    table = table[:, [session.steps.columns.index(name) for name in names]]
+    counted, (samples, tokens) = count, table[:, 4:].sum(axis=0).tolist()
+    first, last, start, stop, *of_first = table[0].tolist()
+    if first == last:
+        counted -= 1
+        seconds -= stop - start
+        samples -= of_first[0]
+        tokens -= of_first[1]
+    if counted < 1 or seconds <= 0:
+        return Pace(count)
+    return Pace(count, counted / seconds, samples / seconds, tokens / seconds)

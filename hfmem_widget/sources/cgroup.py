@@ -42,8 +42,8 @@ class Cgroup(NamedTuple):
 def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
     """Return the tightest limit from this process' group upwards; None where nothing limits it.
 
-    A limit that is not below the machine's memory (in bytes) limits nothing: v1 says "no limit" so. `proc` and
-    `mount` are where ``/proc`` and ``/sys/fs/cgroup`` are.
+    A limit that is not below the machine's memory (in bytes) limits nothing: v1 says "no limit" in this way.
+    `proc` and `mount` are where ``/proc`` and ``/sys/fs/cgroup`` are.
     """
     found = [
         Cgroup(folder, limit, version)
