@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +23,13 @@ LEAST_SAMPLES = 5
 def curve(part: Timeline, column: int, start: float, stop: float, *, columns: int) -> Points:
     """Return a series as at most about two points for each of so many columns of the picture.
 
-    Parameters
-    ----------
-    part : Timeline
-        The rows between `start` and `stop`.
-    column : int
-        Which series.
-    columns : int
-        Into how many columns of equal width the time is divided; the lowest and highest value of each stay.
+    The timeline's part between `start` and `stop` is divided into columns of equal width; the lowest and the
+    highest value of each stay.
     """
+    seconds = part.time.clip(start, stop) - start
     return joined(
         [
-            (
-                float(part.time[row].clip(start, stop) - start),
-                float((part.high if is_high else part.low)[row, column]),
-            )
+            (float(seconds[row]), float((part.high if is_high else part.low)[row, column]))
             for row, is_high in run
         ]
         for run in chosen_rows(part, column, start, stop, columns=columns)
@@ -77,13 +70,8 @@ def chosen_rows(
 
 def runs_of(points: Points) -> list[Points]:
     """Return the points between breaks."""
-    runs: list[Points] = [[]]
-    for point in points:
-        if math.isnan(point[1]):
-            runs.append([])
-        else:
-            runs[-1].append(point)
-    return [run for run in runs if run]
+    stretches = groupby(points, key=lambda point: math.isnan(point[1]))
+    return [list(run) for is_break, run in stretches if not is_break]
 
 
 def grounded(run: Points) -> Points:
@@ -94,18 +82,20 @@ def grounded(run: Points) -> Points:
 def visible_gaps(part: Timeline, start: float, stop: float, columns: int) -> list[Gap]:
     """Return the gaps wide enough to be seen, cut to the stretch."""
     least = (stop - start) / columns
-    cut = ((max(start, one), min(stop, two)) for one, two in part.gaps)
-    return [(one, two) for one, two in cut if two - one > least]
+    cut = ((max(start, begin), min(stop, end)) for begin, end in part.gaps)
+    return [gap for gap in cut if gap[1] - gap[0] > least]
 
 
-def _stretches(part: Timeline, known: NDArray[np.bool_], gaps: list[Gap]) -> list[NDArray[np.intp]]:
+def _stretches(
+    timeline: Timeline, known: NDArray[np.bool_], gaps: list[Gap]
+) -> list[NDArray[np.intp]]:
     """Return the rows of each unbroken run: no gap and no missing value within it."""
     broken = np.zeros(len(known) + 1, dtype=int)
     for gap_start, _ in gaps:
-        broken[part.time.searchsorted(gap_start, side="right")] += 1
+        broken[timeline.time.searchsorted(gap_start, side="right")] += 1
     run = np.cumsum(broken[:-1] + ~known)
     rows = np.flatnonzero(known)
-    return [one for one in np.split(rows, np.flatnonzero(np.diff(run[rows])) + 1) if len(one)]
+    return [part for part in np.split(rows, np.flatnonzero(np.diff(run[rows])) + 1) if len(part)]
 
 
 def _extremes(

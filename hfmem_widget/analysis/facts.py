@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from hfmem_widget.session import Device, Peak, Sample, Session, Span
+from hfmem_widget.analysis.readings import known_values
+from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import MIB, plain
 
@@ -15,46 +14,40 @@ PATIENCE = 0.3
 """Seconds before anything live appears: a cell that is over by then never flickers."""
 
 QUICK = 1.0
-"""Seconds up to which one line may tell of a cell."""
+"""Seconds up to which one line is enough for a cell."""
 
 NEXT_TO_NOTHING = MIB
 """Bytes below which a change is that of any cell, such as a sampled heap makes by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+_UNKNOWN = Peak(NOT_AVAILABLE, "exact")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
     """The figures of one device over one span; bytes, NaN where not known.
 
     Attributes
     ----------
-    device : Device
-    allocated_label, reserved_label, used_label : str
+    allocated_label, reserved_label : str
         What the roles are called on this device.
     before, after : float
         Allocated at the span's edges.
     peak : Peak
         Highest allocated within it.
-    reserved, reserved_peak : float
-        At its end, and highest within it.
-    used, process, others : float
-        In use on the whole device at its end, by this process, by other processes.
+    reserved_peak : float
+        Highest reserved within it.
     headroom : float
         What could still have been reserved at the peak.
     """
 
-    device: Device
-    allocated_label: str
-    reserved_label: str
-    used_label: str
-    before: float
-    after: float
-    peak: Peak
-    reserved: float
-    reserved_peak: float
-    used: float
-    process: float
-    others: float
-    headroom: float
+    allocated_label: str = ""
+    reserved_label: str = ""
+    before: float = NOT_AVAILABLE
+    after: float = NOT_AVAILABLE
+    peak: Peak = _UNKNOWN
+    reserved_peak: float = NOT_AVAILABLE
+    headroom: float = NOT_AVAILABLE
 
     @property
     def left_behind(self) -> float:
@@ -65,6 +58,25 @@ class Facts:
     def above_start(self) -> float:
         """How far the peak stood above what was allocated at the start."""
         return self.peak.value - self.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(Figures):
+    """The figures of one device over one span, and what was in use at its end.
+
+    Attributes
+    ----------
+    reserved : float
+    used, process, others : float
+        On the whole device, by this process, by other processes.
+    """
+
+    device: Device
+    used_label: str
+    reserved: float
+    used: float
+    process: float
+    others: float
 
 
 def active_devices(session: Session, span: Span | None = None) -> tuple[Device, ...]:
@@ -81,6 +93,20 @@ def uses_a_gpu(session: Session, span: Span | None = None) -> bool:
     return bool(_used(session, span))
 
 
+def _used(session: Session, span: Span | None) -> tuple[Device, ...]:
+    # The host is the one device without an index.
+    others = (device for device in session.devices if ":" in device.key)
+    return tuple(each for each in others if _holds(session, span, f"{each.key}/allocated"))
+
+
+def _holds(session: Session, span: Span | None, key: str) -> bool:
+    if span is None:
+        return session.peak(key) > 0
+    if peak_of(session, span, key).value > 0:
+        return True
+    return max(known_values(session, key, span.start, end_of(session, span)), default=0.0) > 0
+
+
 def facts_of(session: Session, span: Span) -> tuple[Facts, ...]:
     """Return the facts of every active device, in the session's order."""
     return tuple(_facts(session, span, device) for device in active_devices(session, span))
@@ -88,19 +114,16 @@ def facts_of(session: Session, span: Span) -> tuple[Facts, ...]:
 
 def did_nothing(session: Session, span: Span) -> bool:
     """Return whether a span was over at once, as it should be, and changed no memory worth a figure."""
-    return (
-        span.outcome == "done"
-        and span.duration < QUICK
-        and changed_less(session, span, NEXT_TO_NOTHING)
-    )
+    is_quick = span.outcome == "done" and span.duration < QUICK
+    return is_quick and changed_less(session, span, NEXT_TO_NOTHING)
 
 
 def changed_less(session: Session, span: Span, least: float) -> bool:
     """Return whether a span left and took less than some bytes, on every device."""
     return all(
         # Both are false of what is not known.
-        abs(one.left_behind) < least and one.above_start < least
-        for one in facts_of(session, span)
+        abs(facts.left_behind) < least and facts.above_start < least
+        for facts in facts_of(session, span)
     )
 
 
@@ -122,34 +145,13 @@ def allocated_peak(session: Session, span: Span, device: str) -> Peak:
 
 def peak_of(session: Session, span: Span, key: str) -> Peak:
     """Return the highest a series came in a span: exact where a ledger kept it, else of the samples."""
-    if key in span.peaks:
-        return span.peaks[key]
-    highest = session.highest_in(span.id, key)
-    return Peak(highest, "sampled")
+    known = span.peaks.get(key)
+    return known or Peak(session.highest_in(span.id, key), "sampled")
 
 
 def end_of(session: Session, span: Span) -> float:
     """Return when a span ended, or the newest sample's time while it is open."""
     return span.stop if span.stop is not None else session.last_sample.time
-
-
-def _used(session: Session, span: Span | None) -> tuple[Device, ...]:
-    # The host is the one device without an index.
-    others = (device for device in session.devices if ":" in device.key)
-    return tuple(device for device in others if _holds(session, span, device))
-
-
-def _holds(session: Session, span: Span | None, device: Device) -> bool:
-    key = f"{device.key}/allocated"
-    if span is None:
-        return session.peak(key) > 0
-    if peak_of(session, span, key).value > 0:
-        return True
-    index = session.index(key)
-    if index is None:
-        return False
-    part = session.between(span.start, end_of(session, span))
-    return bool((part.high[:, index] > 0).any())
 
 
 def _facts(session: Session, span: Span, device: Device) -> Facts:
@@ -164,13 +166,13 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
     driver = driver if math.isfinite(driver) else 0.0
     room = device.total - driver - beside_us - reserved_peak
     return Facts(
-        device,
-        label_of(session, device, "allocated"),
-        label_of(session, device, "reserved"),
-        label_of(session, device, "device_used"),
+        device=device,
+        allocated_label=label_of(session, device, "allocated"),
+        reserved_label=label_of(session, device, "reserved"),
+        used_label=label_of(session, device, "device_used"),
         before=_at_start(session, span, f"{device.key}/allocated"),
         after=at_end("allocated"),
-        peak=peak_of(session, span, f"{device.key}/allocated"),
+        peak=allocated_peak(session, span, device.key),
         reserved=reserved,
         reserved_peak=reserved_peak,
         used=used,
@@ -190,14 +192,8 @@ def _at_start(session: Session, span: Span, key: str) -> float:
 
 def _last_known(session: Session, span: Span, key: str) -> float:
     """Return a series' value at the end of a span, or the last one before that that is known."""
-    at_end = session.value(_end(session, span), key)
-    index = session.index(key)
-    if index is None or math.isfinite(at_end):
+    at_end = session.value(span.after or session.last_sample, key)
+    if math.isfinite(at_end):
         return at_end
-    column = session.between(span.start, end_of(session, span)).high[:, index]
-    known = column[np.isfinite(column)]
-    return float(known[-1]) if len(known) else NOT_AVAILABLE
-
-
-def _end(session: Session, span: Span) -> Sample:
-    return span.after if span.after is not None else session.last_sample
+    known = known_values(session, key, span.start, end_of(session, span))
+    return known[-1] if known else NOT_AVAILABLE

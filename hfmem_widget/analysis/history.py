@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ MOST_BYTES = 16 * 1024**2
 QUICK = 1.0
 """Seconds up to which the record of a cell is made at once: it has few samples, and a thread costs more."""
 
-MOST_TOLD = 20
+MOST_LISTED = 20
 """Names that a message lists."""
 
 HOW_TO_WATCH = (
@@ -41,6 +41,14 @@ class _Watched:
     label: str
     kept_to: int = 0
     """The id of its newest outermost span that was noticed."""
+
+    def newly_ended(self) -> list[Span]:
+        """Return the outermost spans that have ended since somebody asked, oldest first."""
+        spans = self.session.spans
+        new = [span for span in spans if span.id > self.kept_to and span.parent is None]
+        new = [span for span in new if span.stop is not None]
+        self.kept_to = max((span.id for span in new), default=self.kept_to)
+        return new
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +70,12 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._latest: Session | None = None
+        self.latest: Session | None = None
+        """The session that was begun last, running or finished; None before the first."""
         self._watched: list[_Watched] = []
         self._ended: deque[_Ended] = deque()
         self._records: deque[Record] = deque()
         self._lock = threading.Lock()
-
-    @property
-    def latest(self) -> Session | None:
-        """The session that was begun last, running or finished; None before the first."""
-        return self._latest
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -80,15 +84,8 @@ class History:
         return tuple(self._records)
 
     def begins(self, session: Session, label: str = "") -> None:
-        """Note that a session has begun.
-
-        Parameters
-        ----------
-        session : Session
-        label : str, optional
-            What the user calls the cell that it watches, if anything.
-        """
-        self._latest = session
+        """Note that a session has begun, with what the user calls the cell that it watches, if anything."""
+        self.latest = session
         self._watched.append(_Watched(session, plain(label)))
 
     def cell_ended(self, number: int | None, cell_id: str = "") -> bool:
@@ -99,19 +96,18 @@ class History:
         number : int or None
             What stands beside it in brackets.
         cell_id : str, optional
-            The same for every run of it, if the front end tells.
+            The same for every run of it, if the front end has one.
         """
         with interrupts_deferred():
-            own: list[_Ended] = []
-            among_others: list[_Ended] = []
-            for watched in reversed(self._watched):
-                found = own if not watched.session.running else among_others
-                for span in _newly_ended(watched):
-                    found.append(_Ended(watched.session, span, watched.label, number, cell_id))
-            self._watched = [one for one in self._watched if one.session.running]
-            # As with the cards: where a cell has a watch of its own, that one tells of it.
-            self._ended.extend(own or among_others)
-            are_quick = all(one.span.duration <= QUICK for one in self._ended)
+            ended = [
+                _Ended(watched.session, span, watched.label, number, cell_id)
+                for watched in reversed(self._watched)
+                for span in watched.newly_ended()
+            ]
+            self._watched = [watched for watched in self._watched if watched.session.running]
+            # As with the cards: where a cell has a watch of its own, the record is of that one.
+            self._ended.extend([cell for cell in ended if not cell.session.running] or ended)
+            are_quick = all(cell.span.duration <= QUICK for cell in self._ended)
             if are_quick and not self._lock.locked():  # by a thread that may be at a long one
                 self.settle()
         return bool(self._ended)
@@ -125,7 +121,7 @@ class History:
     def runs_of(self, label: str, cell_id: str = "") -> tuple[Record, ...]:
         """Return the runs so far of what has a label, or else of a cell, oldest first."""
         identity = plain(label) or cell_id
-        return tuple(one for one in self.records if one.identity == identity)
+        return tuple(record for record in self.records if record.identity == identity)
 
     def find(self, name: str) -> tuple[Record, ...]:
         """Return all runs of a label, or the one run of a cell's number, oldest first.
@@ -141,43 +137,48 @@ class History:
             If there is none; the message lists what there is.
         """
         wanted, records = plain(name), self.records
-        exact = tuple(one for one in records if one.label and one.label == wanted)
-        if exact:
-            return exact
+        by_label: dict[str, list[Record]] = {}
+        for record in records:
+            by_label.setdefault(record.label, []).append(record)
+        by_label.pop("", None)
+        if wanted in by_label:
+            return tuple(by_label[wanted])
         number = _NUMBER.fullmatch(wanted)
-        if number is not None:
-            of_number = [one for one in records if one.number == int(number[1])]
-            if of_number:
-                return (of_number[-1],)
-        labels = dict.fromkeys(one.label for one in records if one.label.startswith(wanted))
-        labels.pop("", None)
+        for record in reversed(records):
+            if number is not None and record.number == int(number[1]):
+                return (record,)
+        labels = [label for label in by_label if label.startswith(wanted)]
         if len(labels) == 1:
-            (label,) = labels
-            return tuple(one for one in records if one.label == label)
-        raise OptionError(self._not_found(wanted, tuple(labels), records))
-
-    def _not_found(self, wanted: str, labels: Sequence[str], records: Sequence[Record]) -> str:
+            return tuple(by_label[labels[0]])
         if labels and wanted:
-            return f"{wanted!r} may be {_listed(map(repr, labels))}; write more of it"
-        if any(_is_called(open_label, wanted) for open_label in self._running()):
-            return f"the cell {wanted!r} is still running; compare it after it has ended"
-        if not records:
-            return HOW_TO_WATCH
-        return f"No watched cell {wanted!r}. Available: {_listed(_names(records))}."
+            message = f"{wanted!r} may be {_listed(map(repr, labels))}; write more of it"
+        elif wanted and self._is_running(wanted):
+            message = f"the cell {wanted!r} is still running; compare it after it has ended"
+        elif not records:
+            message = HOW_TO_WATCH
+        else:
+            # What records can be asked for by, each label once, newest first.
+            names = dict.fromkeys(
+                repr(each.label) if each.label else str(each.number) for each in records
+            )
+            message = f"No watched cell {wanted!r}. Available: {_listed(reversed(names))}."
+        raise OptionError(message)
 
-    def _running(self) -> list[str]:
-        return [
-            span.label
+    def _is_running(self, wanted: str) -> bool:
+        """Return whether an open span's label begins with a name, or has its number in brackets."""
+        number = _NUMBER.fullmatch(wanted)
+        return any(
+            span.label.startswith(wanted) or (number is not None and f"[{number[1]}]" in span.label)
             for watched in self._watched
             for span in watched.session.open_spans
             if span.parent is None
-        ]
+        )
 
     def _keep(self, ended: _Ended) -> None:
         from hfmem_widget.analysis.record_of import record_of
 
         identity = ended.label or ended.cell_id or f"[{ended.number}]"
-        runs = (one.run for one in self._records if one.identity == identity)
+        runs = (record.run for record in self._records if record.identity == identity)
         record = record_of(
             ended.session,
             ended.span,
@@ -187,39 +188,12 @@ class History:
             identity=identity,
         )
         self._records.append(record)
-        size = sum(one.size for one in self._records)
+        size = sum(record.size for record in self._records)
         while len(self._records) > MOST_RECORDS or size > MOST_BYTES:
             size -= self._records.popleft().size
 
 
-def _newly_ended(watched: _Watched) -> list[Span]:
-    """Return the outermost spans of a session that have ended since somebody asked, oldest first."""
-    new: list[Span] = []
-    for span in reversed(watched.session.spans):
-        if span.id <= watched.kept_to:
-            break
-        if span.parent is None and span.stop is not None:
-            new.insert(0, span)
-    if new:
-        watched.kept_to = new[-1].id
-    return new
-
-
-def _is_called(open_label: str, wanted: str) -> bool:
-    number = _NUMBER.fullmatch(wanted)
-    in_brackets = "" if number is None else f"[{number[1]}]"
-    return bool(wanted) and (
-        open_label.startswith(wanted) or bool(in_brackets and in_brackets in open_label)
-    )
-
-
-def _names(records: Sequence[Record]) -> list[str]:
-    """Return what records can be asked for by, each label once, newest first."""
-    names = dict.fromkeys(repr(one.label) if one.label else str(one.number) for one in records)
-    return list(reversed(names))
-
-
 def _listed(names: Iterable[str]) -> str:
-    told = list(names)
-    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    return ", ".join(told[:MOST_TOLD]) + more
+    listed = list(names)
+    more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
+    return ", ".join(listed[:MOST_LISTED]) + more

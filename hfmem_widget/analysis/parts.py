@@ -1,4 +1,4 @@
-"""What one reading of a device is made of, part by part, with what cannot be known as a part of its own."""
+"""The parts of one reading of a device; what cannot be known is a part of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parts_of(read: Read, total: float, *, is_host: bool) -> tuple[Part, ...]:
     Parameters
     ----------
     read : callable
-        The metrics of the allocator, of what its tensors were found to be, and of the driver, in bytes.
+        The metrics of the allocator, of its tensors, and of the driver, in bytes.
     total : float
         The device's capacity in bytes; NaN if unknown.
     is_host : bool
@@ -57,11 +57,7 @@ def allocated_parts(read: Read) -> dict[str, float]:
     # What nobody explained when the step began is not what the step made.
     before = read("unattributed")
     held = remainder if math.isnan(before) else min(remainder, before)
-    return known | {
-        "unattributed": held,
-        "activations": remainder - held,
-        "rounding": rounding,
-    }
+    return known | {"unattributed": held, "activations": remainder - held, "rounding": rounding}
 
 
 def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
@@ -73,14 +69,12 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
             "others": max(0.0, used - reserved),
             "free": max(0.0, total - used),
         }
-    parts = {}
-    active = read("active")
-    if not math.isnan(active):
-        parts["pending"] = max(0.0, active - allocated)
+    active, driver = read("active"), read("driver_reserved")
+    active = allocated if math.isnan(active) else active
+    driver = 0.0 if math.isnan(driver) else driver
+    parts = {"pending": max(0.0, active - allocated), "driver": driver}
     if ours:
-        parts["cache"] = max(0.0, reserved - (allocated if math.isnan(active) else active))
-    driver = read("driver_reserved")
-    parts["driver"] = driver = 0.0 if math.isnan(driver) else driver
+        parts["cache"] = max(0.0, reserved - active)
     context, others = read("context"), read("others")
     if math.isnan(context + others):
         parts["unexplained"] = beside = max(0.0, used - ours)

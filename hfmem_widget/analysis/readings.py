@@ -21,6 +21,15 @@ def reader(session: Session, device: Device, sample: Sample) -> Read:
     return lambda metric: session.value(sample, f"{device.key}/{metric}")
 
 
+def known_values(session: Session, key: str, start: float, stop: float) -> list[float]:
+    """Return the highest value of a series in each row of a stretch of the timeline, where it is known."""
+    column = session.index(key)
+    if column is None:
+        return []
+    values: list[float] = session.between(start, stop, [column]).high[:, 0].tolist()
+    return [value for value in values if math.isfinite(value)]
+
+
 def highest_row(
     session: Session, device: Device, start: float, stop: float
 ) -> tuple[Sample, Sample] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.session import Peak
+from hfmem_widget.analysis.facts import Figures
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Floats = NDArray[np.floating]
@@ -34,8 +34,8 @@ def no_steps() -> Floats:
     return np.empty((0, len(STEP_COLUMNS)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DeviceRecord(Figures):
     """What one watched cell did to one device. Bytes; NaN where not known.
 
     Attributes
@@ -44,16 +44,6 @@ class DeviceRecord:
         The device's.
     total : float
         Its capacity.
-    allocated_label, reserved_label : str
-        What the roles are called on it.
-    peak : Peak
-        Highest allocated, and how it is known.
-    before, after : float
-        Allocated at the cell's edges.
-    reserved_peak : float
-        Highest reserved.
-    headroom : float
-        What could still have been reserved at the peak.
     at_peak, at_end : mapping of str to float
         The parts then, by name; empty where no tensors of models or optimizers were found.
     worst_step : int or None
@@ -67,16 +57,9 @@ class DeviceRecord:
         where the numbers begin anew; the lowest and the highest of their peaks, and which has the highest.
     """
 
-    key: str
-    name: str
-    total: float
-    allocated_label: str
-    reserved_label: str
-    peak: Peak
-    before: float
-    after: float
-    reserved_peak: float
-    headroom: float
+    key: str = ""
+    name: str = ""
+    total: float = NOT_AVAILABLE
     at_peak: Mapping[str, float] = field(default_factory=dict)
     at_end: Mapping[str, float] = field(default_factory=dict)
     worst_step: int | None = None
@@ -85,23 +68,12 @@ class DeviceRecord:
     steps: Floats = field(default_factory=no_steps)
 
     @property
-    def left_behind(self) -> float:
-        """Allocated at the end less allocated at the start."""
-        return self.after - self.before
+    def size(self) -> int:
+        """Bytes that it takes, about; a test holds what lies beside the arrays against what Python takes."""
+        return self.curve.nbytes + self.steps.nbytes + 3_000
 
 
-UNUSED = DeviceRecord(
-    key="",
-    name="",
-    total=NOT_AVAILABLE,
-    allocated_label="",
-    reserved_label="",
-    peak=Peak(NOT_AVAILABLE, "exact"),
-    before=NOT_AVAILABLE,
-    after=NOT_AVAILABLE,
-    reserved_peak=NOT_AVAILABLE,
-    headroom=NOT_AVAILABLE,
-)
+UNUSED = DeviceRecord()
 """What a cell did to a device that it did not use."""
 
 
@@ -170,16 +142,8 @@ class Record:
     @property
     def size(self) -> int:
         """Bytes that it takes, about."""
-        return sys.getsizeof(self) + sum(map(_size, self.devices))
+        return sys.getsizeof(self) + sum(device.size for device in self.devices)
 
     def device(self, key: str) -> DeviceRecord | None:
         """Return what it did to a device; None if nothing."""
-        return next((one for one in self.devices if one.key == key), None)
-
-
-_BESIDE_ARRAYS = 3_000
-"""Bytes of a device's figures and parts, about; a test holds it against what Python takes."""
-
-
-def _size(device: DeviceRecord) -> int:
-    return device.curve.nbytes + device.steps.nbytes + _BESIDE_ARRAYS
+        return next((device for device in self.devices if device.key == key), None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from hfmem_widget.analysis.anatomy import end_of as anatomy_at_end
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
-from hfmem_widget.analysis.facts import Facts, end_of, facts_of
+from hfmem_widget.analysis.facts import Facts, Figures, end_of, facts_of
 from hfmem_widget.analysis.parts import parts_of
 from hfmem_widget.analysis.readings import highest_row, overridden, reader
 from hfmem_widget.analysis.record import (
@@ -117,13 +117,7 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
         key=plain(device.key),
         name=plain(device.name),
         total=device.total,
-        allocated_label=facts.allocated_label,
-        reserved_label=facts.reserved_label,
-        peak=facts.peak,
-        before=facts.before,
-        after=facts.after,
-        reserved_peak=facts.reserved_peak,
-        headroom=facts.headroom,
+        **{figure.name: getattr(facts, figure.name) for figure in fields(Figures)},
         at_peak=at_peak,
         at_end=at_end,
         worst_step=worst,
