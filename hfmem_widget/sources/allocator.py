@@ -47,10 +47,8 @@ class History(Protocol):
     A recording of the user's is not read, changed or ended.
     """
 
-    @property
-    def obstacle(self) -> str:
-        """Why nothing was recorded although the device was used, as a sentence; else empty."""
-        ...
+    obstacle: str
+    """Why nothing was recorded although the device was used, as a sentence; else empty."""
 
     def look(self, *, imported: bool = False) -> None:
         """Begin if the device is initialised, else when it will be; on any thread, any number of times.

@@ -10,7 +10,6 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
@@ -85,30 +84,8 @@ def _in_use(heap: Mallinfo) -> int:
     return int(heap.uordblks) + int(heap.hblkhd)
 
 
-class ProcessMemory(Protocol):
-    """Where the resident set and the machine's memory are read; bytes, NaN if unknown."""
-
-    machine_total: float
-
-    def resident(self) -> float:
-        """Return the resident set."""
-        ...
-
-    def resident_peak(self) -> float:
-        """Return the highest resident set since the process began."""
-        ...
-
-    def machine_in_use(self) -> float:
-        """Return what is in use on the machine, or in the control group that limits this process."""
-        ...
-
-    def close(self) -> None:
-        """Give back what was opened."""
-        ...
-
-
 class PsutilMemory:
-    """What psutil knows, for macOS and Windows: a `ProcessMemory`."""
+    """What psutil knows, for macOS and Windows; bytes, NaN if unknown."""
 
     def __init__(self) -> None:
         import psutil
@@ -139,7 +116,7 @@ class HostSource(BaseSource):
 
     Parameters
     ----------
-    memory : ProcessMemory, optional
+    memory : LinuxMemory or PsutilMemory, optional
         Where resident set and machine are read; that of this system by default.
     find_heap : callable
         Returns how to read the C heap, or None where that cannot be known.
@@ -150,7 +127,7 @@ class HostSource(BaseSource):
 
     def __init__(
         self,
-        memory: ProcessMemory | None = None,
+        memory: LinuxMemory | PsutilMemory | None = None,
         find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
     ) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +24,6 @@ from hfmem_widget.text import plain
 
 RETRY_INTERVAL: Final = 30.0
 """Seconds before NVML is tried again."""
-
-
-def _import_pynvml() -> Any:
-    import pynvml
-
-    return pynvml
 
 
 class NvmlSource(BaseSource):
@@ -58,7 +53,7 @@ class NvmlSource(BaseSource):
         environ: Mapping[str, str],
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
-        load: Callable[[], Any] = _import_pynvml,
+        load: Callable[[], Any] = lambda: import_module("pynvml"),
         proc: Path = PROC,
     ) -> None:
         super().__init__()

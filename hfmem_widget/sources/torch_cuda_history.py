@@ -1,9 +1,11 @@
 """The CUDA allocator's own history of allocations, recorded for the time of a watch.
 
-PyTorch keeps one recording for the process. Where the user's own runs already, it is left alone: not read
-(reading leaves an event in it), not changed, not ended. Nothing here initialises CUDA: where the user's code
-has not done so yet, the recording begins the moment it does, before the first allocation.
+PyTorch keeps one recording for the process. The user's own is left alone: not read (reading leaves an event
+in it), not changed, not ended. Nothing here initialises CUDA: where the user's code has not done so yet, the
+recording begins the moment it does, before the first allocation.
 """
+
+# ruff: noqa: SLF001  (torch has no public way to record, to read, or to hear of CUDA's initialisation)
 
 from __future__ import annotations
 
@@ -24,11 +26,6 @@ MOST_EVENTS = 200_000
 
 TRIED_STACKS = 64
 
-UNUSED = "CUDA was not used."
-WITHOUT_CUDA = "This torch is built without CUDA."
-
-State = Literal["waiting", "recording", "refused", "ended"]
-
 
 class CudaHistory:
     """The `History` of `CudaAllocator`: records from the moment CUDA is up until it is ended.
@@ -41,12 +38,6 @@ class CudaHistory:
         How many events per device are kept.
     on_start : callable, optional
         Called once when it begins to record, on the thread that made it begin.
-
-    Attributes
-    ----------
-    state : str
-    reason : str
-        A sentence where it does not record; else empty.
     """
 
     _active: ClassVar[CudaHistory | None] = None
@@ -58,8 +49,8 @@ class CudaHistory:
         most: int = MOST_EVENTS,
         on_start: Callable[[], object] = lambda: None,
     ) -> None:
-        self.state: State = "waiting"
-        self.reason = ""
+        self.state: Literal["waiting", "recording", "refused", "ended"] = "waiting"
+        self.obstacle = ""
         self._modules = modules
         self._most = most
         self._on_start = on_start
@@ -68,35 +59,27 @@ class CudaHistory:
         self._queued: Any = None
         self._lock = threading.Lock()
 
-    @property
-    def obstacle(self) -> str:
-        """Why CUDA's history was not recorded although CUDA was used, as a sentence; else empty."""
-        return "" if self.reason in {"", UNUSED, WITHOUT_CUDA} else self.reason
-
     def look(self, *, imported: bool = False) -> None:
         """Begin if CUDA is up, else have it begin with CUDA; on any thread, any number of times.
 
-        Parameters
-        ----------
-        imported : bool, optional
-            True where torch has just been imported, although the import has not come back yet.
+        `imported` says that torch can be used although its import has not come back yet.
         """
-        if self.state != "waiting":
-            return
         torch: Any = self._modules.get("torch")
-        if torch is None:
+        if self.state != "waiting" or torch is None:
             return
         if not imported and getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return
         if not hasattr(getattr(torch, "_C", None), "_cuda_record_memory_history"):
-            self._refuse(WITHOUT_CUDA)
+            self._refuse("")  # built without CUDA
         elif torch.cuda.is_initialized():
             self._begin()
-        else:
-            self._queue(torch.cuda)
+        elif self._queued is None and hasattr(torch.cuda, "_lazy_call"):
+            # torch calls it when it initialises CUDA; where it cannot, the next look will see that.
+            self._queued = self._cuda_comes_up
+            torch.cuda._lazy_call(self._queued)
 
     def end(self) -> Recorded | None:
-        """End it, and return what was recorded; None where nothing was, and `reason` says why."""
+        """End it, and return what was recorded; None where nothing was."""
         with self._lock:
             state, self.state = self.state, "ended"
         if state == "recording":
@@ -104,7 +87,6 @@ class CudaHistory:
             return self._take()
         if state == "waiting":
             self._leave_queue()
-            self.reason = UNUSED
         return None
 
     def _begin(self) -> None:
@@ -114,13 +96,13 @@ class CudaHistory:
         with self._lock:
             if self.state != "waiting":
                 return
-            self.reason = self._obstacle() or self._start()
-            self.state = "refused" if self.reason else "recording"
+            self.obstacle = self._why_not() or self._start()
+            self.state = "refused" if self.obstacle else "recording"
         if self.state == "recording":
             CudaHistory._active = self
             self._on_start()
 
-    def _obstacle(self) -> str:
+    def _why_not(self) -> str:
         """Return why nothing must or can be recorded, as a sentence; empty if it can."""
         torch: Any = self._modules["torch"]
         if backend_of(torch) == "cudaMallocAsync":
@@ -128,7 +110,7 @@ class CudaHistory:
                 "cudaMallocAsync records no allocation history. Remove "
                 "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync to record stacks."
             )
-        is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001  (no public way to ask)
+        is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if is_on is None:
             return "Stacks need torch 2.4 or later."
         if not is_on():
@@ -144,14 +126,14 @@ class CudaHistory:
         memory = self._modules["torch"].cuda.memory
         wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
         # torch offers the signature on the function behind it; what is not in it, that torch does not know.
-        behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)  # noqa: SLF001
+        behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
         known = inspect.signature(behind).parameters
         if not set(wanted) <= set(known):
             return "This torch records stacks in an older format; use torch 2.4 or later."
         if "clear_history" in known:
             wanted["clear_history"] = True
         try:
-            memory._record_memory_history("all", **wanted)  # noqa: SLF001  (there is no public way)
+            memory._record_memory_history("all", **wanted)
         except RuntimeError as error:
             return f"The allocator records no allocation history ({error})."
         self._began_at = time.time()
@@ -159,30 +141,23 @@ class CudaHistory:
 
     def _take(self) -> Recorded | None:
         torch: Any = self._modules["torch"]
-        if not torch._C._cuda_isHistoryEnabled():  # noqa: SLF001  (no public way to ask)
-            self.reason = "Your code ended the recording, so there is nothing to show."
+        if not torch._C._cuda_isHistoryEnabled():
+            self.obstacle = "Your code ended the recording, so there is nothing to show."
             return None
         try:
             per_stack = _seconds_of_a_stack(torch)
             began = time.perf_counter()
-            snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001  (there is no public way)
+            snapshot = torch.cuda.memory._snapshot()
             seconds = time.perf_counter() - began
         finally:
             # Only what we have begun: the call by itself leaves hooks behind (pytorch#153571).
-            torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
+            torch.cuda.memory._record_memory_history(enabled=None)
         return Recorded(snapshot, self._began_at, seconds, per_stack, self._most, "cuda")
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, obstacle: str) -> None:
         with self._lock:
             if self.state == "waiting":
-                self.state, self.reason = "refused", reason
-
-    def _queue(self, cuda: Any) -> None:
-        """Have torch call us when it initialises CUDA; where it cannot, the next look will see it."""
-        if self._queued is not None or not hasattr(cuda, "_lazy_call"):
-            return
-        self._queued = self._cuda_comes_up
-        cuda._lazy_call(self._queued)  # noqa: SLF001  (torch has no public event for it)
+                self.state, self.obstacle = "refused", obstacle
 
     def _cuda_comes_up(self) -> None:
         # An exception here would be torch's "CUDA call failed lazily", in the user's code.
@@ -190,25 +165,21 @@ class CudaHistory:
             self._begin()
         except Exception as error:  # noqa: BLE001
             self._refuse(f"Stacks could not be recorded ({type(error).__name__}: {error}).")
-            warn(self.reason)
+            warn(self.obstacle)
 
     def _leave_queue(self) -> None:
         cuda = getattr(self._modules.get("torch"), "cuda", None)
         lock, calls = (
             getattr(cuda, name, None) for name in ("_initialization_lock", "_queued_calls")
         )
-        # Never while another thread goes through the queue. What stays in it does nothing any more.
-        if (
-            self._queued is None
-            or lock is None
-            or calls is None
-            or not lock.acquire(blocking=False)
-        ):
+        if self._queued is None or lock is None or calls is None:
             return
-        try:
-            calls[:] = [call for call in calls if call[0] is not self._queued]
-        finally:
-            lock.release()
+        # Never while another thread goes through the queue. What stays in it does nothing any more.
+        if lock.acquire(blocking=False):
+            try:
+                calls[:] = [call for call in calls if call[0] is not self._queued]
+            finally:
+                lock.release()
 
 
 def backend_of(torch: Any) -> str:
@@ -221,7 +192,7 @@ def backend_of(torch: Any) -> str:
 
 def _seconds_of_a_stack(torch: Any) -> float:
     """Return how long one Python stack takes to walk from here, as the allocator walks them."""
-    gather = getattr(getattr(torch._C, "_profiler", None), "gather_traceback", None)  # noqa: SLF001
+    gather = getattr(getattr(torch._C, "_profiler", None), "gather_traceback", None)
     if gather is None:
         return float("nan")
     try:

@@ -33,7 +33,7 @@ glibc = pytest.mark.skipif(
 )
 
 
-class FakeMemory:
+class FakeMemory(PsutilMemory):
     """A process and a machine that tell what they are told to."""
 
     machine_total = 1000.0

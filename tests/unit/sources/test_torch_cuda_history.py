@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.sources.torch_cuda_history import UNUSED, WITHOUT_CUDA, CudaHistory
+from hfmem_widget.sources.torch_cuda_history import CudaHistory
 from tests.fakes.torch_history import FakeTorch
 
 
@@ -148,7 +148,6 @@ def test_nothing_waits_for_cuda_once_it_has_ended() -> None:
     history = begun(torch)
     assert history.end() is None
     assert [call for call, _ in torch.cuda._queued_calls] == [print]
-    assert history.reason == UNUSED
     assert history.obstacle == ""
 
 
@@ -211,7 +210,7 @@ def test_a_torch_without_cuda_is_no_obstacle() -> None:
     torch = FakeTorch()
     del torch._C._cuda_record_memory_history
     history = begun(torch)
-    assert history.reason == WITHOUT_CUDA
+    assert history.state == "refused"
     assert history.obstacle == ""
 
 
