@@ -12,7 +12,7 @@ been.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfmem_widget.sources.mapped import MappedFiles
@@ -30,8 +30,6 @@ MANAGED = "managed"
 
 That is files which are mapped (as safetensors' are on the CPU) and paged optimizers' states.
 """
-
-NOTHING: tuple[Storage, ...] = ()
 
 _DEEPEST = 8
 """Containers and wrappers in one another, so that one which holds itself ends too."""
@@ -75,7 +73,7 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
     """
     if type(tensor) in _plain_types:
         try:
-            # Every reading would be told to the user's own function modes, if there are any.
+            # The user's own function modes, if there are any, would notice every reading.
             if not sys.modules["torch"]._C._len_torch_function_stack():
                 storage = tensor.untyped_storage()
                 device = _devices[storage.device]
@@ -83,38 +81,33 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
                 size = storage.nbytes()
                 if device == "cpu" and not storage.resizable():
                     device = _beside_malloc(tensor, storage)
-                return ((storage._cdata, device, size, dtype),) if size and device else NOTHING
+                return ((storage._cdata, device, size, dtype),) if size and device else ()
         except Exception:  # noqa: BLE001, S110  (whatever it is, it is not plain)
             pass
     torch: Any = sys.modules.get("torch")
     try:
         if torch is None or not issubclass(type(tensor), torch.Tensor):
-            return NOTHING
+            return ()
         _plain_types.update((torch.Tensor, torch.nn.Parameter))
         # A subclass or a mode of the user's own is not to see that somebody looks.
         with torch._C.DisableTorchFunction():
-            found = {one[0]: one for one in _all_of(torch, tensor, _DEEPEST)}
-        return tuple(found.values())
+            return tuple({found[0]: found for found in _all_of(torch, tensor, _DEEPEST)}.values())
     except Exception:  # noqa: BLE001  (a tensor that cannot be read must not end a training)
-        return NOTHING
+        return ()
 
 
 def states_of(optimizer: Any) -> Iterator[Any]:
     """Yield every tensor in an optimizer's states, through what wraps it (``.optimizer``) and what nests.
 
+    A tensor that states share comes more than once. Steps that are counted in tensors on the CPU are among
+    them.
+
     Parameters
     ----------
     optimizer : object
         Such as ``torch.optim.AdamW``, accelerate's ``AcceleratedOptimizer``, bitsandbytes' ``AdamW8bit``.
-
-    Yields
-    ------
-    torch.Tensor
-        The same one more than once where states share it. Steps that are counted in tensors on the CPU are
-        among them.
     """
-    torch: Any = sys.modules.get("torch")
-    tensor = getattr(torch, "Tensor", None)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     for _ in range(_DEEPEST):
         if tensor is None or optimizer is None:
             return
@@ -129,30 +122,28 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
     kind = type(tensor)
     if deepest <= 0 or not issubclass(kind, torch.Tensor):
         return
+    inner: list[Any] = []
     if hasattr(kind, "__tensor_flatten__"):
         # DTensor (only its own shard), torchao, jagged, semi-sparse: wrappers without bytes of their own.
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _all_of(torch, getattr(tensor, name), deepest - 1)
-        return
-    parts = _PARTS_OF_LAYOUT.get(str(tensor.layout))
-    if parts is not None:
-        for name in parts:
-            yield from _all_of(torch, getattr(tensor, name)(), deepest - 1)
-        return
-    yield from _own(torch, tensor)
-    if tensor.dtype in _several(torch) and "per_channel" in str(tensor.qscheme()):
-        yield from _all_of(torch, tensor.q_per_channel_scales(), deepest - 1)
-        yield from _all_of(torch, tensor.q_per_channel_zero_points(), deepest - 1)
-    if kind not in _plain_types:
-        for name in _QUANTISED_BESIDE:
-            for beside in _tensors_in(_attribute(tensor, name), torch.Tensor, deepest - 1):
-                yield from _all_of(torch, beside, deepest - 1)
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    elif (parts := _PARTS_OF_LAYOUT.get(str(tensor.layout))) is not None:
+        inner = [getattr(tensor, name)() for name in parts]
+    else:
+        yield from _own(torch, tensor)
+        if tensor.dtype in _quantised(torch) and "per_channel" in str(tensor.qscheme()):
+            inner = [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+        if kind not in _plain_types:
+            for name in _QUANTISED_BESIDE:
+                inner += _tensors_in(_attribute(tensor, name), torch.Tensor, deepest - 1)
+    for each in inner:
+        yield from _all_of(torch, each, deepest - 1)
 
 
 def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
     storage = tensor.untyped_storage()
     # Not the tensor's device: a fake one claims to be where it would be.
-    device = _named_device(storage.device)
+    place = storage.device
+    device = _devices[place] = {"meta": "", "cpu": "cpu"}.get(place.type, str(place))
     size = storage.nbytes()
     if not device or not size:
         return
@@ -160,7 +151,10 @@ def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
         return
     if device == "cpu" and not storage.resizable():
         device = _beside_malloc(tensor, storage)
-    yield storage._cdata, device, size, _named_dtype(torch, tensor.dtype)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.dtype not in _quantised(torch):
+        _dtypes[tensor.dtype] = dtype
+    yield storage._cdata, device, size, dtype
 
 
 def _beside_malloc(tensor: Any, storage: Any) -> str:
@@ -174,7 +168,7 @@ def _beside_malloc(tensor: Any, storage: Any) -> str:
 
 
 def _has_bytes(torch: Any, tensor: Any, storage: Any) -> bool:
-    """Tell a storage from the claim to one that a wrapper without bytes of its own makes."""
+    """Return whether a storage is one, and not what a wrapper without bytes of its own claims to have."""
     # To ask a lazily cloned tensor for its address would copy it.
     if torch._C._is_cow_tensor(tensor):
         return True
@@ -184,20 +178,7 @@ def _has_bytes(torch: Any, tensor: Any, storage: Any) -> bool:
         return False
 
 
-def _named_device(device: Any) -> str:
-    name = {"meta": "", "cpu": "cpu"}.get(device.type, str(device))
-    _devices[device] = name
-    return name
-
-
-def _named_dtype(torch: Any, dtype: Any) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if dtype not in _several(torch):
-        _dtypes[dtype] = name
-    return name
-
-
-def _several(torch: Any) -> tuple[Any, ...]:
+def _quantised(torch: Any) -> tuple[Any, ...]:
     """Return the dtypes of tensors that may keep scales beside their storage."""
     return (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
@@ -208,7 +189,7 @@ def _tensors_in(found: Any, tensor: type, deepest: int) -> Iterator[Any]:
         return
     if deepest <= 0 or found is None:
         return
-    inside: Iterable[Any] = ()
+    inside: list[Any] = []
     try:
         # A copy in one go: a training may add states on its own thread meanwhile.
         if isinstance(found, Mapping):
@@ -219,8 +200,8 @@ def _tensors_in(found: Any, tensor: type, deepest: int) -> Iterator[Any]:
             inside = list(vars(found).values())
     except Exception:  # noqa: BLE001  (it changed under our hands; the next pass sees it)
         return
-    for one in inside:
-        yield from _tensors_in(one, tensor, deepest - 1)
+    for each in inside:
+        yield from _tensors_in(each, tensor, deepest - 1)
 
 
 def _attribute(owner: Any, name: str) -> Any:
