@@ -29,8 +29,8 @@ UNCHANGED_INTERVAL: Final = 5.0
 """Seconds between looks at the process list while the device's use stays the same."""
 
 LOOKING_SHARE: Final = 0.01
-"""Of the time, what these looks may take where the device's use changes from tick to tick: a look takes 10 µs
-on an H200 and milliseconds on some drivers (MangoHud#2104)."""
+"""The share of time that these looks may take where the device's use changes from tick to tick: a look takes
+10 µs on an H200 and milliseconds on some drivers (MangoHud#2104)."""
 
 # pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
 _field: Final = object.__getattribute__
@@ -56,8 +56,8 @@ class Gpu:
     reserved : callable
         Takes the device's UUID and returns the bytes that this process' allocator has of it now.
     cpu : callable
-        CPU seconds of the calling thread, by which a look is timed. Not seconds that pass: a thread that
-        comes back from the driver waits up to 5 ms for the interpreter where the user's code is busy.
+        CPU seconds of the calling thread, by which a look is timed. Not wall time: a thread that comes back
+        from the driver waits up to 5 ms for the interpreter where the user's code is busy.
 
     Attributes
     ----------
@@ -83,20 +83,15 @@ class Gpu:
         self.name = "NVIDIA GPU"
         self.uuid = ""
         self.total = NOT_AVAILABLE
-        self.listed = False
-        self.unexplained = False
+        self.listed = self.unexplained = False
         self._nvml = nvml
         self._pids = pids
         self._note = note
         self._reserved = reserved
         self._cpu = cpu
-        self._context = NOT_AVAILABLE
         self._knows_v2 = True
-        self._busy = NOT_AVAILABLE
-        self._busy_due = -math.inf
-        self._process = self._others = NOT_AVAILABLE
-        self._list_due = -math.inf
-        self._change_due = -math.inf
+        self._process = self._others = self._busy = self._context = NOT_AVAILABLE
+        self._busy_due = self._list_due = self._change_due = -math.inf
         self._used_then = 0.0
         if handle is not None:
             self._describe()
@@ -118,7 +113,9 @@ class Gpu:
             self._change_due = now + (self._cpu() - started) / LOOKING_SHARE
             self._used_then = used
         if now >= self._busy_due:
-            self._busy = self._unless_missing(self._utilization)
+            self._busy = self._unless_missing(
+                lambda: _within(self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu, 100)
+            )
             self._busy_due = now + BUSY_INTERVAL
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
         if self.handle is None:
@@ -166,7 +163,7 @@ class Gpu:
         return memory
 
     def _share_out(self, used: float) -> None:
-        """Tell whose it is what is in use."""
+        """Split what is in use between this process and others."""
         reserved = self._reserved(self.uuid)
         process = self._unless_missing(self._own_bytes)
         # Two figures of different instants would make a context that breathes with the allocator.
@@ -194,17 +191,14 @@ class Gpu:
         return 0.0 if self._pids.all_visible else NOT_AVAILABLE
 
     def _processes(self, kind: str) -> Sequence[Any]:
-        prefix = f"nvmlDeviceGet{kind}RunningProcesses"
+        call = f"nvmlDeviceGet{kind}RunningProcesses"
         try:
-            listed: Sequence[Any] = getattr(self._nvml, prefix + "_v3")(self.handle)
+            listed: Sequence[Any] = getattr(self._nvml, f"{call}_v3")(self.handle)
         except self._nvml.NVMLError as error:
             if code_of(error) not in MISSING:
                 raise
-            listed = getattr(self._nvml, prefix + "_v2")(self.handle)
+            listed = getattr(self._nvml, f"{call}_v2")(self.handle)
         return listed
-
-    def _utilization(self) -> float:
-        return _within(self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu, 100)
 
     def _unless_missing(self, read: Callable[[], float]) -> float:
         if self.handle is None:
@@ -212,7 +206,7 @@ class Gpu:
         try:
             return read()
         except self._nvml.NVMLError as error:
-            # Quietly: MIG instances tell no utilisation, WDDM no processes, and both are extras.
+            # Quietly: MIG instances report no utilisation, WDDM no processes, and both are extras.
             if code_of(error) not in MISSING:
                 self._take(error)
             return NOT_AVAILABLE

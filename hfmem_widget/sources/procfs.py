@@ -1,4 +1,4 @@
-"""The resident set, its high-water mark and the machine's memory, from Linux's ``/proc``."""
+"""The resident set, its high-water mark, the machine's memory and limits, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -150,3 +150,31 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
     except (OSError, ValueError):
         all_visible = False
     return ProcessIds(frozenset(own), all_visible)
+
+
+def address_space(proc: Path = PROC) -> tuple[float, float, str]:
+    """Return the nearest limit (ulimit) on what may be mapped, what it counts, in bytes, and its command.
+
+    NaN where there is no limit, or no way to know what is mapped.
+    """
+    nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return nothing
+    # The fields of statm: the pages that are mapped, and those of them that are the process' own.
+    kinds = ((resource.RLIMIT_AS, 0, "ulimit -v"), (resource.RLIMIT_DATA, 5, "ulimit -d"))
+    limits = [
+        (float(limit), _pages(proc, field), command)
+        for kind, field, command in kinds
+        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
+    ]
+    return min(limits, key=lambda limit: limit[0] - limit[1], default=nothing)
+
+
+def _pages(proc: Path, field: int) -> float:
+    try:
+        pages = int((proc / "self" / "statm").read_text().split()[field])
+    except (OSError, ValueError, IndexError):
+        return NOT_AVAILABLE
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))

@@ -29,7 +29,7 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.address_space import address_space
+from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import size_text
 from hfmem_widget.view.screen import Screen
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.sources.address_space import address_space
+from hfmem_widget.sources.procfs import address_space
 
 
 def test_no_limit_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
