@@ -91,12 +91,7 @@ class History:
     def cell_ended(self, number: int | None, cell_id: str = "") -> bool:
         """Note that a cell has ended, watched or not, and return whether a record is left for `settle`.
 
-        Parameters
-        ----------
-        number : int or None
-            What stands beside it in brackets.
-        cell_id : str, optional
-            The same for every run of it, if the front end has one.
+        `number` stands beside it in brackets; `cell_id` is the same for every run, if the front end has one.
         """
         with interrupts_deferred():
             ended = [
@@ -126,15 +121,8 @@ class History:
     def find(self, name: str) -> tuple[Record, ...]:
         """Return all runs of a label, or the one run of a cell's number, oldest first.
 
-        Parameters
-        ----------
-        name : str
-            A label, the beginning of one if no other begins so, or a number.
-
-        Raises
-        ------
-        OptionError
-            If there is none; the message lists what there is.
+        A name is a label, the beginning of one if no other begins so, or a number. Raises `OptionError` if
+        there is none; the message lists what there is.
         """
         wanted, records = plain(name), self.records
         by_label: dict[str, list[Record]] = {}

@@ -22,16 +22,8 @@ def parts_of(read: Read, total: float, *, is_host: bool) -> tuple[Part, ...]:
     """Return the parts of a device that are known at one instant, in the order of `PARTS`.
 
     Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
-    two readings of different instants may, the remainder is nothing.
-
-    Parameters
-    ----------
-    read : callable
-        The metrics of the allocator, of its tensors, and of the driver, in bytes.
-    total : float
-        The device's capacity in bytes; NaN if unknown.
-    is_host : bool
-        Whether its memory is the process' own heap, which has no allocator of PyTorch's.
+    two readings of different instants may, the remainder is nothing. All is in bytes; `total` is the device's
+    capacity, NaN if unknown. The host's memory is the process' own heap, which no allocator of PyTorch's has.
     """
     known = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
     return tuple(

@@ -47,13 +47,8 @@ def highest_row(
 def held_throughout(low: Read, high: Read, made: str = "") -> tuple[dict[str, float], list[str]]:
     """Return what is held at both of two readings, and notes on what is held at only one.
 
-    Parameters
-    ----------
-    low, high : callable
-        Readings at the two edges of a stretch, or the extremes of a row.
-    made : str, optional
-        The metric that the stretch makes: where it was not known at the beginning it was not there. Any
-        other was only not looked for yet.
+    The readings are those at the edges of a stretch, or the extremes of a row. Where the metric that the
+    stretch has `made` was not known at the beginning, it was not there; any other was not looked for yet.
     """
     held, notes = {}, []
     for metric in HELD:

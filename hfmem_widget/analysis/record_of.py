@@ -42,21 +42,9 @@ def record_of(
     run: int = 1,
     identity: str = "",
 ) -> Record:
-    """Return what is kept of a span that has ended, with no tie to its session.
+    """Return what is kept of an outermost span that has ended, or of what `whole` made.
 
-    Parameters
-    ----------
-    session : Session
-    span : Span
-        An outermost one, or one that `whole` made.
-    label : str, optional
-        What the user calls it.
-    number : int, optional
-        The cell's.
-    run : int, optional
-        Which run of its kind it is.
-    identity : str, optional
-        What it has in common with other runs of the same; its label by default.
+    It has no tie to its session. The arguments are `Record`'s; `identity` is the label by default.
     """
     label = plain(label)
     return Record(
@@ -76,10 +64,7 @@ def record_of(
 def whole(session: Session) -> Span:
     """Return a finished session's outermost span; one made of them all where there are several.
 
-    Raises
-    ------
-    OptionError
-        If it is still running, or has no span.
+    Raises `OptionError` if the session is still running, or has no span.
     """
     name = plain(session.label) or "this session"
     if session.running:

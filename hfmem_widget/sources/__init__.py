@@ -32,14 +32,8 @@ def loaded_allocator() -> Allocator:
 def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) -> tuple[Source, ...]:
     """Return one source of each kind, which open what they need at their first reading.
 
-    They come in the order of reading: where two know a device, the earlier knows it better.
-
-    Parameters
-    ----------
-    environ : mapping of str to str
-        Where `CUDA_VISIBLE_DEVICES` stands, such as `os.environ`.
-    allocators : sequence of Allocator
-        Of which the first is CUDA's.
+    They come in the order of reading: where two know a device, the earlier knows it better. The first of the
+    allocators is CUDA's, and `environ` has `CUDA_VISIBLE_DEVICES`.
     """
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)

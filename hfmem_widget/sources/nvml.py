@@ -38,10 +38,6 @@ class NvmlSource(BaseSource):
         reads them once.
     reserved : callable
         Takes a UUID and returns the bytes that this process' allocator has of that device now.
-    load : callable
-        Returns the module `pynvml`.
-    proc : Path
-        Where ``/proc`` is.
     """
 
     name = "nvml"

@@ -44,13 +44,10 @@ class Gpu:
 
     Parameters
     ----------
-    nvml : module
-        `pynvml`, initialised.
     handle : object
         NVML's; None where it could not be had, and once the device has stopped answering for good.
     label : str
         The device's name in notes.
-    pids : ProcessIds
     note : callable
         Takes a sentence for the user.
     reserved : callable
@@ -58,13 +55,6 @@ class Gpu:
     cpu : callable
         CPU seconds of the calling thread, by which a look is timed. Not wall time: a thread that comes back
         from the driver waits up to 5 ms for the interpreter where the user's code is busy.
-
-    Attributes
-    ----------
-    listed : bool
-        Whether the driver names this process among the device's.
-    unexplained : bool
-        Whether it does not, though more is in use than on an idle device: ids may differ in containers.
     """
 
     def __init__(
@@ -83,7 +73,10 @@ class Gpu:
         self.name = "NVIDIA GPU"
         self.uuid = ""
         self.total = NOT_AVAILABLE
-        self.listed = self.unexplained = False
+        self.listed = False
+        """Whether the driver lists this process on the device."""
+        self.unexplained = False
+        """Whether it does not, though more is in use than on an idle device: ids may differ in containers."""
         self._nvml = nvml
         self._pids = pids
         self._note = note

@@ -43,13 +43,7 @@ class Source(Protocol):
     notes: list[str]
 
     def read(self, now: float) -> Sequence[float]:
-        """Return the values of `series`, aligned with it, in bytes.
-
-        Parameters
-        ----------
-        now : float
-            Monotonic seconds, for what is read less often than every tick.
-        """
+        """Return the values of `series` in bytes; `now`, in monotonic seconds, is for what is read seldom."""
         ...
 
     @property

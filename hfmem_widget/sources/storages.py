@@ -58,18 +58,9 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
     """Return what keeps a tensor's bytes: one storage of most, none of some, several of few.
 
     A tensor without bytes has none: on the meta device, fake, freed (as FSDP does between uses), not yet
-    initialised. So has anything that is no tensor. A gradient is a tensor of its own, and not looked for.
-
-    Parameters
-    ----------
-    tensor : object
-        A parameter, buffer, gradient or optimizer state.
-
-    Returns
-    -------
-    tuple of Storage
-        Each once, but two tensors may share one: views, tied weights, code books. Count each key once.
-        Never raises: what cannot be read has none.
+    initialised. So has anything that is no tensor, or cannot be read: this never raises. A gradient is a
+    tensor of its own, and not looked for. Two tensors may share a storage, such as views, tied weights and
+    code books: count each key once.
     """
     if type(tensor) in _plain_types:
         try:
@@ -101,11 +92,6 @@ def states_of(optimizer: Any) -> Iterator[Any]:
 
     A tensor that states share comes more than once. Steps that are counted in tensors on the CPU are among
     them.
-
-    Parameters
-    ----------
-    optimizer : object
-        Such as ``torch.optim.AdamW``, accelerate's ``AcceleratedOptimizer``, bitsandbytes' ``AdamW8bit``.
     """
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     for _ in range(_DEEPEST):

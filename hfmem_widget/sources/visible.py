@@ -25,14 +25,8 @@ def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
     """Return which devices are visible, as positions in `uuids`, in the order in which CUDA numbers them.
 
     The first entry that names no device, or more than one, ends the list; a device named twice empties it.
-
-    Parameters
-    ----------
-    value : str or None
-        `CUDA_VISIBLE_DEVICES`; None where it is not set, which shows all.
-    uuids : sequence of str
-        The machine's devices in NVML's order, with their prefixes: GPUs, or MIG instances if
-        `names_instances(value)`.
+    `value` is `CUDA_VISIBLE_DEVICES`, None where it is not set, which shows all. `uuids` are the machine's
+    devices in NVML's order, with their prefixes: GPUs, or MIG instances if `names_instances(value)`.
     """
     if value is None:
         return tuple(range(len(uuids)))

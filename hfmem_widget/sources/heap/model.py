@@ -27,18 +27,12 @@ class Holder:
     kind : Kind
     device : str
         Such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory.
-    bytes : int
-        Of storages, each counted once in all rows together.
-    tensors : int
-        How many storages that is.
-    shape : tuple of int
+    bytes, tensors : int
+        Of how many storages, each counted once in all rows together.
+    shape, dtype : tuple of int, str
         Of the tensor with most bytes.
-    dtype : str
-        Of that one.
-    graph_bytes : int
-        How much of it is kept through autograd graphs alone.
-    graphs : int
-        How many tensors have those graphs.
+    graph_bytes, graphs : int
+        How much of it is kept through autograd graphs alone, and how many tensors have those graphs.
     also : tuple of str
         Other names that reach some of the same; the memory stays until they are gone too.
     parts : tuple of (str, int)
@@ -157,10 +151,8 @@ class Grown:
 
     Attributes
     ----------
-    path : str
+    path, kind, device : str
         As in `Holder`, at the later moment.
-    kind : Kind
-    device : str
     bytes : int
         How many more.
     tensors : int

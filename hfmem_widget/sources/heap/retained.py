@@ -30,21 +30,14 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many bytes each of several groups of objects keeps alone.
-
-    Attributes
-    ----------
-    alone : mapping of hashable to mapping of str to int
-        By group and device: bytes that nothing outside of the group reaches.
-    objects : int
-        How many objects were looked at.
-    bound : str
-        Why the search ended early, as a sentence; empty if it did not. The bytes are then not certain.
-    """
+    """How many bytes each of several groups of objects keeps alone."""
 
     alone: Mapping[Hashable, Mapping[str, int]]
+    """By group and device: bytes that nothing outside of the group reaches."""
     objects: int = 0
+    """How many were looked at."""
     bound: str = ""
+    """Why the search ended early, as a sentence; empty if it did not. The bytes are then not certain."""
 
 
 def reach(
@@ -54,19 +47,11 @@ def reach(
     most_objects: int = MOST_OBJECTS,
     most_seconds: float = MOST_SECONDS,
 ) -> Reach:
-    """Find what would be free if one of several groups of objects were gone and everything else stayed.
+    """Find what would be free if one of several groups of objects were gone and all `others` stayed.
 
-    An object that a second group reaches as well is looked at again, for the smallest group that both lie
-    in; so each is looked at as often as groups lie in one another, at most. No code of the objects is run,
-    and none is kept.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-    others : sequence of object
-        What stays. What the user's own modules hold is added.
-    most_objects, most_seconds
-        Where the search gives up.
+    What the user's own modules hold stays too. An object that a second group reaches as well is looked at
+    again, for the smallest group that both lie in; so each is looked at as often as groups lie in one
+    another, at most. No code of the objects is run, and none is kept.
     """
     parents = [_EVERYTHING]
     numbers: dict[Hashable, int] = {None: _EVERYTHING}

@@ -34,16 +34,8 @@ def scan(
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
-    Parameters
-    ----------
-    namespace : mapping of str to object
-        A notebook's variables.
-    allocated : mapping of str to float, optional
-        Bytes that the allocator has handed out, by device, of which `Holders.remainders` are the rest.
-    others : sequence of Root
-        Where else to begin, such as `kernel_roots`.
-    most_objects, most_seconds
-        Where the search gives up.
+    The search begins at a notebook's variables, and at other roots such as `kernel_roots`. `allocated` is
+    what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest.
     """
     began = time.perf_counter()
     with tensors.unnoticed():

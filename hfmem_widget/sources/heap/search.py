@@ -61,24 +61,15 @@ class Kinds(dict[type, Kind]):
 
 
 class Search:
-    """One search; what it refers to goes with it.
-
-    Attributes
-    ----------
-    modules : dict of str to module
-        The user's own.
-    kinds : Kinds
-    objects : int
-        How many were counted.
-    bound : str
-        Which bound was reached, as a sentence; empty if none was.
-    """
+    """One search; what it refers to goes with it."""
 
     def __init__(self, most_objects: int, most_seconds: float) -> None:
         self.modules = user_modules()
         self.kinds = Kinds(self.modules)
         self.objects = 0
+        """How many were counted."""
         self.bound = ""
+        """Which bound was reached, as a sentence; empty if none was."""
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
 
