@@ -55,11 +55,9 @@ class History(Protocol):
 
         `imported` says that torch can be used although its import has not come back yet.
         """
-        ...
 
     def end(self) -> Recorded | None:
         """End it, and return what was recorded; None where nothing was."""
-        ...
 
 
 class Allocator(Protocol):
@@ -90,44 +88,36 @@ class Allocator(Protocol):
     @property
     def installed(self) -> bool:
         """Whether the entry points are wrapped by this very object."""
-        ...
 
     def supported(self) -> bool:
         """Return whether torch is loaded and built for this type of device."""
-        ...
 
     def other_accelerator(self) -> str | None:
         """Return the device type that torch is built for where it is not this one; "" for none.
 
         None while torch is not there, or still being imported.
         """
-        ...
 
     def devices(self) -> range:
         """Return the indices of the visible devices; empty until the user's code has initialised them.
 
         Also empty in a forked child, where they cannot be used.
         """
-        ...
 
     def device(self, index: int) -> Device:
         """Return what an initialised device is, as the driver's library names it; raises what torch does."""
-        ...
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return an initialised device's compute capability; empty where there is no such thing."""
-        ...
 
     def stats(self, index: int) -> Stats:
         """Return the counters of an initialised device, past any wrapper; the caller may change them.
 
         Where the allocator keeps none, it raises what torch does.
         """
-        ...
 
     def reset_peak(self, index: int) -> None:
         """Set the peaks of an initialised device to their current values, past any wrapper."""
-        ...
 
     def install(
         self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
@@ -137,11 +127,9 @@ class Allocator(Protocol):
         Installed again, the two functions are replaced. Raises `SourceUnavailable` where torch has no such
         entry points.
         """
-        ...
 
     def uninstall(self) -> None:
         """Put the original entry points back; where somebody has since wrapped ours, it only passes on."""
-        ...
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments of all initialised devices, as `torch.cuda.memory_snapshot` does.
@@ -149,7 +137,6 @@ class Allocator(Protocol):
         Raises `SourceUnavailable` where the allocator keeps no list of segments, or refuses; with `quick`
         also where torch would copy the recorded history along, which takes seconds.
         """
-        ...
 
     def observe(self, ran_out: RanOut) -> None:
         """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
@@ -157,22 +144,18 @@ class Allocator(Protocol):
         It is called on the thread that asked for memory, and must not raise. Only for use once `devices` has
         some; without effect where the allocator cannot be observed: the error's text remains.
         """
-        ...
 
     def history(self, on_start: Callable[[], object]) -> History | None:
         """Return a recording that waits for its first `look`; None where the allocator keeps none.
 
         `on_start` is called once when it begins to record, on the thread that made it begin.
         """
-        ...
 
     def autocast(self) -> bool | None:
         """Return whether autocast is on for these devices on the calling thread; None where unknown."""
-        ...
 
     def empty_cache(self) -> None:
         """Return cached memory to the driver. This disturbs, so only `features.free.act` may call it."""
-        ...
 
 
 def keys_of(allocator: Allocator) -> tuple[str, ...]:

@@ -34,12 +34,7 @@ _ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 class AllocatorSource(BaseSource):
     """The counters of every visible device, from the moment the user's code initialises it.
 
-    Parameters
-    ----------
-    allocator : Allocator
-        Where the counters are read.
-    others : collection of str
-        Device types that other sources read.
+    Other sources read the device types of `others`.
     """
 
     name = "torch"

@@ -114,12 +114,8 @@ class PsutilMemory:
 class HostSource(BaseSource):
     """The roles of the device "cpu".
 
-    Parameters
-    ----------
-    memory : LinuxMemory or PsutilMemory, optional
-        Where resident set and machine are read; that of this system by default.
-    find_heap : callable
-        Returns how to read the C heap, or None where that cannot be known.
+    Resident set and machine are read from `memory`, that of this system by default. `find_heap` returns how
+    to read the C heap, or None where that cannot be known.
     """
 
     name = "host"

@@ -29,15 +29,9 @@ RETRY_INTERVAL: Final = 30.0
 class NvmlSource(BaseSource):
     """Device memory, the driver's reserve, this process' share, and how busy each GPU is.
 
-    Parameters
-    ----------
-    cuda_uuids : callable
-        Returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up.
-    environ : mapping of str to str
-        Where `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` stand; watched until CUDA is up, which
-        reads them once.
-    reserved : callable
-        Takes a UUID and returns the bytes that this process' allocator has of that device now.
+    `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then
+    `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `reserved`
+    takes a UUID and returns the bytes that this process' allocator has of that device now.
     """
 
     name = "nvml"

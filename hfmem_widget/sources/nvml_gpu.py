@@ -42,19 +42,11 @@ _CONTEXT_BYTES: Final = 256 * 2.0**20
 class Gpu:
     """A device's handle, what it is, and what was last read of it.
 
-    Parameters
-    ----------
-    handle : object
-        NVML's; None where it could not be had, and once the device has stopped answering for good.
-    label : str
-        The device's name in notes.
-    note : callable
-        Takes a sentence for the user.
-    reserved : callable
-        Takes the device's UUID and returns the bytes that this process' allocator has of it now.
-    cpu : callable
-        CPU seconds of the calling thread, by which a look is timed. Not wall time: a thread that comes back
-        from the driver waits up to 5 ms for the interpreter where the user's code is busy.
+    The handle is None where it could not be had, and once the device has stopped answering for good. `note`
+    takes a sentence for the user, in which the device is called `label`. `reserved` takes the device's UUID
+    and returns the bytes that this process' allocator has of it now. `cpu` returns the CPU seconds of the
+    calling thread, by which a look is timed. Not wall time: a thread that comes back from the driver waits up
+    to 5 ms for the interpreter where the user's code is busy.
     """
 
     def __init__(

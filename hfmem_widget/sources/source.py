@@ -44,7 +44,6 @@ class Source(Protocol):
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes; `now`, in monotonic seconds, is for what is read seldom."""
-        ...
 
     @property
     def at(self) -> Callable[[Instant], Sequence[float] | None] | None:
@@ -56,7 +55,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Give back what was opened; called once, after the last `read`."""
-        ...
 
 
 class BaseSource(Source):

@@ -42,11 +42,7 @@ class CudaAllocator:
     Python reads and resets the counters through attributes of `torch._C`, looked up at every call, so that
     wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported. Calls made
     before CUDA is initialised, or with anything but a device's index, reach the original as they are.
-
-    Parameters
-    ----------
-    modules : mapping of str to module
-        Where torch is found once the user has imported it.
+    torch is found in `modules` once the user has imported it.
     """
 
     device_type = "cuda"
@@ -117,20 +113,19 @@ class CudaAllocator:
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments, copied under the allocator's lock: no call of CUDA's runtime."""
-        cuda = self._cuda()
         if (backend := backend_of(self._modules["torch"])) not in {"native", ""}:
             # CUDA's own pool would be listed as empty, or raise, by version.
             raise SourceUnavailable(backend)
         segments: Sequence[Mapping[str, Any]]
         try:
-            segments = cuda.memory_snapshot(include_traces=False)
+            segments = self._cuda().memory_snapshot(include_traces=False)
         except TypeError:
             # Before torch 2.13 a snapshot brings the traces along, which takes seconds where there are any.
             is_recording = getattr(self._extension(), "_cuda_isHistoryEnabled", lambda: False)
             if quick and is_recording():
                 message = "this torch cannot list its segments without their history"
                 raise SourceUnavailable(message) from None
-            segments = cuda.memory_snapshot()
+            segments = self._cuda().memory_snapshot()
         except RuntimeError as error:
             raise SourceUnavailable(plain(error)) from error
         return segments
@@ -186,10 +181,10 @@ class CudaAllocator:
     def _extension(self) -> Any:
         return getattr(self._modules.get("torch"), "_C", None)
 
-    def _raw(self, name: str) -> Callable[..., Any]:
+    def _raw(self, name: str) -> Any:
         if name in self._wrapped:
             return self._wrapped[name].raw
-        entry: Callable[..., Any] = getattr(self._extension(), name)
+        entry = getattr(self._extension(), name)
         return getattr(entry, RAW, entry)
 
     def _accelerator_is_cuda(self) -> bool:

@@ -30,14 +30,7 @@ TRIED_STACKS = 64
 class CudaHistory:
     """The `History` of `CudaAllocator`: records from the moment CUDA is up until it is ended.
 
-    Parameters
-    ----------
-    modules : mapping of str to module
-        Where torch is found once the user has imported it.
-    most : int, optional
-        How many events per device are kept.
-    on_start : callable, optional
-        Called once when it begins to record, on the thread that made it begin.
+    torch is found in `modules` once the user has imported it. At `most` so many events per device are kept.
     """
 
     _active: ClassVar[CudaHistory | None] = None
@@ -60,10 +53,7 @@ class CudaHistory:
         self._lock = threading.Lock()
 
     def look(self, *, imported: bool = False) -> None:
-        """Begin if CUDA is up, else have it begin with CUDA; on any thread, any number of times.
-
-        `imported` says that torch can be used although its import has not come back yet.
-        """
+        """Begin if CUDA is up, else have it begin with CUDA; on any thread, any number of times."""
         torch: Any = self._modules.get("torch")
         if self.state != "waiting" or torch is None:
             return
@@ -169,13 +159,10 @@ class CudaHistory:
 
     def _leave_queue(self) -> None:
         cuda = getattr(self._modules.get("torch"), "cuda", None)
-        lock, calls = (
-            getattr(cuda, name, None) for name in ("_initialization_lock", "_queued_calls")
-        )
-        if self._queued is None or lock is None or calls is None:
-            return
+        lock = getattr(cuda, "_initialization_lock", None)
+        calls = getattr(cuda, "_queued_calls", None)
         # Never while another thread goes through the queue. What stays in it does nothing any more.
-        if lock.acquire(blocking=False):
+        if self._queued is not None and lock and calls and lock.acquire(blocking=False):
             try:
                 calls[:] = [call for call in calls if call[0] is not self._queued]
             finally:
