@@ -45,35 +45,28 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
     A limit that is not below the machine's memory (in bytes) limits nothing: v1 says "no limit" in this way.
     `proc` and `mount` are where ``/proc`` and ``/sys/fs/cgroup`` are.
     """
-    found = [
-        Cgroup(folder, limit, version)
-        for root, path, version in _memberships(proc, mount)
-        for folder in _upwards(root, path)
-        if 0 < (limit := _number(folder / version.limit)) < machine_total
-    ]
-    return min(found, key=lambda group: group.limit, default=None)
-
-
-def _memberships(proc: Path, mount: Path) -> list[tuple[Path, str, _Version]]:
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
-        return []
+        return None
     found = []
     for line in lines:
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if hierarchy == "0":
-            found.append((mount, path, _V2))
+            root, version = mount, _V2
         elif "memory" in controllers.split(","):
-            found.append((mount / "memory", path, _V1))
-    return found
-
-
-def _upwards(root: Path, path: str) -> list[Path]:
-    # Inside a container the path may be the host's, or begin with "/.."; the root then is our own group.
-    parts = [part for part in PurePosixPath(path).parts if part not in {"/", ".."}]
-    return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+            root, version = mount / "memory", _V1
+        else:
+            continue
+        # In a container the path may be the host's, or begin with "/.."; the root then is our own group.
+        parts = [part for part in PurePosixPath(path).parts if part not in {"/", ".."}]
+        for depth in range(len(parts), -1, -1):
+            folder = root.joinpath(*parts[:depth])
+            limit = _number(folder / version.limit)
+            if 0 < limit < machine_total:
+                found.append(Cgroup(folder, limit, version))
+    return min(found, key=lambda group: group.limit, default=None)
 
 
 def _text(path: Path) -> str:

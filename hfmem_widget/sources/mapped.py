@@ -61,9 +61,9 @@ class MappedFiles:
             lines = []
         for line in lines:
             # start-stop rights offset device inode path; other memory has no path, or a name in brackets
-            span, _, _, _, _, *path = line.split(maxsplit=5)
+            addresses, _, _, _, _, *path = line.split(maxsplit=5)
             if path and path[0].startswith("/"):
-                start, _, stop = span.partition("-")
+                start, _, stop = addresses.partition("-")
                 self._starts.append(int(start, 16))
                 self._stops.append(int(stop, 16))
         ended = self._clock()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import find_cgroup
@@ -23,7 +23,7 @@ class ProcFile:
     def __init__(self, path: Path, most: int = 8192) -> None:
         self.path = path
         self.most = most
-        self._file: int | None = None
+        self._file = -1
         self._open()
 
     def read(self) -> bytes:
@@ -32,19 +32,19 @@ class ProcFile:
             if self._pid != os.getpid() or not self._is_own():
                 self.close()
                 self._open()
-            return os.pread(self._file, self.most, 0) if self._file is not None else b""
+            return os.pread(self._file, self.most, 0)
         except OSError:
             return b""
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None and self._is_own():
+        if self._is_own():
             os.close(self._file)
-        self._file = None
+        self._file = -1
 
     def _is_own(self) -> bool:
         try:
-            return self._file is not None and _identity(self._file) == self._identity
+            return os.path.samestat(os.fstat(self._file), self._opened)
         except OSError:
             return False
 
@@ -52,14 +52,9 @@ class ProcFile:
         self._pid = os.getpid()
         try:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            self._identity = _identity(self._file)
+            self._opened = os.fstat(self._file)
         except OSError:
-            self._file = None
-
-
-def _identity(file: int) -> tuple[int, int]:
-    status = os.fstat(file)
-    return status.st_dev, status.st_ino
+            self._file = -1
 
 
 class LinuxMemory:
@@ -74,9 +69,10 @@ class LinuxMemory:
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")
         self._page = os.sysconf("SC_PAGE_SIZE")
-        total = _kibibytes(self._meminfo.read(), b"MemTotal:")
-        self._cgroup = find_cgroup(proc, cgroups, total)
-        self.machine_total = total if self._cgroup is None else self._cgroup.limit
+        self.machine_total = _kibibytes(self._meminfo.read(), b"MemTotal:")
+        self._cgroup = find_cgroup(proc, cgroups, self.machine_total)
+        if self._cgroup is not None:
+            self.machine_total = self._cgroup.limit
 
     def resident(self) -> float:
         """Return the resident set."""
@@ -129,8 +125,7 @@ def _kibibytes(text: bytes, field: bytes) -> float:
     return float(text[start + len(field) :].split(maxsplit=1)[0]) * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIds:
+class ProcessIds(NamedTuple):
     """The ids by which this process may be listed, of all PID namespaces that it knows of."""
 
     own: frozenset[int] = frozenset()

@@ -46,17 +46,10 @@ def is_provisional(value: str | None, order: str | None, names: Sequence[str]) -
 
 
 def _by_uuid(value: str, uuids: Sequence[str]) -> tuple[int, ...]:
-    prefix = value[:4]
-    entries = list(takewhile(lambda entry: entry.startswith(prefix), value.split(",")))
-    if len(set(entries)) < len(entries):
-        return ()
-    chosen: list[int] = []
-    for entry in entries:
-        matches = [position for position, uuid in enumerate(uuids) if uuid.startswith(entry)]
-        if len(matches) != 1:
-            break
-        chosen += matches
-    if len(set(chosen)) < len(chosen):
+    entries = list(takewhile(lambda entry: entry.startswith(value[:4]), value.split(",")))
+    matches = [[at for at, uuid in enumerate(uuids) if uuid.startswith(each)] for each in entries]
+    chosen = [found[0] for found in takewhile(lambda found: len(found) == 1, matches)]
+    if len(set(entries)) < len(entries) or len(set(chosen)) < len(chosen):
         return ()
     # A process can use one MIG instance only; CUDA shows the first that is named.
     return tuple(chosen[:1] if names_instances(value) else chosen)
