@@ -1,1 +1,1 @@
-"""What a session means: functions that take one and return what was found. They read no device."""
+"""What a session means: functions that take a session and return figures. They read no device."""

@@ -26,7 +26,7 @@ NOW, AT_THE_PEAK = "now", "peak"
 PEAK_MOMENT, END_MOMENT = "at the peak", "at the end"
 
 MADE_IN = {"backward": "gradients", "optimizer": "optimizer"}
-"""What each part of a step makes."""
+"""What each phase of a step makes."""
 
 SAMPLED_NOTE = (
     "The parts are those of the highest sample, {} below the peak; "
@@ -37,7 +37,7 @@ BEYOND_NOTE = "{} of these tensors is not allocated memory, such as weights mapp
 
 
 def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
-    """Return what a device's memory is, or was, made of.
+    """Return a device's memory at a moment, part by part.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
 
 
 def peak_of(session: Session, span: Span, device: Device) -> Anatomy:
-    """Return what a device's memory was made of at the peak of one span of a session."""
+    """Return a device's memory at the peak of one span of a session, part by part."""
     here = _OnDevice(session, device)
     highest = here.highest((*_within(session.spans, span), *here.worst_phases([span.id])))
     if highest is None:
@@ -79,7 +79,7 @@ def peak_of(session: Session, span: Span, device: Device) -> Anatomy:
 
 
 def end_of(session: Session, span: Span, device: Device) -> Anatomy:
-    """Return what a device's memory was made of when a span ended; now, while it is open."""
+    """Return a device's memory at the end of a span, part by part; now, while the span is open."""
     return _OnDevice(session, device).at_sample(END_MOMENT, span.after or session.last_sample)
 
 

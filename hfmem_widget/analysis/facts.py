@@ -1,4 +1,4 @@
-"""What a card says of one device in one span, as numbers."""
+"""The figures that a card shows of one device in one span."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Figures:
 
     @property
     def above_start(self) -> float:
-        """How far the peak stood above what was allocated at the start."""
+        """Peak less allocated at the start."""
         return self.peak.value - self.before
 
 
@@ -113,13 +113,13 @@ def facts_of(session: Session, span: Span) -> tuple[Facts, ...]:
 
 
 def did_nothing(session: Session, span: Span) -> bool:
-    """Return whether a span was over at once, as it should be, and changed no memory worth a figure."""
+    """Return whether a span was over at once, without error, and changed no memory worth a figure."""
     is_quick = span.outcome == "done" and span.duration < QUICK
     return is_quick and changed_less(session, span, NEXT_TO_NOTHING)
 
 
 def changed_less(session: Session, span: Span, least: float) -> bool:
-    """Return whether a span left and took less than some bytes, on every device."""
+    """Return whether a span left behind, and peaked by, less than some bytes on every device."""
     return all(
         # Both are false of what is not known.
         abs(facts.left_behind) < least and facts.above_start < least
@@ -144,7 +144,7 @@ def allocated_peak(session: Session, span: Span, device: str) -> Peak:
 
 
 def peak_of(session: Session, span: Span, key: str) -> Peak:
-    """Return the highest a series came in a span: exact where a ledger kept it, else of the samples."""
+    """Return the peak of a series in a span: exact where the ledger kept it, else of the samples."""
     known = span.peaks.get(key)
     return known or Peak(session.highest_in(span.id, key), "sampled")
 

@@ -1,4 +1,4 @@
-"""What was watched in a notebook, for whoever asks about it afterwards: the newest session, and records."""
+"""What was watched in a notebook: the newest session, and a record of every cell that has ended."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class History:
         return tuple(self._records)
 
     def begins(self, session: Session, label: str = "") -> None:
-        """Note that a session has begun, with what the user calls the cell that it watches, if anything."""
+        """Note that a session has begun, with the label of the cell that it watches, if any."""
         self.latest = session
         self._watched.append(_Watched(session, plain(label)))
 
@@ -114,7 +114,7 @@ class History:
                 harmless(self._keep, self._ended.popleft())
 
     def runs_of(self, label: str, cell_id: str = "") -> tuple[Record, ...]:
-        """Return the runs so far of what has a label, or else of a cell, oldest first."""
+        """Return the runs so far of a label, or else of a cell, oldest first."""
         identity = plain(label) or cell_id
         return tuple(record for record in self.records if record.identity == identity)
 

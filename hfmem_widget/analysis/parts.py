@@ -9,7 +9,7 @@ from hfmem_widget.session import HELD, Part
 from hfmem_widget.session.series import PARTS
 
 LABELS: Mapping[str, str] = {name: row.label for name, row in PARTS.items()}
-"""The parts of a GPU from the bottom of a stack to its top, and what people read."""
+"""The parts of a GPU's memory, from the bottom of a stack to its top, and their labels."""
 
 OF_ALLOCATED = tuple(LABELS)[: tuple(LABELS).index("rounding") + 1]
 """What adds up to the allocated bytes, from the bottom to the top."""
@@ -40,13 +40,13 @@ def allocated_parts(read: Read) -> dict[str, float]:
         return {}
     known = {name: value for name in HELD if (value := read(name)) > 0}
     others = sum(value for name, value in known.items() if name != "gradients")
-    # They may have been freed since they were counted. The rest stays; weights may lie outside the allocator.
+    # Gradients may have been freed since they were counted; weights may lie outside the allocator.
     if "gradients" in known and others <= allocated:
         known["gradients"] = min(known["gradients"], allocated - others)
     remainder = max(0.0, allocated - sum(known.values()))
     rounding = min(remainder, max(0.0, allocated - read("requested")))
     remainder -= rounding
-    # What nobody explained when the step began is not what the step made.
+    # What was not attributed when the step began was not made by the step.
     before = read("unattributed")
     held = remainder if math.isnan(before) else min(remainder, before)
     return known | {"unattributed": held, "activations": remainder - held, "rounding": rounding}

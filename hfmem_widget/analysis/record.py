@@ -40,16 +40,12 @@ class DeviceRecord(Figures):
 
     Attributes
     ----------
-    key, name : str
-        The device's.
-    total : float
-        Its capacity.
+    key, name, total : str, str, float
+        The device's, and its capacity.
     at_peak, at_end : mapping of str to float
         The parts then, by name; empty where no tensors of models or optimizers were found.
-    worst_step : int or None
-        The number of the step with the highest peak.
-    worst_tokens : float
-        Tokens of that step's largest batch.
+    worst_step, worst_tokens : int or None, float
+        The number of the step with the highest peak, and the tokens of its largest batch.
     curve : array of shape (2, at most `MOST_POINTS`)
         Seconds since the cell began, and allocated; none where there are too few samples. NaN breaks it.
     steps : array of shape (at most `MOST_STEP_ROWS`, 5)
@@ -69,7 +65,7 @@ class DeviceRecord(Figures):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, about; a test holds what lies beside the arrays against what Python takes."""
+        """Bytes that it takes, about; a test compares the constant with what Python takes."""
         return self.curve.nbytes + self.steps.nbytes + 3_000
 
 
@@ -102,25 +98,20 @@ class Record:
 
     Attributes
     ----------
-    label : str
-        What the user calls it; plain text, empty if nothing.
-    title : str
-        What it is called without a label, such as ``cell [7]``; plain text.
+    label, title : str
+        The user's name for it, empty if there is none, and its name without that, such as ``cell [7]``.
     number : int or None
         The cell's, of this run.
     run : int
         Which run of this label, or of this cell where it has none; from 1.
     identity : str
-        What its runs have in common.
-    started_at : float
-        Wall clock, seconds since the epoch.
-    duration : float
-        Seconds.
+        The same for all its runs.
+    started_at, duration : float
+        Seconds since the epoch; seconds.
     outcome : str
         "done", "interrupted", or "raised TypeName".
     devices : tuple of DeviceRecord
         Those on which anything was allocated.
-    pace : Pace
     """
 
     label: str
@@ -145,5 +136,5 @@ class Record:
         return sys.getsizeof(self) + sum(device.size for device in self.devices)
 
     def device(self, key: str) -> DeviceRecord | None:
-        """Return what it did to a device; None if nothing."""
+        """Return the record of a device; None if the cell did not use it."""
         return next((device for device in self.devices if device.key == key), None)

@@ -1,4 +1,4 @@
-"""The record of a watched span: what is kept of it for comparing."""
+"""Makes the record of a watched span, which is kept for comparing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
 
 _COLUMNS = (MOST_POINTS - 2) // 3
-"""Into how many a curve's time is divided: each has two points at most, and one that breaks the line."""
+"""A curve's columns: each has two points at most, and one that breaks the line."""
 
 
 def record_of(
@@ -94,7 +94,7 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     rows, worst, worst_tokens = _steps(session, span, device.key)
     at_peak: Mapping[str, float] = {}
     at_end: Mapping[str, float] = {}
-    # There is a series of what is held from when something was found: seldom, and finding parts takes long.
+    # Parts take long to find, and need a series of weights or the like: seldom are there any.
     if any(session.index(f"{device.key}/{metric}") is not None for metric in HELD):
         at_peak = _by_name(lambda: _parts_at_peak(session, span, device, facts.peak))
         at_end = _by_name(lambda: anatomy_at_end(session, span, device).parts)
@@ -125,7 +125,7 @@ def _by_name(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
 def _parts_at_peak(session: Session, span: Span, device: Device, peak: Peak) -> tuple[Part, ...]:
     if _roots(session) == [span]:
         return session.anatomy("peak", device.key).parts
-    # One cell of many in a session: the anatomy is the session's, so take what was sampled in this one.
+    # One cell of many in a session: the anatomy is the session's, so take this cell's highest sample.
     row = highest_row(session, device, span.start, end_of(session, span))
     if row is None:
         return ()

@@ -15,16 +15,16 @@ from hfmem_widget.sources.torch_cuda import CudaAllocator
 __all__ = ["ALLOCATORS", "Source", "loaded_allocator", "open_allocators", "open_sources"]
 
 ALLOCATORS: tuple[Callable[[], Allocator], ...] = (CudaAllocator,)
-"""All caching allocators there are; torch is built for one of them at most."""
+"""All caching allocators that are supported; a torch is built for one of them at most."""
 
 
 def open_allocators() -> tuple[Allocator, ...]:
-    """Return one of each of `ALLOCATORS`, which do nothing until the user's code has imported torch."""
+    """Return an instance of each of `ALLOCATORS`, which do nothing before the user's code imports torch."""
     return tuple(make() for make in ALLOCATORS)
 
 
 def loaded_allocator() -> Allocator:
-    """Return the one that the torch of this process is built for; the first where there is none."""
+    """Return the allocator that this process' torch is built for, else the first of all."""
     allocators = open_allocators()
     return next((each for each in allocators if each.supported()), allocators[0])
 

@@ -57,7 +57,7 @@ class History(Protocol):
         """
 
     def end(self) -> Recorded | None:
-        """End it, and return what was recorded; None where nothing was."""
+        """End the recording and return it; None where nothing was recorded."""
 
 
 class Allocator(Protocol):
@@ -165,7 +165,7 @@ def keys_of(allocator: Allocator) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """What has been read of one instant already, and need not be read again for a sample of it."""
+    """Readings of one instant, which a sample of that instant need not repeat."""
 
     allocator: Allocator | None
     """Whose counters were read."""

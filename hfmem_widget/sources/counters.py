@@ -50,7 +50,7 @@ class AllocatorSource(BaseSource):
         return tuple(device.uuid for device in self.devices) or None
 
     def reserved(self, uuid: str) -> float:
-        """Return what the allocator has of a device right now, in bytes; 0 of one it does not know."""
+        """Return the bytes that are reserved on a device right now; 0 on an unknown device."""
         indices = self.allocator.devices()
         for index, device in enumerate(self.devices[: len(indices)]):
             if device.uuid == uuid:

@@ -1,4 +1,4 @@
-"""The process' own memory, on any machine: its C heap, its resident set, and what is around it.
+"""The process' own memory on any machine: its C heap, its resident set, and the machine's memory.
 
 The heap is what a model costs: an untouched 1 GiB tensor moves the resident set by 0.1 MB, and freed
 tensors may leave it where it was. Python's own small objects live outside the C heap.
@@ -20,7 +20,7 @@ from hfmem_widget.text import plain
 __all__ = ["HostSource", "ResidentPeak"]
 
 SLOW_INTERVAL = 1.0
-"""Seconds between readings of what costs more: the high-water mark and the machine."""
+"""Seconds between readings of what is slow to read: the high-water mark and the machine."""
 
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
@@ -103,7 +103,7 @@ class PsutilMemory:
         return float(getattr(self._process.memory_info(), "peak_wset", NOT_AVAILABLE))
 
     def machine_in_use(self) -> float:
-        """Return what is not available for new programs."""
+        """Return the memory that is not available for new programs."""
         machine = self._machine()
         return float(machine.total - machine.available)
 

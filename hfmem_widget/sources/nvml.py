@@ -109,7 +109,7 @@ class NvmlSource(BaseSource):
         self._note(why_closed(error))
 
     def _find(self) -> None:
-        """Match the devices again whenever what they are matched by has changed."""
+        """Find the visible devices again if CUDA, or the environment, has changed."""
         uuids = tuple(self._cuda_uuids() or ())
         value = self._environ.get("CUDA_VISIBLE_DEVICES")
         order = self._environ.get("CUDA_DEVICE_ORDER")
@@ -182,7 +182,7 @@ class NvmlSource(BaseSource):
         return found
 
     def _named(self, uuid: str) -> Gpu:
-        # Not every torch tells a MIG instance from a GPU, so both prefixes are tried.
+        # Not every torch says whether a device is a MIG instance, so both prefixes are tried.
         for name in (uuid, "MIG-" + uuid.removeprefix("GPU-")):
             with contextlib.suppress(self._nvml.NVMLError):
                 return self._gpu(self._nvml.nvmlDeviceGetHandleByUUID(name), uuid)

@@ -28,7 +28,7 @@ LOST = frozenset({Fault.GPU_IS_LOST, Fault.RESET_REQUIRED})
 MISSING = frozenset(
     {Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND, Fault.ARGUMENT_VERSION_MISMATCH}
 )
-"""This driver or device does not have what was asked for."""
+"""This driver or device does not have the figure."""
 
 _CLOSED: dict[int | None, str] = {
     Fault.LIBRARY_NOT_FOUND: (

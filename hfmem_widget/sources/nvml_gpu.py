@@ -90,7 +90,7 @@ class Gpu:
             used, reserve = self._used_and_reserve()
         except self._nvml.NVMLError as error:
             self._take(error)
-        # CUDA loads its libraries piece by piece: what they took is known when the use has changed.
+        # CUDA loads its libraries piece by piece, so the process list is read when the use has changed.
         if now >= self._list_due or (abs(used - self._used_then) > 0 and now >= self._change_due):
             started = self._cpu()
             self._share_out(used)
@@ -125,7 +125,7 @@ class Gpu:
             return _within(used, total), NOT_AVAILABLE
         reserve = _field(memory, "reserved")
         unaccounted = total - _field(memory, "free") - used
-        # Whether v2's `used` includes the reserve differs between drivers (nvml-wrapper#57); the sum tells.
+        # Whether v2's `used` includes the reserve depends on the driver (nvml-wrapper#57); the sum shows it.
         if abs(unaccounted) < abs(unaccounted - reserve):
             used -= reserve
         return _within(used, total), _within(reserve, total)

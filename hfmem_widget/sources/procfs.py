@@ -60,8 +60,8 @@ class ProcFile:
 class LinuxMemory:
     """The kernel's own figures.
 
-    The high-water mark is VmHWM and not `ru_maxrss`, which survives `exec`: a kernel started
-    by a large process would begin with that one's peak.
+    The high-water mark is VmHWM and not `ru_maxrss`, which survives `exec`: a kernel started by a large
+    process would begin with that process' peak.
     """
 
     def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
@@ -84,7 +84,7 @@ class LinuxMemory:
         return _kibibytes(self._status.read(), b"VmHWM:")
 
     def machine_in_use(self) -> float:
-        """Return what is in use in the limiting control group, else on the machine."""
+        """Return the memory in use in the limiting control group, else on the machine."""
         if self._cgroup is not None:
             return self._cgroup.in_use()
         text = self._meminfo.read()
@@ -148,9 +148,9 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
 
 
 def address_space(proc: Path = PROC) -> tuple[float, float, str]:
-    """Return the nearest limit (ulimit) on what may be mapped, what it counts, in bytes, and its command.
+    """Return the nearest limit (ulimit) on mapped memory, what is mapped, in bytes, and the limit's command.
 
-    NaN where there is no limit, or no way to know what is mapped.
+    NaN where there is no limit, or mapped memory cannot be read.
     """
     nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
     try:

@@ -1,4 +1,4 @@
-"""What every way of reading memory looks like."""
+"""The interface of every source, and what most sources share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Source(Protocol):
     notes: list[str]
 
     def read(self, now: float) -> Sequence[float]:
-        """Return the values of `series` in bytes; `now`, in monotonic seconds, is for what is read seldom."""
+        """Return the values of `series` in bytes; `now` is monotonic seconds, for what is read seldom."""
 
     @property
     def at(self) -> Callable[[Instant], Sequence[float] | None] | None:

@@ -1,13 +1,12 @@
-"""Which storages keep a tensor's bytes, and how many: of plain tensors, and of all that only look like one.
+"""The storages behind a tensor, and their bytes: of plain tensors, and of wrappers that look like one.
 
-What a tensor says of itself (`nbytes`, `numel`) is what it stands for, which may be far from what it keeps:
-an expanded one, a view, a shard, a quantised weight. Its storages are what the allocator has handed out.
+A tensor's own figures (`nbytes`, `numel`) may be far from what it keeps in memory: an expanded tensor, a
+view, a shard, a quantised weight. Its storages are what the allocator has handed out.
 
-Nothing is copied, waited for or initialised, and torch is never imported: where there is a tensor, it has
-been.
+Nothing is copied, waited for or initialised, and torch is never imported.
 """
 
-# ruff: noqa: SLF001  (a storage's identity, and what keeps its reading unnoticed, torch offers there only)
+# ruff: noqa: SLF001  (torch has no public way to identify a storage, or to read it unnoticed)
 
 from __future__ import annotations
 
@@ -26,13 +25,11 @@ read as: the packed one, where it is quantised.
 """
 
 MANAGED = "managed"
-"""The device of what the kernel or CUDA's driver moves about, and no allocator counts.
-
-That is files which are mapped (as safetensors' are on the CPU) and paged optimizers' states.
-"""
+"""The device of memory that the kernel or CUDA's driver moves, and that no allocator counts: mapped files
+(as safetensors' on the CPU) and the states of paged optimizers."""
 
 _DEEPEST = 8
-"""Containers and wrappers in one another, so that one which holds itself ends too."""
+"""The most containers and wrappers in one another, so that one that holds itself ends too."""
 
 _QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
 """Where bitsandbytes' parameters keep scales and code books that are no parameters themselves."""
@@ -45,8 +42,8 @@ _PARTS_OF_LAYOUT = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 
-# What the quick way knows once a tensor was seen: the types that have one storage and nothing else, and the
-# names of devices ("" for meta) and dtypes, since to make a text costs more than all the rest.
+# For the quick way: the types that have one storage and nothing else, and the names of devices ("" for meta)
+# and dtypes seen so far, since making a text costs more than all the rest.
 _plain_types: set[type] = set()
 _devices: dict[object, str] = {}
 _dtypes: dict[object, str] = {}
@@ -55,7 +52,7 @@ _mapped_files = MappedFiles()
 
 
 def storages_of(tensor: Any) -> tuple[Storage, ...]:
-    """Return what keeps a tensor's bytes: one storage of most, none of some, several of few.
+    """Return the storages of a tensor: most have one, some none, few several.
 
     A tensor without bytes has none: on the meta device, fake, freed (as FSDP does between uses), not yet
     initialised. So has anything that is no tensor, or cannot be read: this never raises. A gradient is a
@@ -88,7 +85,7 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
 
 
 def states_of(optimizer: Any) -> Iterator[Any]:
-    """Yield every tensor in an optimizer's states, through what wraps it (``.optimizer``) and what nests.
+    """Yield every tensor in an optimizer's states, through wrappers (``.optimizer``) and nested containers.
 
     A tensor that states share comes more than once. Steps that are counted in tensors on the CPU are among
     them.
@@ -127,7 +124,7 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
 
 def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
     storage = tensor.untyped_storage()
-    # Not the tensor's device: a fake one claims to be where it would be.
+    # Not the tensor's device: a fake tensor has the device on which it would be.
     place = storage.device
     device = _devices[place] = {"meta": "", "cpu": "cpu"}.get(place.type, str(place))
     size = storage.nbytes()
@@ -154,7 +151,7 @@ def _beside_malloc(tensor: Any, storage: Any) -> str:
 
 
 def _has_bytes(torch: Any, tensor: Any, storage: Any) -> bool:
-    """Return whether a storage is one, and not what a wrapper without bytes of its own claims to have."""
+    """Return whether a storage is real; wrappers without bytes of their own have one that is not."""
     # To ask a lazily cloned tensor for its address would copy it.
     if torch._C._is_cow_tensor(tensor):
         return True

@@ -1,4 +1,4 @@
-"""What the memory is for, as far as tensors of models and optimizers tell: `monitor.attribution` counts them.
+"""The bytes of models' and optimizers' tensors as series: `monitor.attribution` counts them.
 
 Counting goes through Python objects that a training changes, so it is done on the user's own thread, at
 moments at which it is safe and means something. Between them the figures stand as they were counted.
@@ -34,7 +34,7 @@ class TensorSource(BaseSource):
         return self._counted
 
     def count(self, held: Mapping[str, Held]) -> None:
-        """Take over what was counted; a device that is not in it has nothing of it any more."""
+        """Take over a new count; a device that is not in it has no such tensors any more."""
         if held == self._counted:
             return
         known = dict.fromkeys(series.device for series in self.series)
@@ -44,7 +44,7 @@ class TensorSource(BaseSource):
         for counted in self._counted.values():
             # A session fills in what is not attributed: it knows when its steps began.
             values += [*(counted.get(metric, 0.0) for metric in HELD), NOT_AVAILABLE]
-        # The series come first: who reads in between finds too few values, never too many.
+        # The series come first: a reader in between finds too few values, never too many.
         self.series += tuple(
             Series(key, metric) for key in new for metric in (*HELD, "unattributed")
         )

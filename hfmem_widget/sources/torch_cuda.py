@@ -29,7 +29,7 @@ _RESET: Final = "_cuda_resetPeakMemoryStats"
 
 
 class _EntryPoint(NamedTuple):
-    """One wrapped attribute of `torch._C`: what was there, what it calls in the end, what is there now."""
+    """A wrapped attribute of `torch._C`: the function before, the original, and the wrapper."""
 
     before: Callable[..., Any]
     raw: Callable[..., Any]
@@ -63,7 +63,7 @@ class CudaAllocator:
         return hasattr(self._extension(), _STATS) and hasattr(self._extension(), _RESET)
 
     def other_accelerator(self) -> str | None:
-        """Return what a torch without CUDA is built for ("mps", "xpu"), "" for none; None while it loads."""
+        """Return the device type of a torch without CUDA ("mps", "xpu"), "" for none; None while it loads."""
         torch: Any = self._modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return None

@@ -69,7 +69,7 @@ class CudaHistory:
             torch.cuda._lazy_call(self._queued)
 
     def end(self) -> Recorded | None:
-        """End it, and return what was recorded; None where nothing was."""
+        """End the recording and return it; None where nothing was recorded."""
         with self._lock:
             state, self.state = self.state, "ended"
         if state == "recording":
@@ -80,7 +80,7 @@ class CudaHistory:
         return None
 
     def _begin(self) -> None:
-        # A forked child inherits what waits for CUDA, but not the watch.
+        # A forked child inherits the queue for CUDA, but not the watch.
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -93,7 +93,7 @@ class CudaHistory:
             self._on_start()
 
     def _why_not(self) -> str:
-        """Return why nothing must or can be recorded, as a sentence; empty if it can."""
+        """Return why nothing may or can be recorded, as a sentence; empty if it can."""
         torch: Any = self._modules["torch"]
         if backend_of(torch) == "cudaMallocAsync":
             return (
@@ -115,7 +115,7 @@ class CudaHistory:
     def _start(self) -> str:
         memory = self._modules["torch"].cuda.memory
         wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
-        # torch offers the signature on the function behind it; what is not in it, that torch does not know.
+        # The function behind the public name has the real signature: what this version of torch knows.
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
         known = inspect.signature(behind).parameters
         if not set(wanted) <= set(known):
@@ -140,7 +140,7 @@ class CudaHistory:
             snapshot = torch.cuda.memory._snapshot()
             seconds = time.perf_counter() - began
         finally:
-            # Only what we have begun: the call by itself leaves hooks behind (pytorch#153571).
+            # Only if we began it: this call alone leaves hooks behind (pytorch#153571).
             torch.cuda.memory._record_memory_history(enabled=None)
         return Recorded(snapshot, self._began_at, seconds, per_stack, self._most, "cuda")
 

@@ -1,4 +1,4 @@
-"""Which GPUs this process sees, told from `CUDA_VISIBLE_DEVICES` without asking CUDA.
+"""Which GPUs this process sees, from `CUDA_VISIBLE_DEVICES`, without asking CUDA.
 
 Asking CUDA would initialise the driver and forbid the user's own code to fork. The rules are those of
 `torch.cuda._parse_visible_devices`, which follow the CUDA driver's.

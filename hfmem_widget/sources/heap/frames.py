@@ -1,4 +1,4 @@
-"""What errors, tracebacks, generators and frames hold."""
+"""The referents of errors, tracebacks, generators and frames."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
 
 
 def in_generator(generator: Any) -> Iterator[Held]:
-    """Yield what a generator, or a coroutine, holds where it waits."""
+    """Yield the variables of a suspended generator or coroutine, and what it waits for."""
     prefix = {GeneratorType: "gi", CoroutineType: "cr", AsyncGeneratorType: "ag"}[type(generator)]
     frame = getattr(generator, f"{prefix}_frame")
     if frame is not None and not getattr(generator, f"{prefix}_running"):

@@ -1,4 +1,4 @@
-"""Where a kernel keeps errors and outputs by itself, so that they can be found, and let go."""
+"""Where Python and IPython keep errors and outputs by themselves, so that these can be freed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hfmem_widget.sources.heap.referents import fields_of
 
 GONE = object()
-"""What stands for no entry at all."""
+"""Stands for a missing key."""
 
 LAST_OUTPUTS = re.compile(r"_{1,3}|_\d+")
 
@@ -21,7 +21,7 @@ _LAST_RESULT = "IPython's last result"
 
 
 class Slot(NamedTuple):
-    """A place, by a name that people know, that keeps one object: a namespace's or an object's field."""
+    """A field of a namespace or an object that keeps one object, with a name for people."""
 
     name: str
     fields: dict[Any, Any]

@@ -17,7 +17,7 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One name, or a run of alike ones, and what it keeps on one device.
+    """One name, or several alike, and the memory that it holds on one device.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Holders(Shown):
     bound: str = ""
 
     def of(self, device: str) -> Holders:
-        """Return those of one device."""
+        """Return the rows and the remainder of one device."""
         return replace(
             self,
             rows=tuple(row for row in self.rows if row.device == device),
@@ -105,7 +105,7 @@ class Holders(Shown):
         """
         then = {_key(row): row for row in earlier.rows}
         now = {_key(row): row for row in self.rows}
-        # A dict of few keys has a row for each; once they are many, one for all has what those had.
+        # A dict with few keys has a row for each key, a dict with many keys one row for all of them.
         loose = Counter[_Key]()
         for key in then.keys() - now.keys():
             loose[_without_keys(key)] += then[key].bytes
@@ -141,13 +141,13 @@ def _key(row: Holder) -> _Key:
 
 
 def _without_keys(key: _Key) -> _Key:
-    """Return what a row and those of its single keys have in common."""
+    """Return a row's key with ``[*]`` for every index and key in its path."""
     return _IN_BRACKETS.sub("[*]", key[0]), *key[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One name, or a run of alike ones, that holds more on one device than it did.
+    """One name, or several alike, that holds more on one device than before.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How a path goes on, and where none does."""
+"""The segments of a path, and the objects at which every path ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 ARROW = " \u2192 "
 
 Segment = str | tuple[int] | tuple[str]
-"""A piece of text; or, of many alike in a container, the index of one, or its key as text."""
+"""Text; or the index, or the key as text, of an item of a container whose items share one row."""
 
 Held = tuple[Segment, Any]
-"""How an object's path goes on, and what lies there."""
+"""The next segment of a path, and the object it leads to."""
 
 GRAPH: Final = "<graph>"
 """This very object is the step from a tensor to the graph that made it, within which there is no path."""
@@ -22,7 +22,7 @@ ATOMS = frozenset(
         *(type(None), type(...), type(NotImplemented)),
     }
 )
-"""The types of what holds nothing, or nothing that a person would call memory."""
+"""Types whose objects hold no other object, or none that a person would call memory."""
 
 _OF_JUPYTER = frozenset({"IPython", "asyncio", "ipykernel", "hfmem_widget"})
 

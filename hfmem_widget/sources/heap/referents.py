@@ -1,4 +1,4 @@
-"""What an object holds, found without running any code of its type.
+"""The referents of an object, found without running any code of its type.
 
 No property, ``__getattr__``, ``__iter__`` or lazy loading is touched: an object is asked for what it holds
 through the descriptors and methods of Python's own base types, or as the garbage collector asks it.
@@ -59,9 +59,9 @@ def fields_of(value: object) -> dict[str, Any]:
 
 
 def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
-    """Return how to find what objects of a type hold; None where nothing is to be looked for.
+    """Return the `Look` for objects of a type; None where they are not followed.
 
-    The type is no tensor's, model's or graph's. Classes' own attributes count in `user_modules` only.
+    Attributes of classes are followed for classes of `user_modules` only.
     """
     if kind in ATOMS or issubclass(kind, ModuleType) or is_of_jupyter(vars(kind).get("__module__")):
         return None
@@ -76,12 +76,12 @@ def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
 
 
 def unnamed(look: Callable[[Any], Iterator[Any]]) -> Look:
-    """Return a `Look` for an object with no names for what it holds."""
+    """Return a `Look` that adds nothing to the path."""
     return lambda value: (("", held) for held in look(value))
 
 
 def in_object(value: Any) -> Iterator[Held]:
-    """Yield an object's attributes: those in slots, in its ``__dict__``, or what C code keeps."""
+    """Yield an object's slots and attributes; of an object without any, its referents."""
     slotted = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
     for kind in slotted:
         for name, slot in list(vars(kind).items()):
@@ -184,7 +184,7 @@ def _in_cell(cell: Any) -> Iterator[Held]:
 
 
 def _in_c(value: Any) -> Iterator[Held]:
-    """Yield what an object without fields holds, as the garbage collector is told."""
+    """Yield an object's referents, as the garbage collector sees them."""
     for held in gc.get_referents(value):
         # What an iterator goes through is not the user's own tuple.
         for value_in_it in held if type(held) is tuple else (held,):

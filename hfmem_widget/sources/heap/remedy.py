@@ -14,7 +14,7 @@ _OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
 
 
 def remedy(row: Holder) -> str:
-    """Return how to let go of what a row keeps, as a sentence; empty where its name says enough.
+    """Return how to free what a row keeps, as a sentence; empty where its name says enough.
 
     `%memfree` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
     """

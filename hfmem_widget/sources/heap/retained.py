@@ -1,4 +1,4 @@
-"""Retained sizes: the bytes that would be free if one of several groups of objects were gone."""
+"""Retained sizes: the bytes that are freed if a group of objects is freed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search,
 from hfmem_widget.sources.storages import storages_of
 
 _EVERYTHING = 0
-"""The group that all others lie in, which is never gone."""
+"""The group that contains all others, and is never freed."""
 
 
 class Group(NamedTuple):
-    """Objects that may be gone together, besides those of the groups `within` which it is named."""
+    """Objects that may be freed together, with those of the groups within this group."""
 
     name: Hashable
     values: Sequence[object] = ()
     within: Hashable = None
-    """The name of a group before it in the list, with which it goes as well."""
+    """The name of an earlier group that contains this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many bytes each of several groups of objects keeps alone."""
+    """The retained sizes of several groups of objects."""
 
     alone: Mapping[Hashable, Mapping[str, int]]
     """By group and device: bytes that nothing outside of the group reaches."""
@@ -47,11 +47,10 @@ def reach(
     most_objects: int = MOST_OBJECTS,
     most_seconds: float = MOST_SECONDS,
 ) -> Reach:
-    """Find what would be free if one of several groups of objects were gone and all `others` stayed.
+    """Return what would be freed if one of several groups were freed, and `others` and user modules stayed.
 
-    What the user's own modules hold stays too. An object that a second group reaches as well is looked at
-    again, for the smallest group that both lie in; so each is looked at as often as groups lie in one
-    another, at most. No code of the objects is run, and none is kept.
+    An object that a second group reaches is looked at again, for the smallest group that contains both. So
+    each is looked at once per level of nested groups, at most. No code of objects is run, and none is kept.
     """
     parents = [_EVERYTHING]
     numbers: dict[Hashable, int] = {None: _EVERYTHING}
@@ -126,15 +125,15 @@ class _Search(Search):
             try:
                 for _, held in known.look(value) if known.look is not None else ():
                     self.arrive(group, held)
-            except Exception:  # noqa: BLE001, S112  (an odd object holds nothing that can be told)
+            except Exception:  # noqa: BLE001, S112  (an odd object is taken as empty)
                 continue
 
-    def _around(self, one: int, other: int) -> int:
-        """Return the smallest group that two lie in, which may be one of them."""
+    def _around(self, first: int, second: int) -> int:
+        """Return the smallest group that contains two groups, which may be one of them."""
         around = {_EVERYTHING}
-        while one != _EVERYTHING:
-            around.add(one)
-            one = self._parents[one]
-        while other not in around:
-            other = self._parents[other]
-        return other
+        while first != _EVERYTHING:
+            around.add(first)
+            first = self._parents[first]
+        while second not in around:
+            second = self._parents[second]
+        return second

@@ -1,4 +1,4 @@
-"""Where a search begins: the names that a person knows, in the order in which they are to be blamed."""
+"""The roots of a search: names that a person knows, in the order in which they are blamed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A name, and what lies there; held only while the search lasts."""
+    """A name and its object, which is held only while the search lasts."""
 
     name: str
     value: Any
@@ -59,7 +59,7 @@ def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
 
 
 def kernel_roots(shell: Any = None) -> list[Root]:
-    """Return what the kernel, and IPython's shell, keep by themselves: the last error, and outputs."""
+    """Return the errors and outputs that Python and IPython keep without a variable."""
     cells = cells_of(shell)
     return [
         Root(error_name(value, cells) or slot.name, value, Rank.ERROR)

@@ -1,4 +1,4 @@
-"""From the paths to each storage to rows: alike paths as one, each storage counted once."""
+"""The rows of a table of holders: alike paths share a row, and each storage is counted once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pattern = tuple[str, ...]
 
 
 class Place:
-    """A step of a path; it knows the one before, and so the whole."""
+    """A path: its last segment, and the place before."""
 
     __slots__ = ("before", "depth", "is_graph", "key", "kind", "part", "rank", "segment")
 
@@ -38,7 +38,7 @@ class Place:
         self.key = 0
 
     def to(self, segment: Segment) -> Place:
-        """Return the place one step further; a graph, and what a model owns, have no path within."""
+        """Return the next place; within a graph, and within what a model owns, it is the same one."""
         if self.is_graph or (self.part and segment is not GRAPH):
             return self
         return Place(self, segment, self.rank)
@@ -61,7 +61,7 @@ class Place:
         return [place.segment for place in self.back() if place.segment][::-1]
 
     def order(self) -> tuple[int, int, bool]:
-        """Return a sort key: what is named first has the least."""
+        """Return a sort key: of several places, the lowest is named."""
         return self.rank, self.depth, self.is_graph
 
 
@@ -82,7 +82,7 @@ OtherWays = Mapping[int, Sequence[Place]]
 """By an object's address: places from which it was reached again."""
 
 _Group = list[tuple[Path, list[Arrival]]]
-"""Storages with alike paths: the path of each, and what led there, the one to name first."""
+"""Storages with alike paths: the path of each, and its arrivals, the named one first."""
 
 
 def rows_of(found: Arrivals, other_ways: OtherWays) -> tuple[Holder, ...]:
@@ -121,7 +121,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
 
 
 def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[Place]:
-    """Yield from where else the objects on the owners' paths were reached, but through themselves."""
+    """Yield the other places from which objects on the owners' paths were reached, without cycles."""
     seen: set[int] = set()
     for owner in owners[:_SAMPLED]:
         for place in owner.place.back():
@@ -138,7 +138,7 @@ def _also(pattern: Pattern, others: Sequence[Place]) -> tuple[str, ...]:
     paths: dict[Pattern, list[Path]] = {}
     for other in sorted(others, key=Place.order):
         path = other.path()
-        # Within itself is no other name, and what one error keeps goes together.
+        # A path within the row itself is no other name; nor is another path through the same error.
         of_one_error = other.rank is Rank.ERROR and path[0] == pattern[0]
         if _pattern(path)[: len(pattern)] != pattern and not of_one_error:
             paths.setdefault(_pattern(path), []).append(path)
@@ -161,7 +161,7 @@ def _pattern(path: Path) -> Pattern:
 
 
 def _text(paths: Sequence[Path]) -> str:
-    """Return alike paths as one, such as ``losses[0..99]``; shortened in the middle where that is long."""
+    """Return alike paths as one, such as ``losses[0..99]``; a long one is shortened in the middle."""
     text = ""
     for place, segment in enumerate(paths[0]):
         if isinstance(segment, tuple):

@@ -1,4 +1,4 @@
-"""The search: breadth first from every name, so that the shortest path to each storage is found."""
+"""The search for holders: breadth first from every root, so that the shortest path is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search,
 from hfmem_widget.sources.storages import storages_of
 
 DEEPEST = 200
-"""Names after one another in a path, so that a linked list of a million ends."""
+"""The longest path, in references, so that a linked list of a million objects ends the search."""
 
 _OTHER_WAYS = 4
 
@@ -83,7 +83,7 @@ class _Search(Search):
                     self._look(*(models or queue).popleft())
 
     def arrive(self, before: Place, segment: Segment, value: Any) -> None:
-        """Note that a path goes on to an object, and look into it later unless another one led there."""
+        """Extend a path to an object, and look into the object later unless it has been reached before."""
         kind = type(value)
         if kind in ATOMS:
             return
@@ -119,7 +119,7 @@ class _Search(Search):
             arrivals.append(Arrival(place, size, dtype, tensor))
 
     def _order(self, root: Root) -> tuple[int, int]:
-        """Return a sort key, by which a model is named rather than a part of it that is a variable too."""
+        """Return a sort key: the biggest models come first, so that none is named by a part of it."""
         if self.kinds[type(root.value)].role != "module":
             return root.rank, 0
         return root.rank, -sum(1 for _ in tensors.modules_in(root.value))
@@ -137,11 +137,11 @@ class _Search(Search):
             else:
                 for segment, held in known.look(value) if known.look is not None else ():
                     self.arrive(place, segment, held)
-        except Exception:  # noqa: BLE001  (an odd object holds nothing that can be told)
+        except Exception:  # noqa: BLE001  (an odd object is taken as empty)
             return
 
     def _look_into_module(self, place: Place, model: Any) -> None:
-        """Count parameters, buffers and gradients as its own; what else it holds, as an object's."""
+        """Follow a model: parameters, buffers and gradients are its own, all else is as in any object."""
         for path, module in list(tensors.modules_in(model)):
             own = place
             if module is not model:

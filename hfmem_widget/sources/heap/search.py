@@ -1,4 +1,4 @@
-"""What the searches of the heap share: how objects of a type are followed, and where a search gives up."""
+"""Shared by both searches of the heap: how objects of a type are followed, and the bounds of a search."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Kinds(dict[type, Kind]):
 
 
 class Search:
-    """One search; what it refers to goes with it."""
+    """The bounds and the known types of one search; all it refers to is freed with it."""
 
     def __init__(self, most_objects: int, most_seconds: float) -> None:
         self.modules = user_modules()
@@ -74,7 +74,7 @@ class Search:
         self._until = time.perf_counter() + most_seconds
 
     def count(self) -> None:
-        """Count an object, and raise `SearchEnded` if that was one too many, or time is up."""
+        """Count an object; raise `SearchEnded` if there are too many of them, or time is up."""
         self.objects += 1
         if self.objects >= self._most_objects:
             self.bound = f"the search ended early, after {self.objects:,} objects"
@@ -86,8 +86,8 @@ class Search:
     def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
         """Return whether an object that may be empty holds numbers and text alone, as most do.
 
-        The garbage collector knows all that such an object holds, and makes no ``__dict__`` to tell it.
-        `deeper` levels are looked through, as long as there is little in each.
+        The garbage collector knows everything that such an object holds, without creating its ``__dict__``.
+        At most `deeper` levels are looked through, and only where each holds little.
         """
         referents = gc.get_referents(value)
         deeper = deeper if len(referents) <= _FEW_REFERENTS else 0

@@ -1,6 +1,6 @@
 """What tensors, their graphs, models and optimizers hold, read from PyTorch without running a hook."""
 
-# ruff: noqa: SLF001  (below what a subclass may override, torch offers a tensor's own fields there only)
+# ruff: noqa: SLF001  (subclasses may override the public names)
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def kinds() -> tuple[type, type, type] | None:
 
 
 def _in_torch(path: str) -> type | None:
-    """Return a class of torch's; None where what is called torch, such as an empty folder, has none."""
+    """Return a class of torch; None where the module named torch, such as an empty folder, has none."""
     found: Any = sys.modules.get("torch")
     for name in path.split("."):
-        # Past what a module does for names that it does not have, which may raise anything.
+        # Not `getattr` on the module: its `__getattr__` may raise anything for an unknown name.
         found = getattr(found, "__dict__", {}).get(name)
     return found if isinstance(found, type) else None
 
@@ -78,7 +78,7 @@ def is_node(kind: type) -> bool:
 
 
 def in_node(node: Any) -> Iterator[Any]:
-    """Yield the nodes below one, and what it saved for the backward pass, packed as it is."""
+    """Yield the nodes below a node, and the tensors it saved for the backward pass, still packed."""
     for below, _ in node.next_functions:
         if below is not None:
             yield below
@@ -98,21 +98,20 @@ def in_node(node: Any) -> Iterator[Any]:
 
 
 def is_saved(kind: type) -> bool:
-    """Return whether autograd, or a checkpoint, wraps a tensor that it saved in a type."""
+    """Return whether a type is the wrapper of a tensor saved by autograd or a checkpoint."""
     # Some versions of torch have no such type.
     return kind is _in_torch("_C._autograd.SavedTensor")
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield what was saved, without unpacking it, and what hooks keep to unpack it.
+    """Yield the saved tensor, or what a hook made of it, and what hooks keep to unpack it.
 
-    ``data`` is what lies there: the tensor, or what a hook made of it. Where a version of PyTorch has no such
-    attribute it stays unexplained, since ``unpack()`` would run the user's hooks.
+    Where a PyTorch has no ``data``, the memory stays unexplained: ``unpack()`` would run the user's hooks.
     """
     for name in ("data", "unpack_hook"):
         try:
             held = getattr(saved, name, None)
-        except Exception:  # noqa: BLE001, S112  (one that cannot be read safely stays unexplained)
+        except Exception:  # noqa: BLE001, S112  (what cannot be read stays unexplained)
             continue
         if type(held) not in ATOMS:
             yield held
@@ -143,7 +142,7 @@ def own_tensors(module: Any) -> Iterator[tuple[Kind, str, Any]]:
 
 
 def states_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an optimizer keeps for its parameters, with the names of the states."""
+    """Yield an optimizer's states with their names, such as ``exp_avg``."""
     states = fields_of(optimizer).get("state")
     for state in list(dict.values(states)) if isinstance(states, dict) else ():
         for name, held in list(dict.items(state)) if isinstance(state, dict) else ():
