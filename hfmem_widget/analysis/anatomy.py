@@ -6,15 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hfmem_widget.analysis import readings
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
-from hfmem_widget.analysis.readings import (
-    at_its_peak,
-    held_throughout,
-    highest_row,
-    known_of,
-    overridden,
-    reader,
-)
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
@@ -134,10 +127,10 @@ class _OnDevice:
             stop = self._session.last_sample.time if span.stop is None else span.stop
             return self.at_highest_sample(moment, span.start, stop, peak=peak, span=span)
         before, after = self._read(span.before), self._read(span.after)
-        held, notes = held_throughout(before, after, MADE_IN.get(span.kind, ""))
-        unattributed = known_of(before("unattributed"), after("unattributed"))
-        sums = at_its_peak(before, self._device, peak, span)
-        read = overridden(before, held | {"unattributed": unattributed} | sums)
+        held, notes = readings.held_throughout(before, after, MADE_IN.get(span.kind, ""))
+        unattributed = readings.known_of(before("unattributed"), after("unattributed"))
+        sums = readings.at_its_peak(before, self._device, peak, span)
+        read = readings.overridden(before, held | {"unattributed": unattributed} | sums)
         return self._anatomy(moment, span.start, read, peak=peak, notes=notes)
 
     def at_highest_sample(
@@ -151,16 +144,18 @@ class _OnDevice:
     ) -> Anatomy:
         """Return the parts of the row of the timeline where most was allocated, raised to a known peak."""
         last = self._session.last_sample
-        low, high = highest_row(self._session, self._device, start, stop) or (last, last)
+        low, high = readings.highest_row(self._session, self._device, start, stop) or (last, last)
         read = self._read(high)
-        known, notes = held_throughout(self._read(low), read)
+        known, notes = readings.held_throughout(self._read(low), read)
         if peak is not None:
             below = peak.value - read("allocated")
             if below > 0:
                 beyond = "unattributed" if math.isnan(read("unattributed")) else "activations"
                 notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
-            known |= at_its_peak(read, self._device, peak, span)
-        return self._anatomy(moment, high.time, overridden(read, known), peak=peak, notes=notes)
+            known |= readings.at_its_peak(read, self._device, peak, span)
+        return self._anatomy(
+            moment, high.time, readings.overridden(read, known), peak=peak, notes=notes
+        )
 
     def at_step(self, number: int) -> Anatomy:
         spans = self._session.spans
@@ -201,7 +196,7 @@ class _OnDevice:
         return [phase.highest[self.key] for phase in phases if self.key in phase.highest]
 
     def _read(self, sample: Sample) -> Read:
-        return reader(self._session, self._device, sample)
+        return readings.reader(self._session, self._device, sample)
 
     def _anatomy(
         self,

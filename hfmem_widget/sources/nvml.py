@@ -129,9 +129,6 @@ class NvmlSource(BaseSource):
         else:
             self._gpus, provisional = self._visible(value, order)
         self._found_by = (uuids, value, order)
-        self._adopt(provisional=provisional)
-
-    def _adopt(self, *, provisional: bool) -> None:
         self.devices = tuple(
             Device(f"cuda:{index}", gpu.name, gpu.uuid, gpu.total, provisional)
             for index, gpu in enumerate(self._gpus)

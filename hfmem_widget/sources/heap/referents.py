@@ -9,25 +9,10 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import types
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import chain
-from types import (
-    AsyncGeneratorType,
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-    TracebackType,
-)
 from typing import Any
 
 from hfmem_widget.sources.heap.frames import in_exception, in_frame, in_generator, in_traceback
@@ -41,7 +26,7 @@ CONTAINERS = frozenset({list, dict, tuple, set, frozenset, collections.deque})
 
 _SHOWN_KEY = 40
 
-_NATIVE_DESCRIPTORS = frozenset({GetSetDescriptorType, MemberDescriptorType})
+_NATIVE_DESCRIPTORS = frozenset({types.GetSetDescriptorType, types.MemberDescriptorType})
 
 Look = Callable[[Any], Iterator[Held]]
 """Takes an object and yields what it holds."""
@@ -63,7 +48,11 @@ def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
 
     Attributes of classes are followed for classes of `user_modules` only.
     """
-    if kind in ATOMS or issubclass(kind, ModuleType) or is_of_jupyter(vars(kind).get("__module__")):
+    if (
+        kind in ATOMS
+        or issubclass(kind, types.ModuleType)
+        or is_of_jupyter(vars(kind).get("__module__"))
+    ):
         return None
     if issubclass(kind, type):
         return lambda value: _in_class(value, user_modules)
@@ -85,7 +74,7 @@ def in_object(value: Any) -> Iterator[Held]:
     slotted = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
     for kind in slotted:
         for name, slot in list(vars(kind).items()):
-            if type(slot) is MemberDescriptorType:
+            if type(slot) is types.MemberDescriptorType:
                 with suppress(AttributeError):  # a slot that was never filled
                     yield f".{name}", slot.__get__(value)
     if not slotted and not fields_of(value) and gc.is_tracked(value):
@@ -101,7 +90,7 @@ def kept_fields(value: object, without: frozenset[str] = frozenset()) -> Iterato
 
 
 def _in_class(kind: type, user_modules: Collection[str]) -> Iterator[Held]:
-    own: MappingProxyType[str, Any] = type.__dict__["__dict__"].__get__(kind)
+    own: types.MappingProxyType[str, Any] = type.__dict__["__dict__"].__get__(kind)
     if str(own.get("__module__")) in user_modules:
         for name, held in list(own.items()):
             if type(held) not in ATOMS and type(held) not in _NATIVE_DESCRIPTORS:
@@ -153,7 +142,7 @@ def _key_text(key: object) -> str:
 
 
 def _in_function(function: Any) -> Iterator[Held]:
-    code: CodeType = function.__code__
+    code: types.CodeType = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         for _, held in _in_cell(cell):
             yield f"{ARROW}{name}", held
@@ -189,7 +178,9 @@ def _in_c(value: Any) -> Iterator[Held]:
         # What an iterator goes through is not the user's own tuple.
         for value_in_it in held if type(held) is tuple else (held,):
             kind = type(value_in_it)
-            if kind not in ATOMS and not issubclass(kind, (type, ModuleType, FrameType)):
+            if kind not in ATOMS and not issubclass(
+                kind, (type, types.ModuleType, types.FrameType)
+            ):
                 yield "", value_in_it
 
 
@@ -200,19 +191,19 @@ _BY_BASE: tuple[tuple[type, Look], ...] = (
     (set, lambda value: _in_set(set.__iter__(value))),
     (frozenset, lambda value: _in_set(frozenset.__iter__(value))),
     (collections.deque, lambda value: _in_items(collections.deque.__iter__(value))),
-    (FunctionType, _in_function),
-    (MethodType, _in_method),
-    (BuiltinFunctionType, _in_builtin),
+    (types.FunctionType, _in_function),
+    (types.MethodType, _in_method),
+    (types.BuiltinFunctionType, _in_builtin),
     (functools.partial, _in_partial),
     (
         type(functools.lru_cache(lambda: None)),
         lambda value: chain(_in_c(value), kept_fields(value)),
     ),
     (BaseException, in_exception),
-    (TracebackType, in_traceback),
-    (FrameType, in_frame),
-    (CellType, _in_cell),
-    (GeneratorType, in_generator),
-    (CoroutineType, in_generator),
-    (AsyncGeneratorType, in_generator),
+    (types.TracebackType, in_traceback),
+    (types.FrameType, in_frame),
+    (types.CellType, _in_cell),
+    (types.GeneratorType, in_generator),
+    (types.CoroutineType, in_generator),
+    (types.AsyncGeneratorType, in_generator),
 )
