@@ -81,27 +81,29 @@ Arrivals = dict[tuple[int, str], list[Arrival]]
 OtherWays = Mapping[int, Sequence[Place]]
 """By an object's address: places from which it was reached again."""
 
-_Group = list[tuple[Path, list[Arrival]]]
-"""Storages with alike paths: the path of each, and its arrivals, the named one first."""
+_Group = list[tuple[Path, Arrival, list[Arrival]]]
+"""Storages with alike paths: the path of each, the arrival that is named, and all arrivals."""
 
 
 def rows_of(found: Arrivals, other_ways: OtherWays) -> tuple[Holder, ...]:
     """Return the rows, biggest first."""
     groups: dict[tuple[Pattern, Kind, str], _Group] = {}
     for (_, device), arrivals in found.items():
-        arrivals.sort(key=lambda arrival: arrival.place.order())
-        place = arrivals[0].place
-        path = place.path()
-        group = groups.setdefault((_pattern(path), place.kind, device), [])
-        group.append((path, arrivals))
+        owner = min(arrivals, key=lambda arrival: arrival.place.order())
+        path = owner.place.path()
+        group = groups.setdefault((_pattern(path), owner.place.kind, device), [])
+        group.append((path, owner, arrivals))
     rows = [_row(*key, group, other_ways) for key, group in groups.items()]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
 def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: OtherWays) -> Holder:
-    paths = [path for path, _ in group]
-    owners = [arrivals[0] for _, arrivals in group]
-    others = islice((other.place for _, (_, *others) in group for other in others), _SAMPLED)
+    paths = [path for path, _, _ in group]
+    owners = [owner for _, owner, _ in group]
+    others: list[Place] = []
+    for _, owner, arrivals in group:
+        if len(others) < _SAMPLED:
+            others += [each.place for each in arrivals if each is not owner][:_SAMPLED]
     biggest = max(owners, key=lambda owner: owner.bytes)
     through_graphs = [owner for owner in owners if owner.place.is_graph]
     return Holder(
