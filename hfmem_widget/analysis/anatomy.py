@@ -30,21 +30,10 @@ BEYOND_NOTE = "{} of these tensors is not allocated memory, such as weights mapp
 
 
 def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
-    """Return a device's memory at a moment, part by part.
+    """Return a device's memory at a moment, part by part, as `Session.anatomy` says.
 
-    Parameters
-    ----------
-    session : Session
-    at : "now", "peak" or int, optional
-        The newest reading, which of a finished session is its end; the highest allocated of the session; or
-        the peak of a step, by its number.
-    device : str, optional
-        Its key; the one on which most was allocated by default.
-
-    Raises
-    ------
-    OptionError
-        If there is no such moment or no such device; the message says what there is.
+    The newest reading of a finished session is its end. Raises `OptionError` if there is no such moment or no
+    such device; the message says what there is.
     """
     here = _OnDevice(session, _device(session, device))
     if at == NOW:

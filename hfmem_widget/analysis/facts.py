@@ -25,29 +25,18 @@ _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one device over one span; bytes, NaN where not known.
-
-    Attributes
-    ----------
-    allocated_label, reserved_label : str
-        What the roles are called on this device.
-    before, after : float
-        Allocated at the span's edges.
-    peak : Peak
-        Highest allocated within it.
-    reserved_peak : float
-        Highest reserved within it.
-    headroom : float
-        What could still have been reserved at the peak.
-    """
+    """The figures of one device over one span; bytes, NaN where not known."""
 
     allocated_label: str = ""
     reserved_label: str = ""
     before: float = NOT_AVAILABLE
     after: float = NOT_AVAILABLE
+    """Allocated at the span's edges."""
     peak: Peak = _UNKNOWN
     reserved_peak: float = NOT_AVAILABLE
+    """The highest allocated and reserved within the span."""
     headroom: float = NOT_AVAILABLE
+    """What could still have been reserved at the peak."""
 
     @property
     def left_behind(self) -> float:
@@ -62,14 +51,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(Figures):
-    """The figures of one device over one span, and what was in use at its end.
-
-    Attributes
-    ----------
-    reserved : float
-    used, process, others : float
-        On the whole device, by this process, by other processes.
-    """
+    """The figures of one device over one span, and what was in use at its end."""
 
     device: Device
     used_label: str
@@ -77,6 +59,7 @@ class Facts(Figures):
     used: float
     process: float
     others: float
+    """On the whole device (`used`), by this process, by other processes."""
 
 
 def active_devices(session: Session, span: Span | None = None) -> tuple[Device, ...]:

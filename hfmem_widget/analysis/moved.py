@@ -28,8 +28,7 @@ class Moved:
     before: float
     highest: float
     after: float
-    own: float
-    """How far what this process uses of it rose; NaN where the driver does not report that."""
+    own: float  # the rise of this process' share; NaN where the driver does not report it
 
     @property
     def rise(self) -> float:

@@ -19,25 +19,15 @@ RanOut = Callable[[int, int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A snapshot of the allocator with its history, as `torch.cuda.memory._snapshot` returns it.
-
-    Attributes
-    ----------
-    began_at : float
-        When recording began, in seconds since the epoch.
-    seconds : float
-        How long it took to read the snapshot.
-    per_stack : float
-        Seconds that it takes to walk one Python stack, as measured here; NaN if that cannot be measured.
-    most : int
-        How many events per device could be kept.
-    """
+    """A snapshot of the allocator with its history, as `torch.cuda.memory._snapshot` returns it."""
 
     snapshot: dict[str, Any]
-    began_at: float
-    seconds: float
-    per_stack: float
-    most: int
+    began_at: float  # seconds since the epoch
+    seconds: float  # that it took to read the snapshot
+    per_stack: (
+        float  # seconds to walk one Python stack, as measured; NaN if that cannot be measured
+    )
+    most: int  # events per device that could be kept
     device_type: str
 
 
@@ -141,8 +131,8 @@ class Allocator(Protocol):
     def observe(self, ran_out: RanOut) -> None:
         """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
 
-        It is called on the thread that asked for memory, and must not raise. Only for use once `devices` has
-        some; without effect where the allocator cannot be observed: the error's text remains.
+        It is called on the thread that asked for memory, and must not raise. `devices` must have some. Where
+        the allocator cannot be observed this has no effect, and the error's text remains.
         """
 
     def history(self, on_start: Callable[[], object]) -> History | None:
@@ -168,8 +158,5 @@ class Instant:
     """Readings of one instant, which a sample of that instant need not repeat."""
 
     allocator: Allocator | None
-    """Whose counters were read."""
-    stats: Mapping[int, Stats]
-    """Its counters by device, in the order of their indices."""
-    held: Sequence[float] | None = None
-    """The values of `TensorSource` then."""
+    stats: Mapping[int, Stats]  # the allocator's counters by device, in the order of their indices
+    held: Sequence[float] | None = None  # the values of `TensorSource`

@@ -1,7 +1,6 @@
 """The process' own memory on any machine: its C heap, its resident set, and the machine's memory.
 
-The heap is what a model costs: an untouched 1 GiB tensor moves the resident set by 0.1 MB, and freed
-tensors may leave it where it was. Python's own small objects live outside the C heap.
+Tensors are in the heap; the resident set misses untouched ones and may include freed ones.
 """
 
 from __future__ import annotations
@@ -53,10 +52,9 @@ ReadHeap = Callable[[], Mallinfo]
 
 
 def find_glibc_heap() -> ReadHeap | None:
-    """Return glibc's `mallinfo2` if it counts this process' allocations, else None.
+    """Return glibc's `mallinfo2` (since 2.33) if it counts this process' allocations, else None.
 
-    It is missing before glibc 2.33, in musl and on other systems; and where jemalloc or tcmalloc is preloaded
-    it answers for a heap that nobody uses. So it is asked about one allocation.
+    Where jemalloc or tcmalloc is preloaded it describes an unused heap, so one allocation is tried.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -1,7 +1,6 @@
-"""Which of this process' memory is a file's: mapped by the kernel, and never given out by malloc.
+"""Which of this process' memory is mapped from files, such as safetensors' weights, and not malloc's.
 
-Weights that safetensors loads on the CPU stay where they were mapped, also once they have been written to:
-the kernel then has a copy of the page, which malloc knows as little of.
+It stays so when it is written to: the kernel then makes a copy of the page.
 """
 
 from __future__ import annotations

@@ -16,31 +16,21 @@ class Source(Protocol):
     `read` is called on every tick, on the poller's thread; a source that does not block is also read
     on the user's thread at a span's edges. A source never raises from `read`: what it cannot read is
     NaN, and the reason, in one plain sentence with its remedy, is put into `notes` once.
-
-    Attributes
-    ----------
-    name : str
-        Short, for messages.
-    blocks : bool
-        True where a reading may hang (a driver call): it is then never made on the user's thread.
-    secondary : bool
-        True where the figures matter less while another source that does not block has devices: they are
-        then read more rarely.
-    devices : tuple of Device
-        What this source knows of each device it reads, best knowledge so far. Where two sources know
-        the same key, a field that one of them leaves empty ("" or NaN) is taken from the other.
-    series : tuple of Series
-        What it reads; only ever grows, at the end.
-    notes : list of str
-        Sentences for the user, each added once and never removed.
     """
 
     name: str
+    """Short, for messages."""
     blocks: bool = False
+    """Whether a reading may hang (a driver call): it is then never made on the user's thread."""
     secondary: bool = False
+    """Whether to read it more rarely while another source that does not block has devices."""
     devices: tuple[Device, ...] = ()
+    """The devices it reads, as far as known. A field that one source leaves empty ("" or NaN) is taken from
+    another that knows the same key."""
     series: tuple[Series, ...] = ()
+    """What it reads; only ever grows, at the end."""
     notes: list[str]
+    """Sentences for the user, each added once and never removed."""
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes; `now` is monotonic seconds, for what is read seldom."""

@@ -1,7 +1,6 @@
 """The bytes of models' and optimizers' tensors as series: `monitor.attribution` counts them.
 
-Counting goes through Python objects that a training changes, so it is done on the user's own thread, at
-moments at which it is safe and means something. Between them the figures stand as they were counted.
+A training changes these tensors, so they are counted on the user's own thread, at edges of its steps.
 """
 
 from __future__ import annotations
@@ -27,11 +26,6 @@ class TensorSource(BaseSource):
         self.latest: Sequence[float] = ()
         """The values of `series`, never changed in place: what was true at an instant can be kept."""
         self._counted: dict[str, Held] = {}
-
-    @property
-    def counted(self) -> Mapping[str, Held]:
-        """What was counted last, by device key."""
-        return self._counted
 
     def count(self, held: Mapping[str, Held]) -> None:
         """Take over a new count; a device that is not in it has no such tensors any more."""

@@ -1,9 +1,8 @@
 """PyTorch's CUDA caching allocator (ROCm's too), used without ever initialising CUDA.
 
-Each tick makes one call per device, `torch._C._cuda_memoryStats(i)`: host-side counters, no CUDA
-runtime call, no synchronisation (10 µs on an H200, where `torch.cuda.memory_allocated` takes 57).
-Nothing is called before the user's own code has initialised CUDA, because most of `torch.cuda` would
-initialise it, or create a context, or forbid forking (pytorch#103584, accelerate#1751).
+Reading takes 10 µs on an H200: host-side counters, no call of CUDA's runtime, no synchronisation. Nothing is
+called before the user's own code has initialised CUDA, because most of `torch.cuda` would initialise it, or
+create a context, or forbid forking (pytorch#103584, accelerate#1751).
 """
 
 from __future__ import annotations

@@ -153,15 +153,6 @@ def _in_function(function: Any) -> Iterator[Held]:
         yield f"({name}=\u2026)", held
 
 
-def _in_method(method: Any) -> Iterator[Held]:
-    yield ".__self__", method.__self__
-    yield "", method.__func__
-
-
-def _in_builtin(function: Any) -> Iterator[Held]:
-    yield ".__self__", function.__self__
-
-
 def _in_partial(partial: Any) -> Iterator[Held]:
     for name in ("func", "args", "keywords"):
         yield f".{name}", vars(functools.partial)[name].__get__(partial)
@@ -192,8 +183,8 @@ _BY_BASE: tuple[tuple[type, Look], ...] = (
     (frozenset, lambda value: _in_set(frozenset.__iter__(value))),
     (collections.deque, lambda value: _in_items(collections.deque.__iter__(value))),
     (types.FunctionType, _in_function),
-    (types.MethodType, _in_method),
-    (types.BuiltinFunctionType, _in_builtin),
+    (types.MethodType, lambda value: iter([(".__self__", value.__self__), ("", value.__func__)])),
+    (types.BuiltinFunctionType, lambda value: iter([(".__self__", value.__self__)])),
     (functools.partial, _in_partial),
     (
         type(functools.lru_cache(lambda: None)),

@@ -35,9 +35,8 @@ class Reach:
     alone: Mapping[Hashable, Mapping[str, int]]
     """By group and device: bytes that nothing outside of the group reaches."""
     objects: int = 0
-    """How many were looked at."""
     bound: str = ""
-    """Why the search ended early, as a sentence; empty if it did not. The bytes are then not certain."""
+    """Why the search ended early, as a sentence, so that the bytes are not certain; empty if it did not."""
 
 
 def reach(
