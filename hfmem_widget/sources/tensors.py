@@ -25,17 +25,18 @@ class TensorSource(BaseSource):
         super().__init__()
         self.latest: Sequence[float] = ()
         """The values of `series`, never changed in place: what was true at an instant can be kept."""
-        self._counted: dict[str, Held] = {}
+        self.counted: Mapping[str, Held] = {}
+        """What was counted last, by device key."""
 
     def count(self, held: Mapping[str, Held]) -> None:
         """Take over a new count; a device that is not in it has no such tensors any more."""
-        if held == self._counted:
+        if held == self.counted:
             return
         known = dict.fromkeys(series.device for series in self.series)
         new = [key for key in held if key not in known]
-        self._counted = {key: held.get(key, {}) for key in (*known, *new)}
+        self.counted = {key: held.get(key, {}) for key in (*known, *new)}
         values: list[float] = []
-        for counted in self._counted.values():
+        for counted in self.counted.values():
             # A session fills in what is not attributed: it knows when its steps began.
             values += [*(counted.get(metric, 0.0) for metric in HELD), NOT_AVAILABLE]
         # The series come first: a reader in between finds too few values, never too many.
