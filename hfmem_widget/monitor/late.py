@@ -1,8 +1,7 @@
 """Edges of the spans that come by the thousand: read when they are made, entered in the session later.
 
-A step has half a dozen edges, each on the user's thread. What must happen at that instant is reading and
-resetting the allocator's counters; making samples, spans and peaks of that takes several times
-as long, and is done by whoever comes next: the poller, a longer span, or somebody who looks.
+Making samples, spans and peaks of a reading takes several times as long as the reading. It is done by whoever
+comes next: the poller, a longer span, or somebody who looks.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.watched import Watched
-from hfmem_widget.session import Sample, Span, SpanKind
-
-Row = Sequence[float] | None
+from hfmem_widget.session import Sample, Session, Span, SpanKind
+from hfmem_widget.session.recorder import NO_COUNTS
 
 MOST_WAITING = 256
 """Edges that wait at most, where the poller hangs or ticks rarely."""
@@ -40,24 +39,25 @@ class LateEdge:
         What the tensors were counted to be then.
     ended, begun : Span or None
         As far as they were known at that instant: without readings and peaks.
-    ending : Window or None
-        The window of the one that ended.
+    closing : Window or None
+        The window of the span that ended.
     """
 
     watched: Watched
     readings: Readings
     time: float
-    row: Row
+    row: Sequence[float] | None
     held: Sequence[float]
-    ended: Span | None = None
-    ending: Window | None = None
-    begun: Span | None = None
+    ended: Span | None
+    begun: Span | None
+    closing: Window | None
 
 
+@dataclass(eq=False)
 class LateEdges:
     """The edges that wait, in the order in which they were made.
 
-    Parameters
+    Attributes
     ----------
     ledger : PeakLedger
     enter : callable
@@ -70,76 +70,57 @@ class LateEdges:
         Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        ledger: PeakLedger,
-        enter: Callable[[LateEdge], None],
-        break_off: Callable[[Watched, Exception], None],
-        held: Callable[[], Sequence[float]],
-        clock: Callable[[], float],
-    ) -> None:
-        self._ledger = ledger
-        self._enter = enter
-        self._break_off = break_off
-        self._held = held
-        self._clock = clock
-        self._waiting: deque[LateEdge] = deque()
-        self._making = threading.RLock()
-        self._entering = threading.RLock()
+    ledger: PeakLedger
+    enter: Callable[[LateEdge], None]
+    break_off: Callable[[Session, Exception], None]
+    held: Callable[[], Sequence[float]]
+    clock: Callable[[], float]
+    _waiting: deque[LateEdge] = field(default_factory=deque)
+    _making: threading.RLock = field(default_factory=threading.RLock)
+    _entering: threading.RLock = field(default_factory=threading.RLock)
 
-    def begin(self, watched: Watched, kind: SpanKind, label: str, row: Row) -> Span:
-        """Begin a span now; the one returned lacks its readings."""
-        with self._making:
-            window = self._ledger.open(late=True)
-            begun = self._begun(watched, window, kind, label)
-            self._waiting.append(
-                LateEdge(
-                    watched, window.take_readings(), begun.start, row, self._held(), begun=begun
-                )
-            )
-        return begun
-
-    def end(
+    def edge(
         self,
         watched: Watched,
-        span_id: int,
+        row: Sequence[float] | None,
         *,
-        outcome: str,
-        counts: Mapping[str, float],
-        row: Row,
+        closing: int | None = None,
+        outcome: str = "done",
+        counts: Mapping[str, float] = NO_COUNTS,
+        kind: SpanKind | None = None,
+        label: str = "",
     ) -> Span:
-        """End a span that was begun here; the one returned lacks its readings and peaks."""
-        with self._making:
-            window = watched.windows.pop(span_id)
-            self._ledger.close(window, late=True)
-            time, ended = self._ended(watched, span_id, outcome, counts)
-            self._waiting.append(
-                LateEdge(watched, window.take_readings(), time, row, self._held(), ended, window)
-            )
-        return ended
+        """End the span `closing`, begin one of some `kind`, or both at the same instant.
 
-    def turn(
-        self,
-        watched: Watched,
-        span_id: int,
-        kind: SpanKind,
-        label: str,
-        *,
-        outcome: str,
-        row: Row,
-    ) -> Span:
-        """End a span and begin its neighbour at the same instant."""
+        Returns
+        -------
+        Span
+            The one that has begun, if any, else the one that has ended; without readings and peaks.
+        """
+        ended = begun = None
         with self._making:
-            ending = watched.windows.pop(span_id)
-            window = self._ledger.turn(ending, late=True)
-            time, ended = self._ended(watched, span_id, outcome, {})
-            begun = self._begun(watched, window, kind, label)
-            self._waiting.append(
-                LateEdge(
-                    watched, window.take_readings(), time, row, self._held(), ended, ending, begun
+            ending = None if closing is None else watched.windows.pop(closing)
+            beginning = None if kind is None else Window()
+            self.ledger.edge(closing=ending, opening=beginning)
+            time = self.clock() - watched.origin
+            if closing is not None:
+                span = watched.late.pop(closing)
+                ended = Span(
+                    *(closing, span.kind, span.label, span.start, span.before),
+                    stop=time,
+                    outcome=outcome,
+                    counts=counts,
                 )
+            if kind is not None and beginning is not None:
+                number = watched.recorder.next_span_id()
+                begun = Span(number, kind, label, time, Sample(time, ()))
+                watched.windows[number] = beginning
+                watched.late[number] = begun
+            readings = cast("Window", beginning or ending).take_readings()
+            self._waiting.append(
+                LateEdge(watched, readings, time, row, self.held(), ended, begun, ending)
             )
-        return begun
+        return cast("Span", begun or ended)
 
     def enter_if_many(self) -> None:
         """Enter what waits, if that is more than it should be."""
@@ -148,8 +129,7 @@ class LateEdges:
 
     def enter_all(self) -> None:
         """Enter what waits."""
-        # The lock is taken where nothing waits, too: what waited a moment ago is perhaps being entered by
-        # another thread.
+        # The lock is taken where nothing waits, too: another thread may be entering the last one.
         with self._entering:
             if not self._waiting:
                 return
@@ -158,11 +138,11 @@ class LateEdges:
             while self._waiting:
                 edge = self._waiting.popleft()
                 try:
-                    self._ledger.fold()
+                    self.ledger.fold()
                     if edge.watched.session.running:
-                        self._enter(edge)
+                        self.enter(edge)
                 except Exception as error:  # noqa: BLE001  (whoever comes next is not whose edge it is)
-                    self._break_off(edge.watched, error)
+                    self.break_off(edge.watched.session, error)
 
     def drop_all(self) -> None:
         """Drop what waits."""
@@ -174,26 +154,3 @@ class LateEdges:
         self._waiting.clear()
         self._making = threading.RLock()
         self._entering = threading.RLock()
-
-    def _begun(self, watched: Watched, window: Window, kind: SpanKind, label: str) -> Span:
-        time = self._clock() - watched.origin
-        span = Span(watched.recorder.next_span_id(), kind, label, time, Sample(time, ()))
-        watched.windows[span.id] = window
-        watched.late[span.id] = span
-        return span
-
-    def _ended(
-        self, watched: Watched, span_id: int, outcome: str, counts: Mapping[str, float]
-    ) -> tuple[float, Span]:
-        begun, time = watched.late.pop(span_id), self._clock() - watched.origin
-        ended = Span(
-            span_id,
-            begun.kind,
-            begun.label,
-            begun.start,
-            begun.before,
-            stop=time,
-            outcome=outcome,
-            counts=counts,
-        )
-        return time, ended

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from hfmem_widget.guard import harmless, interrupts_deferred
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.edges import Edges, Whole
-from hfmem_widget.monitor.late import LateEdge, LateEdges
+from hfmem_widget.monitor.edges import Edges
+from hfmem_widget.monitor.late import LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.register import Register
@@ -38,14 +39,10 @@ class Monitor:
     ----------
     sampler : Sampler
     ledger : PeakLedger
-    clock : callable, optional
-        Monotonic seconds.
-    wall : callable, optional
-        Seconds since the epoch.
+    clock, wall, cpu : callable, optional
+        Monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
     attribution : Attribution, optional
         Counts what the memory is for; its source is one of the sampler's.
-    cpu : callable, optional
-        CPU seconds of the calling thread.
     make_ticker : callable, optional
         Takes the tick and the interval.
     """
@@ -63,27 +60,20 @@ class Monitor:
     ) -> None:
         self.sampler = sampler
         self.ledger = ledger
+        self.attribution = attribution or Attribution(subjects=Subjects(dict))
         self._clock = clock
         self._wall = wall
-        if attribution is None:
-            attribution = Attribution(subjects=Subjects(dict))
-        held = attribution.source
-        self._late = LateEdges(ledger, self._enter, self._break_off, lambda: held.latest, clock)
-        self._register = Register()
-        tick = Tick(
-            *(sampler, ledger, self._late, self._register, self._break_off),
-            clock=clock,
-            wall=wall,
-            cpu=cpu,
+        self._late = late = LateEdges(
+            ledger,
+            lambda edge: self._edges.enter(edge),  # noqa: PLW0108  (they are made below)
+            self.break_off,
+            lambda: self.attribution.source.latest,
+            clock,
         )
+        self._register = register = Register()
+        tick = Tick(sampler, ledger, late, register, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
-        self._edges = Edges(
-            *(sampler, ledger, attribution),
-            late=self._late,
-            register=self._register,
-            poller=self._poller,
-            clock=clock,
-        )
+        self._edges = Edges(sampler, ledger, self.attribution, late, register, self._poller, clock)
         self._pid = os.getpid()
 
     def __reduce__(self) -> NoReturn:
@@ -92,11 +82,6 @@ class Monitor:
             "of a DataLoader, create one with hfmem_widget.watch()"
         )
         raise TypeError(message)
-
-    @property
-    def attribution(self) -> Attribution:
-        """What counts what the memory is for."""
-        return self._edges.attribution
 
     @property
     def polling(self) -> bool:
@@ -110,9 +95,9 @@ class Monitor:
 
     @property
     def current(self) -> Session | None:
-        """The session in which further spans of this thread belong, or of this asynchronous task.
+        """The session to which further spans of this thread or asynchronous task belong.
 
-        None on the poller's own thread, where the user's code runs in finalizers alone.
+        None on the poller's own thread, where only finalizers run the user's code.
         """
         if not self.in_this_process or self.polls_here:
             return None
@@ -149,7 +134,7 @@ class Monitor:
         session.polling.interval = session.polling.current_interval = options.interval
         watched = Watched(recorder, options, self._clock())
         self._register.take_over(watched, self.sampler)
-        self._register.add(watched, self._begin_anew)
+        self._register.add(watched, if_first=self._begin_anew)
         return session
 
     def recorder(self, session: Session) -> Recorder:
@@ -163,7 +148,7 @@ class Monitor:
         return self._register.find(session).recorder
 
     def _begin_anew(self) -> None:
-        """Leave behind whatever a fault of ours has left, where nobody is watched yet."""
+        """Leave behind what a fault of ours has left, where nobody is watched yet."""
         self.sampler.try_again()
         self.ledger.drop_all()
         self._late.drop_all()
@@ -174,7 +159,7 @@ class Monitor:
         if watched is None:
             return
         # Another thread may be training in it, and would go on opening spans while these are closed.
-        with Whole(watched, self.break_off), watched.edges:
+        with _Whole(watched, self), watched.edges:
             watched.ending = True
             for span in reversed(session.open_spans):
                 self.close_span(session, span.id, outcome)
@@ -184,12 +169,10 @@ class Monitor:
     def break_off(self, session: Session, error: BaseException) -> None:
         """End a session, from wherever it is left by a fault of ours; ending it again does nothing."""
         watched = self._register.get(session)
-        if watched is not None:
-            self._break_off(watched, error)
-
-    def _break_off(self, watched: Watched, error: BaseException) -> None:
+        if watched is None:
+            return
         note = BROKEN_OFF_NOTE.format(type(error).__name__)
-        harmless(self._register.remove, watched.session)
+        harmless(self._register.remove, session)
         harmless(self._poller.release, watched)
         harmless(self.ledger.drop, list(watched.windows.values()))
         harmless(watched.recorder.break_off, self._wall(), note)
@@ -199,14 +182,14 @@ class Monitor:
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
 
-        The outermost span of all starts the poller and waits for its first tick, at most 0.1 s, so that
-        also what is only read on the poller's thread is known at its start. A span of a step is entered in
-        the session a little later, and returned without its readings.
+        The first span of all starts the poller and waits for its first tick, at most 0.1 s: some figures are
+        only read on the poller's thread. A span of a step is entered in the session a little later, and
+        returned without its readings.
         """
         watched = self._register.find(session)
         if not self.in_this_process:
             return watched.recorder.open_span(kind, label, session.last_sample)
-        with Whole(watched, self.break_off), watched.edges:
+        with _Whole(watched, self), watched.edges:
             return self._edges.open(watched, kind, label)
 
     def close_span(
@@ -218,16 +201,13 @@ class Monitor:
     ) -> Span:
         """Close a span and those still open in it; closing it again returns it as it is.
 
-        Parameters
-        ----------
-        counts : mapping of str to float, optional
-            What is counted in it, besides what has been said of it so far.
+        The `counts` are added to those that the span has already.
         """
         watched = self._register.find(session)
         if not self.in_this_process:
             recorder = watched.recorder
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
-        with Whole(watched, self.break_off), watched.edges:
+        with _Whole(watched, self), watched.edges:
             return self._edges.close(watched, span_id, outcome, counts)
 
     def turn(
@@ -248,43 +228,29 @@ class Monitor:
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {}, outcome)
             return watched.recorder.open_span(kind, label, session.last_sample)
-        with Whole(watched, self.break_off), watched.edges:
+        with _Whole(watched, self), watched.edges:
             return self._edges.turn(watched, closing, kind, label, outcome)
 
     def is_open(self, session: Session, span_id: int) -> bool:
-        """Return False once a span has ended, which whoever opened it need not have done."""
+        """Return False once a span has ended, by whoever opened it or by another."""
         watched = self._register.get(session)
         return watched is not None and span_id in watched.windows
 
-    def optimizer_steps(self, optimizer: object) -> None:
-        """Count what an optimizer that is about to step has before it; on the user's thread."""
-        with interrupts_deferred():
-            self.attribution.optimizer_steps(optimizer)
-
     def optimizer_stepped(self) -> None:
-        """Count what it has made; where no span tells steps apart, one ends and another begins here."""
-        with interrupts_deferred():
-            self.attribution.optimizer_stepped()
-            watched = self._register.current()
-            if watched is not None and watched.based_on is None:
-                with Whole(watched, self.break_off), watched.edges:
-                    self._edges.rebase(watched)
-
-    def gradients_cleared(self) -> None:
-        """See whether gradients are gone; on the user's thread."""
-        with interrupts_deferred():
-            self.attribution.gradients_cleared()
+        """Count what an optimizer has made; where no span tells steps apart, another begins here."""
+        self.attribution.optimizer_stepped()
+        watched = self._register.current()
+        if watched is not None and watched.based_on is None:
+            with _Whole(watched, self), watched.edges:
+                self._edges.rebase(watched)
 
     def catch_up(self) -> None:
-        """Enter in their sessions what was left for later; whoever reads spans has that done for them."""
+        """Enter in their sessions what was left for later, as reading their spans does."""
         self._late.enter_all()
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
         return self._edges.peaks_so_far(self._register.find(session), span_id)
-
-    def _enter(self, edge: LateEdge) -> None:
-        self._edges.enter(edge)
 
     @contextmanager
     def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
@@ -299,10 +265,7 @@ class Monitor:
             self.close_span(session, span.id)
 
     def aside(self, action: Callable[[], object]) -> bool:
-        """Do something once, on a thread of its own, so that neither the poller nor the user waits for it.
-
-        Where no thread could be started, nothing is done, and it returns False.
-        """
+        """Do something once, on a thread of its own; return False where no thread could be started."""
         return self._poller.aside(action)
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
@@ -338,6 +301,26 @@ class Monitor:
         self._late.forget()
         self.attribution.replace_lock()
         self._register.replace_locks()
+
+
+class _Whole:
+    """A change to what is kept of a session: done to its end, or the session is broken off.
+
+    Half of one would spoil every later figure, and whoever shares something with it.
+    """
+
+    __slots__ = ("_monitor", "_watched")
+
+    def __init__(self, watched: Watched, monitor: Monitor) -> None:
+        self._watched = watched
+        self._monitor = monitor
+
+    def __enter__(self) -> None:
+        """Nothing has changed yet."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None and not isinstance(error, WatchStateError):
+            self._monitor.break_off(self._watched.session, error)
 
 
 def outcome_of(error: BaseException | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.guard import entry
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor
 
 OPTIMIZER = "torch.optim.optimizer"
-MODULES = "torch.nn.modules.module"
 
 _handles: list[Any] = []
 
@@ -31,7 +30,7 @@ def follow_optimizers() -> None:
     _handles.append(module.register_optimizer_step_pre_hook(_steps))
     _handles.append(module.register_optimizer_step_post_hook(_stepped))
     for owner in _owners():
-        surround(owner, "zero_grad", lambda _owner: _clearing())
+        surround(owner, "zero_grad", _clearing)
 
 
 def leave_optimizers() -> None:
@@ -44,41 +43,37 @@ def leave_optimizers() -> None:
 
 def _steps(optimizer: object, _args: object, _kwargs: object) -> None:
     if not is_compiling():
-        _tell("optimizer_steps", optimizer)
+        _act(lambda monitor: monitor.attribution.optimizer_steps(optimizer))
 
 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
     if not is_compiling():
-        _tell("optimizer_stepped")
+        _act(lambda monitor: monitor.optimizer_stepped())
 
 
 @entry()
-def _tell(event: str, *args: object) -> None:
+def _act(action: Callable[[Monitor], None]) -> None:
     monitor = _running_monitor()
     if monitor is not None:
-        getattr(monitor, event)(*args)
-
-
-def _clearing() -> AbstractContextManager[None]:
-    monitor = _running_monitor()
-    return nullcontext() if monitor is None else _then(monitor.gradients_cleared)
+        action(monitor)
 
 
 @contextmanager
-def _then(action: Callable[[], object]) -> Iterator[None]:
+def _clearing(_owner: object) -> Iterator[None]:
     yield
-    action()
+    monitor = _running_monitor()
+    if monitor is not None:
+        monitor.attribution.gradients_cleared()
 
 
 def _running_monitor() -> Monitor | None:
     # Not imported before somebody watches.
-    watching: Any = sys.modules.get("hfmem_widget.monitor.shared")
-    return None if watching is None else watching.running_monitor()
+    shared: Any = sys.modules.get("hfmem_widget.monitor.shared")
+    return None if shared is None else shared.running_monitor()
 
 
 def _owners() -> list[type]:
     """Return the classes whose `zero_grad` frees gradients, as far as they are there."""
-    optim: Any = sys.modules.get(OPTIMIZER)
-    modules: Any = sys.modules.get(MODULES)
-    there = getattr(optim, "Optimizer", None), getattr(modules, "Module", None)
-    return [one for one in there if isinstance(one, type)]
+    places = ((OPTIMIZER, "Optimizer"), ("torch.nn.modules.module", "Module"))
+    found = (getattr(sys.modules.get(module), name, None) for module, name in places)
+    return [owner for owner in found if isinstance(owner, type)]

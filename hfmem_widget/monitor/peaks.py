@@ -5,7 +5,7 @@ the ledger reads the counter, folds it into the open windows and into the user's
 peak, and resets it. Every window is then a union of such epochs, and the highest of their peaks is
 its own, to the byte. An edge is the instant of that reading: a window that ends there has its peak,
 one that begins there begins with what was current. Only reading and resetting must happen at that
-instant; an edge made ``late`` leaves the folding to whoever looks next.
+instant; the folding of a late edge is left to whoever looks next.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.shadow import Shadow
@@ -42,18 +42,9 @@ Readings = Mapping[int, Stats]
 Peaks = dict[str, Peak]
 
 
-@dataclass(slots=True)
-class _Edge:
-    """What was read at an edge, before and after the counters were reset, and which windows meet there."""
-
-    before: Readings
-    after: Readings
-    closing: Window | None
-    opening: Window | None
-
-
+@dataclass(eq=False, slots=True)
 class Window:
-    """A stretch of time whose peaks are wanted. Compared by identity.
+    """An interval whose peaks are wanted. Compared by identity.
 
     Attributes
     ----------
@@ -63,32 +54,38 @@ class Window:
         True once something happened in it that may have hidden a higher peak.
     peaks : dict of str to Peak
         By series key, once it has ended.
+    at_open : dict of str to tuple of float
+        Current and peak value by series key when a bounded window was opened.
+    readings : mapping of int to dict
+        What was read at its newest edge, until `take_readings`.
     """
 
-    __slots__ = ("_at_edge", "_told", "at_open", "bounded", "flawed", "peaks")
-
-    def __init__(self, *, bounded: bool) -> None:
-        self.bounded = bounded
-        self.flawed = False
-        self.peaks: Peaks = {}
-        self.at_open: dict[str, tuple[float, float]] = {}
-        """Current and peak value by series key when a bounded window was opened."""
-        self._at_edge: Readings = {}
-        self._told: tuple[Sequence[float], bool] = ((), False)
-
-    def edge_at(self, readings: Readings) -> None:
-        """Remember what was read at its newest edge."""
-        self._at_edge = readings
+    bounded: bool = False
+    flawed: bool = False
+    peaks: Peaks = field(default_factory=dict)
+    at_open: dict[str, tuple[float, float]] = field(default_factory=dict)
+    readings: Readings = field(default_factory=dict)
+    _seen: tuple[Sequence[float], bool] = ((), False)
 
     def take_readings(self) -> Readings:
         """Return what was read at its newest edge, once: another reading of that instant is not needed."""
-        readings, self._at_edge = self._at_edge, {}
+        readings, self.readings = self.readings, {}
         return readings
 
     def is_news(self, highs: Sequence[float]) -> bool:
         """Return whether the highs, or how well they are known, differ from those of the last look."""
-        before, self._told = self._told, (highs, self.flawed)
-        return self._told != before
+        before, self._seen = self._seen, (highs, self.flawed)
+        return self._seen != before
+
+
+@dataclass(slots=True)
+class _Edge:
+    """What was read at an edge, before and after the counters were reset, and which windows meet there."""
+
+    before: dict[int, Stats]
+    after: dict[int, Stats]
+    closing: Window | None
+    opening: Window | None
 
 
 class PeakLedger:
@@ -112,8 +109,8 @@ class PeakLedger:
         self.allocator = allocators[0]
         self._allocators = allocators
         self._unfolded: list[_Edge] = []
+        # The peaks of `STATISTICS` of one device after the other.
         self._windows: Highs[Window] = Highs()
-        """The peaks of `STATISTICS` of one device after the other."""
         self._keys: tuple[str, ...] = ()
         self._shadow: dict[int, Shadow] = {}
         self._lock = threading.RLock()
@@ -160,46 +157,61 @@ class PeakLedger:
             return ""
         return "Peak allocated since your last reset was " + ", ".join(lowered) + "."
 
-    def open(self, *, bounded: bool = False, late: bool = False) -> Window:
-        """Begin a window now.
-
-        Parameters
-        ----------
-        bounded : bool
-            Do not touch any counter; the peaks are then bounds.
-        late : bool
-            Leave the folding for later; a window's peaks and readings are there after `fold`.
-        """
-        window = Window(bounded=bounded)
+    def open(self, *, bounded: bool = False) -> Window:
+        """Begin a window now; a `bounded` one touches no counter, so its peaks are lower bounds."""
+        window = Window(bounded)
         with self._lock:
             if bounded:
                 window.at_open = self._all_seen_by_user()
-                return window
-            self.install()
-            self._edge(opening=window, late=late)
+            else:
+                self.edge(opening=window)
+                self.fold()
         return window
 
-    def close(self, window: Window, *, late: bool = False) -> Peaks:
+    def close(self, window: Window) -> Peaks:
         """End a window and return its peaks by series key; closing it again returns the same."""
         with self._lock:
             if window.bounded:
                 return self._bounds(window)
-            if late or self._is_open(window):
-                self._edge(closing=window, late=late)
+            self.fold()
+            if window in self._windows:
+                self.edge(closing=window)
+                self.fold()
             return window.peaks
 
-    def turn(self, window: Window, *, late: bool = False) -> Window:
+    def turn(self, window: Window) -> Window:
         """End a window and begin another of its kind at the same instant, for the price of one edge."""
         with self._lock:
-            if not late and (window.bounded or not self._is_open(window)):
+            self.fold()
+            if window.bounded or window not in self._windows:
                 window.peaks = self.close(window)
                 return self.open(bounded=window.bounded)
-            following = Window(bounded=False)
-            self._edge(closing=window, opening=following, late=late)
+            following = Window()
+            self.edge(closing=window, opening=following)
+            self.fold()
         return following
 
+    def edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
+        """Read and reset the counters now, where windows end or begin; `fold` makes peaks of the readings."""
+        with self._lock:
+            if closing is None:
+                self.install()
+            edge = _Edge({}, {}, closing, opening)
+            # First, so that what was read is not lost with what is reset, whatever comes between.
+            self._unfolded.append(edge)
+            for device in self.allocator.devices():
+                stats = edge.before[device] = self._stats(device)
+                if _in_use(stats):
+                    self.allocator.reset_peak(device)
+                    edge.after[device] = self._stats(device)
+            self.in_use = bool(edge.after)
+            # Now, not when it is folded: by then the window may have met its other edge.
+            for window in (closing, opening):
+                if window is not None:
+                    window.readings = edge.before
+
     def fold(self) -> None:
-        """Do what late edges have left."""
+        """Make peaks of what edges have read."""
         with self._lock:
             while self._unfolded:
                 edge = self._unfolded.pop(0)
@@ -214,24 +226,22 @@ class PeakLedger:
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
         with self._lock:
-            self._read_in()
-            return {one: self._named(one, self._windows.since(one)) for one in self._windows}
+            self._read()
+            return {
+                window: self._named(window, self._windows.since(window)) for window in self._windows
+            }
 
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
         """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
         with self._lock:
-            readings = self._read_in()
-            highs = {one: self._windows.since(one) for one in self._windows}
-            news = {one: self._named(one, own) for one, own in highs.items() if one.is_news(own)}
+            readings = self._read()
+            highs = {window: self._windows.since(window) for window in self._windows}
+            news = {
+                window: self._named(window, own)
+                for window, own in highs.items()
+                if window.is_news(own)
+            }
         return news, Instant(self.allocator, readings)
-
-    def _read_in(self) -> Readings:
-        self.fold()
-        readings = {one: self._stats(one) for one in self.allocator.devices()}
-        for device, stats in readings.items():
-            if _in_use(stats):
-                self._note(device, stats)
-        return readings
 
     def drop(self, windows: Iterable[Window]) -> None:
         """Let windows go whose peaks nobody wants any more."""
@@ -254,29 +264,13 @@ class PeakLedger:
         self._windows = Highs()
         self._unfolded = []
 
-    def _is_open(self, window: Window) -> bool:
+    def _read(self) -> Readings:
         self.fold()
-        return window in self._windows
-
-    def _edge(
-        self, *, closing: Window | None = None, opening: Window | None = None, late: bool = False
-    ) -> None:
-        before: dict[int, Stats] = {}
-        after: dict[int, Stats] = {}
-        # First, so that what was read is not lost with what is reset, whatever comes between.
-        self._unfolded.append(_Edge(before, after, closing, opening))
-        for device in self.allocator.devices():
-            stats = before[device] = self._stats(device)
+        readings = {device: self._stats(device) for device in self.allocator.devices()}
+        for device, stats in readings.items():
             if _in_use(stats):
-                self.allocator.reset_peak(device)
-                after[device] = self._stats(device)
-        self.in_use = bool(after)
-        # Now, not when it is folded: by then the window may have met its other edge.
-        for window in (closing, opening):
-            if window is not None:
-                window.edge_at(before)
-        if not late:
-            self.fold()
+                self._note(device, stats)
+        return readings
 
     def _fold(self, edge: _Edge) -> None:
         self._remember(edge)
@@ -344,7 +338,9 @@ class PeakLedger:
         return peaks
 
     def _all_seen_by_user(self) -> dict[str, tuple[float, float]]:
-        seen = {self._key(one): self._seen_by_user(one) for one in self.allocator.devices()}
+        seen = {
+            self._key(device): self._seen_by_user(device) for device in self.allocator.devices()
+        }
         return {
             f"{key}/{metric}": (_statistic(stats, name, "current"), _statistic(stats, name, "peak"))
             for key, stats in seen.items()

@@ -1,117 +1,131 @@
-"""What the poller does each time: read, hand the row to who listens, and count what that cost."""
+"""What the poller does each time: read, hand the row to every open session, and count what that cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from hfmem_widget.monitor.late import LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.register import Register
-from hfmem_widget.monitor.rhythm import Rhythm, back_off
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.monitor.watched import Watched
-from hfmem_widget.sources.allocator import Instant
+from hfmem_widget.monitor.watched import GAP
+from hfmem_widget.session import Session
 
 PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
 
+BUSY_FRACTION = 0.2
+"""Of an interval: what a tick may cost before the poller slows down."""
 
+CLOCK_STEP = 2.0
+"""Seconds by which the wall clock must leave the monotonic one before a note says so."""
+
+
+@dataclass(eq=False)
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    Parameters
+    Attributes
     ----------
-    sampler : Sampler
-    ledger : PeakLedger
-    late : LateEdges
-        The edges that are left for the poller to enter.
-    register : Register
     break_off : callable
         Ends a session to which a row could not be added, with the fault.
-    clock : callable
-        Monotonic seconds.
-    wall : callable
-        Seconds since the epoch.
-    cpu : callable
-        CPU seconds of the calling thread.
+    clock, wall, cpu : callable
+        Monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        ledger: PeakLedger,
-        late: LateEdges,
-        register: Register,
-        break_off: Callable[[Watched, Exception], None],
-        *,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
-        cpu: Callable[[], float],
-    ) -> None:
-        self._sampler = sampler
-        self._ledger = ledger
-        self._late = late
-        self._register = register
-        self._break_off = break_off
-        self._clock = clock
-        self._cpu = cpu
-        self._rhythm = Rhythm(wall)
-        self._last_look = -math.inf
+    sampler: Sampler
+    ledger: PeakLedger
+    late: LateEdges
+    register: Register
+    break_off: Callable[[Session, Exception], None]
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    cpu: Callable[[], float]
+    _last_look: float = -math.inf
+    _ticker: Ticker | None = None
+    _missed_before: int = 0
+    _last_tick: float = -math.inf
+    _clocks_apart: float = math.nan
 
     def __call__(self, ticker: Ticker) -> None:
-        """Make it; a fault of ours is said to everybody, and ends the ticker."""
+        """Make it; a fault of ours is noted in every open session, and ends the ticker."""
         try:
-            self._read_and_tell(ticker)
+            self._tick(ticker)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            for watched in self._register.listening():
+            for watched in self.register.listening():
                 watched.session.polling.stopped = reason
-            self._register.note(
+            self.register.note(
                 f"Polling stopped ({reason}). Exact peaks are not affected. Please report this."
             )
-            for watched in self._register.listening():
+            for watched in self.register.listening():
                 watched.recorder.publish()
             raise
 
-    def _read_and_tell(self, ticker: Ticker) -> None:
-        started = self._cpu()
-        now = self._clock()
-        self._ledger.install()
-        peaks, instant = self._look(now)
-        row = self._sampler.poll(instant)
-        self._late.enter_all()
+    def _tick(self, ticker: Ticker) -> None:
+        started = self.cpu()
+        now = self.clock()
+        self.ledger.install()
+        peaks: dict[Window, Peaks] = {}
+        instant = None
+        if now - self._last_look >= PROGRESS_PERIOD:
+            self._last_look = now
+            peaks, instant = self.ledger.look()
+        row = self.sampler.poll(instant)
+        self.late.enter_all()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
-        listening = self._register.listening()
+        listening = self.register.listening()
         for watched in listening:
             try:
-                self._register.take_over(watched, self._sampler)
-                watched.append(row, self._clock() - watched.origin)
+                self.register.take_over(watched, self.sampler)
+                watched.append(row, self.clock() - watched.origin)
             except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
-                self._break_off(watched, error)
+                self.break_off(watched.session, error)
         sessions = [watched.session for watched in listening]
-        if self._rhythm.tick(ticker, now, [session.polling for session in sessions]):
-            self._register.note(
-                "The machine was suspended, or its clock was changed, during this run."
-            )
-        if peaks:
-            _report_progress(listening, peaks)
-        back_off(sessions, ticker, self._cpu() - started)
+        self._count(sessions, ticker, now)
+        for watched in listening:
+            for span_id, window in list(watched.windows.items()):
+                if window in peaks:
+                    watched.recorder.progress(span_id, watched.wanted(peaks[window]))
+        _back_off(sessions, ticker, self.cpu() - started)
         for watched in listening:
             watched.recorder.publish()
 
-    def _look(self, now: float) -> tuple[dict[Window, Peaks], Instant | None]:
-        if now - self._last_look < PROGRESS_PERIOD:
-            return {}, None
-        self._last_look = now
-        return self._ledger.look()
+    def _count(self, sessions: Sequence[Session], ticker: Ticker, now: float) -> None:
+        """Count a tick made at `now`, and note whether the machine's clock was set since the one before."""
+        if ticker is not self._ticker:
+            self._ticker, self._missed_before = ticker, 0
+            self._last_tick, self._clocks_apart = -math.inf, math.nan
+        since, missed = now - self._last_tick, ticker.missed - self._missed_before
+        for session in sessions:
+            polling = session.polling
+            polling.ticks += 1
+            polling.missed += missed
+            polling.current_interval = ticker.interval
+            if since > GAP * ticker.interval and math.isfinite(since):
+                polling.longest_gap = max(polling.longest_gap, since)
+        self._last_tick, self._missed_before = now, ticker.missed
+        before, self._clocks_apart = self._clocks_apart, self.wall() - now
+        if abs(self._clocks_apart - before) > CLOCK_STEP:
+            self.register.note(
+                "The machine was suspended, or its clock was changed, during this run."
+            )
 
 
-def _report_progress(listening: Sequence[Watched], peaks: dict[Window, Peaks]) -> None:
-    for watched in listening:
-        for span_id, window in list(watched.windows.items()):
-            if window in peaks:
-                watched.recorder.progress(span_id, watched.wanted(peaks[window]))
+def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> None:
+    """Take in what a tick cost in CPU seconds, and slow down where ticks cost too much of their interval."""
+    for session in sessions:
+        polling = session.polling
+        polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
+        if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.interval:
+            ticker.interval *= 2
+            session.notes.append(
+                f"A sample took {polling.cost * 1000:.0f} ms, so samples are now taken every "
+                f"{ticker.interval:g} s. Exact peaks are not affected."
+            )
+            break
