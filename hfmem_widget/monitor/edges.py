@@ -211,7 +211,7 @@ class Edges:
 
 
 def _outermost(kind: SpanKind) -> SpanKind:
-    """Return the kind as which a watch's own span is counted: a block is as rare as a cell, and as comparable."""
+    """Return what kind a watch's own span counts as: a block is as rare, and as much compared, as a cell."""
     return "cell" if kind == "block" else kind
 
 

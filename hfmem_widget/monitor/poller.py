@@ -18,14 +18,9 @@ MakeTicker = Callable[[Callable[[], object], float], Ticker]
 
 
 class Poller:
-    """Calls `tick` periodically while it is claimed.
+    """Calls `tick` with its ticker periodically while it is claimed.
 
-    Parameters
-    ----------
-    tick : callable
-        What to do on each tick; it is given the ticker that ticks.
-    make_ticker : callable
-        Takes what to call and the interval in seconds.
+    `make_ticker` takes what to call and the interval in seconds.
     """
 
     def __init__(self, tick: Callable[[Ticker], object], make_ticker: MakeTicker) -> None:
@@ -45,24 +40,17 @@ class Poller:
 
     @property
     def is_here(self) -> bool:
-        """True on the thread itself, which the user's code is run on by a finalizer alone."""
+        """True on the thread itself, where only finalizers run the user's code."""
         return self._ticker is not None and self._ticker.is_here
 
     def claim(self, by: Hashable, interval: float) -> bool:
-        """Poll at least this often until `release`; the first to claim waits for a first tick, briefly.
-
-        Parameters
-        ----------
-        by : hashable
-            Who claims it, once.
-        interval : float
-            Seconds.
+        """Poll at least every `interval` seconds until `release`; the first claim waits briefly for a tick.
 
         Returns
         -------
         bool
-            False where no thread could be started, or it ended at once: nothing is polled, and what is
-            claimed is given back all the same.
+            False where no thread could be started, or it ended at once: nothing is polled. The claim is to
+            be given back all the same.
         """
         with self._lock:
             self._claims.add(by)
@@ -99,10 +87,7 @@ class Poller:
     def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
         """Do something once on a thread of its own, and wait for it a second at most, if at all.
 
-        Returns
-        -------
-        bool
-            False where no thread could be started: nothing is done.
+        Returns False where no thread could be started: nothing is done.
         """
 
         def once() -> None:

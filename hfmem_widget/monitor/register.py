@@ -19,14 +19,14 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 
 class Register:
-    """Who is watched, in the order in which they were begun."""
+    """The sessions that are watched, in the order in which they were begun."""
 
     def __init__(self) -> None:
         self._watched: dict[int, Watched] = {}
         self._lock = threading.RLock()
 
     def add(self, watched: Watched, if_first: Callable[[], None]) -> None:
-        """Take in a session; where nobody else is watched, something is done before."""
+        """Take in a session; call `if_first` before that where no other is watched."""
         with self._lock:
             if not self._watched:
                 if_first()
@@ -35,7 +35,8 @@ class Register:
     def opens_here(self, watched: Watched) -> None:
         """Note that a session's outermost span is opened in this thread, or asynchronous task."""
         with self._lock:
-            others = (one for one in _opened_here.get() if one() in self._watched.values())
+            all_watched = self._watched.values()
+            others = (other for other in _opened_here.get() if other() in all_watched)
             _opened_here.set((*others, weakref.ref(watched)))
         watched.thread = threading.get_ident()
 
@@ -63,46 +64,46 @@ class Register:
         return watched
 
     def enclosing(self) -> Watched | None:
-        """Return who was opened last in this thread or asynchronous task, and is open."""
+        """Return what was opened last in this thread or asynchronous task, and is open."""
         here = {reference() for reference in _opened_here.get()}
-        return next((one for one in reversed(self.listening()) if one in here), None)
+        return next((each for each in reversed(self.listening()) if each in here), None)
 
     def current(self) -> Watched | None:
-        """Return where further spans belong: to who encloses them.
+        """Return where further spans belong: in the watch that encloses them.
 
-        A thread that opened none, such as one of a pool or of autograd's, belongs to whoever is watched;
-        where several threads watch, to what the main thread watches.
+        A thread that opened none, such as one of a pool or of autograd's, belongs to what is watched; where
+        several threads watch, to what the main thread watches.
         """
         listening = self.listening()
         if len(listening) < 2:
             return listening[0] if listening else None
-        if len({one.thread for one in listening}) > 1:
+        if len({watched.thread for watched in listening}) > 1:
             main = threading.main_thread().ident
-            listening = [one for one in listening if one.thread == main]
+            listening = [watched for watched in listening if watched.thread == main]
         return self.enclosing() or next(reversed(listening), None)
 
     def all(self) -> list[Watched]:
-        """Return everybody."""
+        """Return all of them."""
         with self._lock:
             return list(self._watched.values())
 
     def listening(self) -> list[Watched]:
-        """Return those with an open span, who are to hear of every tick."""
-        return [one for one in self.all() if one.windows]
+        """Return those with an open span, which every tick is added to."""
+        return [watched for watched in self.all() if watched.windows]
 
     def take_over(self, watched: Watched, sampler: Sampler) -> None:
-        """Give a session the devices and series that have appeared, and what the sources have had to say."""
+        """Give a session the devices and series that have appeared, and the notes of the sources."""
         version = sampler.version
         if watched.version == version:
             return
         watched.version = version
         watched.adopt(sampler)
-        # Whoever comes first shows a sentence; a session begun later does not repeat it.
+        # The sessions of now show a sentence; one begun later does not repeat it.
         for sentence in sampler.take_notes():
             self.note(sentence, watched)
 
     def note(self, sentence: str, *also: Watched) -> None:
-        """Have a sentence said once by everybody who listens, and by others."""
+        """Note a sentence once in every open session, and in others."""
         for watched in (*also, *self.listening()):
             watched.recorder.note(sentence)
 

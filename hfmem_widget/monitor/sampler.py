@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -79,19 +80,13 @@ class _Layout:
 class Sampler:
     """Reads sources into rows whose columns only ever grow, at the end.
 
-    Parameters
-    ----------
-    sources : sequence of Source
-    clock : callable, optional
-        Monotonic seconds.
-
     Attributes
     ----------
     devices : tuple of Device
     series : tuple of Series
         Of the columns of a row.
     version : int
-        Rises whenever these have changed, or a source has said something.
+        Rises whenever these have changed, or a source has added a note.
     """
 
     def __init__(
@@ -100,7 +95,7 @@ class Sampler:
         self.devices: tuple[Device, ...] = ()
         self.series: tuple[Series, ...] = ()
         self.version = 0
-        self._said: list[str] = []
+        self._notes: list[str] = []
         self._clock = clock
         self._readers = [_Reader(source) for source in sources]
         self._layout = _Layout((((), ()),) * len(sources), ((),) * len(sources), ())
@@ -125,6 +120,11 @@ class Sampler:
         """
         return self._read_all(instant, at_edge=True, share=share)
 
+    def take_notes(self) -> list[str]:
+        """Return the notes of the sources since the last time."""
+        notes, self._notes = self._notes, []
+        return notes
+
     def try_again(self) -> None:
         """Read again what has failed."""
         for reader in self._readers:
@@ -145,7 +145,6 @@ class Sampler:
         self, instant: Instant | None, *, at_edge: bool = False, share: float | None = None
     ) -> tuple[float, ...]:
         now = self._clock()
-        oldest = now - STALE_AFTER
         read: list[Sequence[float]] = []
         is_gpu_known = False
         for reader, own in zip(self._readers, self._layout.columns, strict=True):
@@ -153,22 +152,22 @@ class Sampler:
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(own):
                 if not at_edge:
-                    is_due = now - reader.latest_at >= reader.period
-                elif reader.blocks:
-                    is_due = False
+                    age = reader.period
+                elif share is None:
+                    age = 0.0
                 else:
-                    age = _age_at_edge(reader, share, is_gpu_known=is_gpu_known)
-                    is_due = now - reader.latest_at >= age
-                if is_due:
+                    age = FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
+                if not (at_edge and reader.blocks) and now - reader.latest_at >= age:
                     self._read(reader)
-                values = values or (reader.latest if reader.latest_at >= oldest else ())
+                values = values or (reader.latest if reader.latest_at >= now - STALE_AFTER else ())
             elif reader.source.devices:
                 is_gpu_known = True
             read.append(values)
         layout = self._layout_now()
         row: list[float] = []
         for values, own in zip(read, layout.columns, strict=True):
-            row += values if len(values) == len(own) else _fitted(values, len(own))
+            row += values[: len(own)]
+            row += [NOT_AVAILABLE] * (len(own) - len(values))
         return tuple(map(row.__getitem__, layout.order))
 
     def _read(self, reader: _Reader) -> None:
@@ -185,19 +184,26 @@ class Sampler:
             reader.latest = reader.source.read(started)
             reader.latest_at = self._clock()
             reader.cost = reader.latest_at - started
-            self._listen(reader)
+            notes = reader.source.notes
+            if len(notes) > reader.notes_taken:
+                self._note(*notes[reader.notes_taken :])
+                reader.notes_taken = len(notes)
         except (MemoryError, RecursionError):
             # Of this instant, and no fault of the source: the next reading may be right.
             reader.latest = ()
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             reader.failed = True
             reader.latest = ()
-            self._say(
+            self._note(
                 f"Reading {reader.source.name} failed ({type(error).__name__}: {error}); "
                 "the other figures are unaffected. Please report this."
             )
         finally:
             busy.release()
+
+    def _note(self, *sentences: str) -> None:
+        self._notes += sentences
+        self.version += 1
 
     def _layout_now(self) -> _Layout:
         layout = self._layout
@@ -212,7 +218,9 @@ class Sampler:
         with self._adopting:
             series = list(self.series)
             columns = []
-            adopted = tuple((one.source.devices, one.source.series) for one in self._readers)
+            adopted = tuple(
+                (reader.source.devices, reader.source.series) for reader in self._readers
+            )
             for (_, known), own in zip(adopted, self._layout.columns, strict=True):
                 new = known[len(own) :]
                 columns.append((*own, *range(len(series), len(series) + len(new))))
@@ -229,55 +237,24 @@ class Sampler:
                     reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
             return layout
 
-    def take_notes(self) -> list[str]:
-        """Return what the sources have had to say since the last time."""
-        said, self._said = self._said, []
-        return said
-
-    def _listen(self, reader: _Reader) -> None:
-        notes = reader.source.notes
-        if len(notes) > reader.notes_taken:
-            self._say(*notes[reader.notes_taken :])
-            reader.notes_taken = len(notes)
-
-    def _say(self, *sentences: str) -> None:
-        self._said += sentences
-        self.version += 1
-
-
-def _age_at_edge(reader: _Reader, share: float | None, *, is_gpu_known: bool) -> float:
-    """Return how old a reading may be that is taken for one of now."""
-    if share is None:
-        return 0.0
-    return FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
-
-
-def _fitted(values: Sequence[float], width: int) -> list[float]:
-    return [*values[:width], *[NOT_AVAILABLE] * (width - len(values))]
-
 
 def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
     """Join what several sources know of the same devices; the first to know a field is believed."""
     merged: dict[str, Device] = {}
-    for devices in known:
-        for device in devices:
-            first = merged.get(device.key)
-            merged[device.key] = device if first is None else _join(first, device)
-    return tuple(sorted(merged.values(), key=lambda device: _order(device.key)))
+    for device in itertools.chain.from_iterable(known):
+        first = merged.setdefault(device.key, device)
+        merged[device.key] = replace(
+            first,
+            name=first.name or device.name,
+            uuid=first.uuid or device.uuid,
+            # torch tells the capacity without the driver's reserve, NVML with it; the reserve is a series.
+            total=max(filter(math.isfinite, (first.total, device.total)), default=math.nan),
+            provisional=first.provisional and device.provisional,
+        )
+    return tuple(sorted(merged.values(), key=_place))
 
 
-def _join(first: Device, second: Device) -> Device:
-    return replace(
-        first,
-        name=first.name or second.name,
-        uuid=first.uuid or second.uuid,
-        # torch tells the capacity without the driver's reserve, NVML with it; the reserve is a series.
-        total=max(filter(math.isfinite, (first.total, second.total)), default=math.nan),
-        provisional=first.provisional and second.provisional,
-    )
-
-
-def _order(key: str) -> tuple[bool, str, int]:
-    kind, _, index = key.partition(":")
+def _place(device: Device) -> tuple[bool, str, int]:
+    kind, _, index = device.key.partition(":")
     # The host comes last: it is the one device without an index.
     return (not index, kind, int(index) if index.isdigit() else 0)

@@ -8,18 +8,10 @@ from collections.abc import Callable
 
 
 class Ticker:
-    """Calls `tick` on its own daemon thread, on an absolute schedule, until it is stopped.
+    """Calls `tick` on its own daemon thread, every `interval` seconds of an absolute schedule, until stopped.
 
-    A tick that comes too late is not made up for: it is skipped and counted. A ticker runs once.
-
-    Parameters
-    ----------
-    tick : callable
-        What to do; an exception out of it ends the ticker and is kept in `failure`.
-    interval : float
-        Seconds between ticks; may be changed while it runs.
-    clock : callable, optional
-        Monotonic seconds.
+    A tick that comes too late is not made up for: it is skipped and counted. The interval may be changed
+    meanwhile. An exception out of `tick` ends the ticker, and is kept in `failure`. A ticker runs once.
     """
 
     def __init__(
@@ -35,7 +27,8 @@ class Ticker:
         self._tick = tick
         self._clock = clock
         self._due = clock()
-        self._stopping = False
+        self.stopping = False
+        """True once it was told to stop; a tick that is late to return must then change nothing."""
         self._wake = threading.Event()
         self._served = threading.Condition()
         self._asked_for = 0
@@ -52,18 +45,13 @@ class Ticker:
         """True on the thread itself."""
         return self._thread is threading.current_thread()
 
-    @property
-    def stopping(self) -> bool:
-        """True once it was told to stop; a tick that is late to return must then change nothing."""
-        return self._stopping
-
     def start(self) -> None:
         """Make the thread; the first tick comes at once."""
         self._thread.start()
 
     def stop(self, timeout: float) -> bool:
         """Ask the thread to end, wait at most `timeout` seconds, and say whether it has."""
-        self._stopping = True
+        self.stopping = True
         self._wake.set()
         if self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(timeout)
@@ -93,7 +81,7 @@ class Ticker:
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
+            while not self.stopping:
                 delay = self.step()
                 self._wake.wait(delay)
                 self._wake.clear()

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hfmem_widget.monitor.peaks import Window
 from hfmem_widget.monitor.sampler import Sampler
@@ -40,6 +41,12 @@ class Watched:
         Held while a span is opened or closed: the one who ends a session need not be the one who trains.
     ending : bool
         True once no more spans are to be opened.
+    thread : int or None
+        Where its outermost span was opened.
+    version : int
+        Of the sampler's series and notes that were taken over.
+    based_on : int or None
+        The span of which it is known what nothing explained when it began.
     """
 
     recorder: Recorder
@@ -50,10 +57,8 @@ class Watched:
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
     thread: int | None = None
-    """Where its outermost span was opened."""
     version: int = -1
     based_on: int | None = None
-    """The span of which it is known what nothing explained when it began."""
     _bases: dict[int, float] = field(default_factory=dict)
     _based_on_forward: bool = False
     _columns: list[int] | None = None
@@ -78,7 +83,7 @@ class Watched:
         devices, series = sampler.devices, sampler.series
         wanted = self.options.devices
         if wanted:
-            self._columns = [i for i, one in enumerate(series) if one.device in wanted]
+            self._columns = [at for at, each in enumerate(series) if each.device in wanted]
             series = tuple(series[column] for column in self._columns)
             devices = tuple(device for device in devices if device.key in wanted)
         if devices != self.session.devices or len(series) != len(self.session.series):
@@ -105,30 +110,21 @@ class Watched:
 
     def rebase(self, row: Sequence[float]) -> None:
         """Keep what nothing explains in a row, from which on there are activations."""
-        values = self._wanted_of(row)
-
-        def read(device: str, metric: str) -> float:
-            column = self.session.index(f"{device}/{metric}")
-            return math.nan if column is None or column >= len(values) else values[column]
-
+        keys = (series.key for series in self.session.series)
+        read = dict(zip(keys, self._wanted_of(row), strict=False))
         bases = dict(self._bases)
-        for device in self.session.devices:
-            column = self.session.index(f"{device.key}/unattributed")
-            if column is not None and column < len(values):
-                held = sum(read(device.key, metric) for metric in HELD)
-                taken = read(device.key, "requested")
-                taken = read(device.key, "allocated") if math.isnan(taken) else taken
+        for device in (device.key for device in self.session.devices):
+            column = self.session.index(f"{device}/unattributed")
+            if column is not None and f"{device}/unattributed" in read:
+                taken = read.get(f"{device}/requested", math.nan)
+                if math.isnan(taken):
+                    taken = read.get(f"{device}/allocated", math.nan)
+                held = sum(read.get(f"{device}/{metric}", math.nan) for metric in HELD)
                 bases[column] = max(0.0, taken - held)
         # Whole, for the poller goes through them on its own thread.
         self._bases = bases
 
-    def open(
-        self,
-        kind: SpanKind,
-        label: str,
-        before: Sample,
-        window: Window,
-    ) -> Span:
+    def open(self, kind: SpanKind, label: str, before: Sample, window: Window) -> Span:
         """Open a span at a sample."""
         span = self.recorder.open_span(kind, label, before)
         self.windows[span.id] = window
@@ -154,7 +150,14 @@ class Watched:
             # Steps that only an optimizer told of end with the stretch that they were in.
             self._bases = {}
         if any(peak.certainty != "exact" for peak in peaks.values()):
-            peaks = {key: self._at_least_sampled(span_id, key, peak) for key, peak in peaks.items()}
+            highest_in = partial(self.session.highest_in, span_id)
+            # A sample that is not known is NaN, and then never the first of two.
+            peaks = {
+                key: peak
+                if peak.certainty == "exact"
+                else Peak(max(peak.value, highest_in(key)), peak.certainty)
+                for key, peak in peaks.items()
+            }
         resident = self._resident.pop(span_id, None)
         if resident is not None and not math.isnan(highest := resident.read()):
             peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
@@ -171,9 +174,3 @@ class Watched:
         if not wanted:
             return peaks
         return {key: peak for key, peak in peaks.items() if key.partition("/")[0] in wanted}
-
-    def _at_least_sampled(self, span_id: int, key: str, peak: Peak) -> Peak:
-        if peak.certainty == "exact":
-            return peak
-        sampled = self.session.highest_in(span_id, key)
-        return Peak(max(peak.value, sampled), peak.certainty) if sampled > peak.value else peak

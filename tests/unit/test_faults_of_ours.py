@@ -372,7 +372,7 @@ def entries() -> Iterator[object]:
         scope._another,
         stretch.Watch._another,
     )
-    yield from (_Around.__enter__, _Around.__exit__, optimizers._tell, WhenImported.find_spec)
+    yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported.find_spec)
     yield from (model_hooks._Before._tell, model_hooks._After._tell)
     yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
 
