@@ -33,15 +33,9 @@ ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict",
 
 
 class Attribution:
-    """Counts, and hands what it counted to a source.
+    """Counts the `subjects`, and hands what it counted to a source.
 
-    Parameters
-    ----------
-    source : TensorSource, optional
-    subjects : Subjects, optional
-        What is counted.
-    clock : callable, optional
-        Monotonic seconds.
+    The `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -71,8 +65,7 @@ class Attribution:
         """Count these models and optimizers from now on, and return whether one is new; no others are."""
         new = [self.subjects.add(subject) for subject in subjects]
         if any(new):
-            self._everything.forget()
-            self._only_gradients.forget()
+            self._everything.was_forgotten = self._only_gradients.was_forgotten = True
         return any(new)
 
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
@@ -83,7 +76,8 @@ class Attribution:
             self._count_gradients()
             self._at_optimizer = True
         elif kind == "optimizer":
-            self._after_optimizer()
+            self._at_optimizer = False
+            self._count_after_step()
         elif kind not in {"forward", "backward"}:
             self._count_everything(always=kind in ALWAYS)
 
@@ -97,7 +91,7 @@ class Attribution:
     def optimizer_stepped(self) -> None:
         """Count the optimizer's states, if there are new ones."""
         if not self._at_optimizer:
-            self._after_optimizer()
+            self._count_after_step()
 
     def gradients_cleared(self) -> None:
         """See whether gradients are gone."""
@@ -107,8 +101,7 @@ class Attribution:
         """Forget who holds the lock: for a forked child, where that thread does not exist."""
         self._lock = threading.Lock()
 
-    def _after_optimizer(self) -> None:
-        self._at_optimizer = False
+    def _count_after_step(self) -> None:
         if not self._looking.is_due(self._clock(), SHARE_OF_NEW):
             return
         with self._looking.measured(self._clock):
@@ -135,20 +128,24 @@ class Attribution:
                 holdings = count(modules, optimizers, self.subjects.by_thread()[1])
                 self._states = states_in(self.subjects.optimizers())
             self.contents = holdings.contents
-            self._held = holdings.held
-            gradients = _only(holdings.held, "gradients")
+            self._held = held = holdings.held
+            gradients = {
+                device: {"gradients": parts["gradients"]}
+                for device, parts in held.items()
+                if "gradients" in parts
+            }
             if gradients:
                 self._know(gradients, holdings.probe)
-            self.source.count(self._held)
+            self.source.count(held)
 
     def _count_gradients(self) -> None:
         with self._alone() as alone:
             if not alone:
                 return
-            there = self._are_there()
-            share = SHARE if there else SHARE_OF_NEW
+            are_there = self._are_there()
+            share = SHARE if are_there else SHARE_OF_NEW
             if not self._only_gradients.is_due(self._clock(), share):
-                self._put_gradients(self._gradients if there else {})
+                self._put_gradients(self._gradients if are_there else {})
                 return
             with self._only_gradients.measured(self._clock):
                 found, probe = count_gradients(self.subjects.by_thread()[0])
@@ -158,19 +155,19 @@ class Attribution:
 
     def _look_at_gradients(self, *, may_count: bool) -> None:
         with self._alone() as alone:
-            # What another thread trains it tells itself: from here a gradient is read while it changes.
+            # Another thread counts what it trains itself: from here a gradient is read while it changes.
             if not alone or is_elsewhere(self._probed_on):
                 return
-            there = self._are_there()
-            if there is not None or not may_count:
-                self._put_gradients(self._gradients if there else {})
+            are_there = self._are_there()
+            if are_there is not None or not may_count:
+                self._put_gradients(self._gradients if are_there else {})
                 return
-        # Nobody knows any of them yet: the first batches of a step that accumulates.
+        # None of them is known yet: the first batches of a step that accumulates.
         if self._only_gradients.is_due(self._clock()):
             self._count_gradients()
 
     def _are_there(self) -> bool | None:
-        """Return whether one that was counted before is there, which tells of all; None if none is known."""
+        """Return whether a gradient counted before is there, and so probably all; None if none is known."""
         parameter = None if is_elsewhere(self._probed_on) else self._probe()
         return None if parameter is None else has_gradient(parameter)
 
@@ -203,15 +200,12 @@ class _Effort:
 
     def __init__(self) -> None:
         self._ended_at, self._took = -math.inf, 0.0
-        self._forgotten = False
+        self.was_forgotten = False
+        """If so, it is due by the usual share, though not by a larger one that bounds what is new."""
 
     def is_due(self, now: float, share: float = SHARE) -> bool:
         is_due = now >= self._ended_at + self._took / share
-        return is_due or (self._forgotten and share == SHARE)
-
-    def forget(self) -> None:
-        """Be due by the usual share, though not by a larger one that bounds what is new."""
-        self._forgotten = True
+        return is_due or (self.was_forgotten and share == SHARE)
 
     @contextmanager
     def measured(self, clock: Callable[[], float]) -> Iterator[None]:
@@ -219,8 +213,4 @@ class _Effort:
         yield
         self._ended_at = clock()
         self._took = self._ended_at - began
-        self._forgotten = False
-
-
-def _only(held: ByDevice, metric: str) -> ByDevice:
-    return {device: {metric: parts[metric]} for device, parts in held.items() if metric in parts}
+        self.was_forgotten = False

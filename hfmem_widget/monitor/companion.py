@@ -1,4 +1,4 @@
-"""What a watch expects of whatever goes along with it."""
+"""What goes along with a watch, and reports at its end."""
 
 from __future__ import annotations
 
@@ -12,29 +12,22 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Companion:
-    """Something that goes along with one watched stretch of code.
+    """Something that goes along with one watch.
 
-    All three are called once, in this order, on the thread that watches. A fault in one costs
-    what it has to tell, and nothing else.
-
-    Attributes
-    ----------
-    stands_above : bool
-        Whether what it reports stands above the card, and not below it.
+    The three methods are called once, in this order, on the thread that watches. A fault in one costs its
+    report, and nothing else.
     """
 
     stands_above: ClassVar[bool] = False
+    """Whether its report stands above the card, and not below it."""
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Begin; the stretch's span has been opened. The recorder tells of what is new, until the end."""
+        """Begin; the watch's span has been opened, and the recorder may be subscribed to until the end."""
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """End what was begun, before the span is closed. The error must not be kept: it keeps its frames."""
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Return what stands beside the card by MIME type, once the span has ended and was judged.
-
-        Findings may still be added to the session here.
-        """
+        """Return the report by MIME type; the span has been judged, and findings may still be added."""
         del session, span
         return NOTHING

@@ -27,7 +27,7 @@ REBASE_PERIOD = 0.1
 Row = Sequence[float]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Edges:
     """Opens and closes the spans of sessions; whoever calls holds the session's `Watched.edges`.
 

@@ -1,7 +1,4 @@
-"""Where a watch may ask that a training end, and a training asks whether it should.
-
-The two know nothing of each other: a watch is begun by a cell, a training's callback by the Trainer.
-"""
+"""Where a watch may ask that a training end, and a training asks whether it should."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ class Ask(Protocol):
     """Decides at the end of a training's step whether the training is to end."""
 
     def __call__(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
-        """Return whether it is to end after a step; `alone` if it is of one process.
-
-        After the last step it ends in any case.
-        """
+        """Return whether it is to end after a step; `alone` if the training has one process."""
         ...
 
 
@@ -23,7 +17,7 @@ _asked: list[Ask] = []
 
 
 def listen(ask: Ask) -> None:
-    """Have it decide from now on, until `forget`."""
+    """Ask it from now on, until `forget`."""
     _asked.append(ask)
 
 
@@ -35,5 +29,5 @@ def forget(ask: Ask) -> None:
 
 def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
     """Return whether a training is to end after a step, because somebody who watches says so."""
-    answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(_asked)]
+    answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(_asked)]  # each is asked
     return any(answers)

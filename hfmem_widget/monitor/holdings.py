@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,25 +36,20 @@ class Holdings:
     probe: Callable[[], Any]
 
 
-@dataclass(slots=True)
 class _Counter:
-    held: ByDevice = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
-    places: set[tuple[int, int]] = field(default_factory=set)
-    dtypes: dict[str, int] = field(default_factory=dict)
-    parameters: int = 0
-    trainable: int = 0
-    tensors: int = 0
+    def __init__(self) -> None:
+        self.held: ByDevice = {}
+        self.dtypes: dict[str, int] = {}
+        self.parameters = self.trainable = self.tensors = 0
+        self._seen: set[int] = set()
+        self._places: set[tuple[int, int]] = set()
 
-    def add(self, tensor: Any, metric: str) -> list[tuple[str, int]]:
-        """Count what of a tensor was not counted before; return the types and sizes of that."""
-        return self._add(storages_of(tensor), metric)
-
-    def _add(self, storages: Sequence[Storage], metric: str) -> list[tuple[str, int]]:
+    def add(self, storages: Sequence[Storage], metric: str) -> list[tuple[str, int]]:
+        """Count storages that were not counted before; return their types and sizes."""
         new = []
         for key, device, size, dtype in storages:
-            if key not in self.seen:
-                self.seen.add(key)
+            if key not in self._seen:
+                self._seen.add(key)
                 if device != MANAGED:
                     held = self.held.setdefault(device, {})
                     held[metric] = held.get(metric, 0.0) + size
@@ -63,11 +58,11 @@ class _Counter:
 
     def add_weight(self, parameter: Any) -> None:
         storages = storages_of(parameter)
-        new = self._add(storages, "weights")
+        new = self.add(storages, "weights")
         # Several may lie side by side in one storage, as those of an LSTM do.
         place = (storages[0][0], _offset_of(parameter)) if storages else None
-        if place is not None and place not in self.places:
-            self.places.add(place)
+        if place is not None and place not in self._places:
+            self._places.add(place)
             self.tensors += max(1, len(new))
             count = parameter.numel()
             self.parameters += count
@@ -75,6 +70,17 @@ class _Counter:
                 self.trainable += count
             for dtype, size in new:
                 self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
+
+    def add_gradients(self, parameters: Iterable[Any]) -> Any:
+        """Count the gradients of some parameters, and return a parameter that has any."""
+        probe: Any = None
+        for parameter in parameters:
+            # Asked for the gradient of what is no leaf, torch warns the user.
+            gradient = parameter.grad if parameter.is_leaf else None
+            if gradient is not None:
+                probe = parameter
+                self.add(storages_of(gradient), "gradients")
+        return probe
 
 
 def count(
@@ -89,52 +95,42 @@ def count(
     elsewhere : sequence of torch.optim.Optimizer, optional
         Those of them that step on another thread, of whose parameters no gradient is looked at.
     """
-    with unnoticed():
-        return _count(modules, optimizers, elsewhere)
-
-
-def _count(modules: Sequence[Any], optimizers: Sequence[Any], elsewhere: Sequence[Any]) -> Holdings:
     counter = _Counter()
-    weights = {
-        id(one): one
-        for one in (
-            *(one for module in modules for one in _all_of(module, "parameters")),
-            *_parameters_of(optimizers),
+    with unnoticed():
+        of_modules = [each for module in modules for each in _all_of(module, "parameters")]
+        weights = {id(each): each for each in (*of_modules, *_parameters_of(optimizers))}
+        for parameter in weights.values():
+            counter.add_weight(parameter)
+        for module in modules:
+            for buffer in _all_of(module, "buffers"):
+                counter.add(storages_of(buffer), "buffers")
+        others = {id(parameter) for parameter in _parameters_of(elsewhere)}
+        probe = counter.add_gradients(
+            parameter for key, parameter in weights.items() if key not in others
         )
-    }
-    for parameter in weights.values():
-        counter.add_weight(parameter)
-    for module in modules:
-        for buffer in _all_of(module, "buffers"):
-            counter.add(buffer, "buffers")
-    others = {id(one) for one in _parameters_of(elsewhere)}
-    ours = (
-        [one for key, one in weights.items() if key not in others] if others else weights.values()
-    )
-    probe = _add_gradients(counter, ours)
-    states = sum(
-        size
-        for optimizer in optimizers
-        for state in states_of(optimizer)
-        for _, size in counter.add(state, "optimizer")
-    )
-    contents = Contents(
-        modules=_names(modules),
-        optimizers=_names(optimizers),
-        parameters=counter.parameters,
-        trainable=counter.trainable,
-        dtypes=counter.dtypes,
-        tensors=counter.tensors,
-        optimizer_bytes=states,
-    )
-    return Holdings(counter.held, contents, _found_again(probe, modules, optimizers))
+        states = sum(
+            size
+            for optimizer in optimizers
+            for state in states_of(optimizer)
+            for _, size in counter.add(storages_of(state), "optimizer")
+        )
+        contents = Contents(
+            modules=_names(modules),
+            optimizers=_names(optimizers),
+            parameters=counter.parameters,
+            trainable=counter.trainable,
+            dtypes=counter.dtypes,
+            tensors=counter.tensors,
+            optimizer_bytes=states,
+        )
+        return Holdings(counter.held, contents, _found_again(probe, modules, optimizers))
 
 
 def count_gradients(optimizers: Sequence[Any]) -> tuple[ByDevice, Callable[[], Any]]:
     """Count the gradients of what some optimizers optimise; also return a probe, as in `Holdings`."""
     counter = _Counter()
     with unnoticed():
-        probe = _add_gradients(counter, _parameters_of(optimizers))
+        probe = counter.add_gradients(_parameters_of(optimizers))
         return counter.held, _found_again(probe, (), optimizers)
 
 
@@ -149,18 +145,6 @@ def states_in(optimizers: Iterable[Any]) -> int:
     return sum(len(optimizer.state) for optimizer in optimizers)
 
 
-def _add_gradients(counter: _Counter, parameters: Iterable[Any]) -> Any:
-    """Count the gradients of some parameters, and return one that has any."""
-    probe: Any = None
-    for parameter in parameters:
-        # Asked for the gradient of what is no leaf, torch warns the user.
-        gradient = parameter.grad if parameter.is_leaf else None
-        if gradient is not None:
-            probe = parameter
-            counter.add(gradient, "gradients")
-    return probe
-
-
 def _parameters_of(optimizers: Iterable[Any]) -> Iterator[Any]:
     return (
         parameter
@@ -171,7 +155,7 @@ def _parameters_of(optimizers: Iterable[Any]) -> Iterator[Any]:
 
 
 def _names(subjects: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(plain(type(one).__name__) for one in subjects))
+    return tuple(dict.fromkeys(plain(type(subject).__name__) for subject in subjects))
 
 
 def _all_of(module: Any, kind: str) -> list[Any]:
@@ -203,24 +187,24 @@ def _found_again(
     """Return what finds a parameter by its place; torch swaps none that has a weak reference to it."""
     for optimizer in reversed(optimizers):
         for group, within in reversed(list(enumerate(optimizer.param_groups))):
-            for at, one in reversed(list(enumerate(within["params"]))):
-                if one is parameter:
-                    return partial(_at, weakref.ref(optimizer), _of_optimizer, (group, at))
+            for at, each in reversed(list(enumerate(within["params"]))):
+                if each is parameter:
+                    return partial(_of_optimizer, weakref.ref(optimizer), group, at)
     for module in reversed(modules):
         for inner in _all_of(module, "modules"):
-            for name, one in inner._parameters.items():  # noqa: SLF001  (else each is given a long name)
-                if one is parameter:
-                    return partial(_at, weakref.ref(inner), getattr, (name, None))
+            for name, each in inner._parameters.items():  # noqa: SLF001  (else each is given a long name)
+                if each is parameter:
+                    return partial(_of_module, weakref.ref(inner), name)
     return lambda: None
 
 
-def _at(owner: weakref.ref[Any], look: Callable[..., Any], place: tuple[Any, ...]) -> Any:
-    there = owner()
-    return None if there is None else look(there, *place)
+def _of_module(reference: weakref.ref[Any], name: str) -> Any:
+    return getattr(reference(), name, None)
 
 
-def _of_optimizer(optimizer: Any, group: int, at: int) -> Any:
+def _of_optimizer(reference: weakref.ref[Any], group: int, at: int) -> Any:
+    optimizer = reference()
     try:
-        return optimizer.param_groups[group]["params"][at]
+        return None if optimizer is None else optimizer.param_groups[group]["params"][at]
     except LookupError:  # It has others now.
         return None

@@ -53,7 +53,7 @@ class LateEdge:
     closing: Window | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class LateEdges:
     """The edges that wait, in the order in which they were made.
 

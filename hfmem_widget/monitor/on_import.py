@@ -1,4 +1,4 @@
-"""Doing something with a module as soon as it has been imported, without importing it."""
+"""An import hook: something is done with a module as soon as it has been imported by others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from hfmem_widget.guard import entry, harmless
 
 
 class WhenImported(MetaPathFinder):
-    """Calls `actions[name](module)` for each named module: now if it is imported, else once it is.
-
-    Parameters
-    ----------
-    actions : mapping of str to callable
-    """
+    """Calls `actions[name](module)` for each named module: now if it is imported, else once it is."""
 
     def __init__(self, actions: Mapping[str, Callable[[ModuleType], object]]) -> None:
         self._actions = dict(actions)
@@ -36,10 +31,7 @@ class WhenImported(MetaPathFinder):
 
     @entry()
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Let the other finders find a module that is waited for, and act once it is executed."""
         action = self._actions.get(fullname)

@@ -1,4 +1,4 @@
-"""Surrounding somebody else's method or function with a context of ours, and putting the original back."""
+"""Patches: another library's method or function is surrounded with a context of ours, until restored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Around = Callable[..., AbstractContextManager[object]]
 
 
 @dataclass(eq=False, slots=True)
-class _Surrounded:
-    """What stands in for a method; `around` is None while it is left, but covered by another's wrapper."""
+class _Patch:
+    """A method that is replaced; `around` is None where it could not be put back under another's wrapper."""
 
     stand_in: object
     original: object
@@ -27,27 +27,18 @@ class _Surrounded:
 
 
 # Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
-_surrounded: WeakKeyDictionary[type | ModuleType, dict[str, _Surrounded]] = WeakKeyDictionary()
+_patches: WeakKeyDictionary[type | ModuleType, dict[str, _Patch]] = WeakKeyDictionary()
 
 
 def surround(
     owner: type | ModuleType, name: str, around: Around, *, whole_call: bool = False
 ) -> None:
-    """Have every call happen in the context that `around` gives; once is enough.
+    """Have every call of a method or function happen in the context that `around` gives; once is enough.
 
-    What is not there, as in another release, is left out.
-
-    Parameters
-    ----------
-    owner : type or module
-    name : str
-        Of a method (a class method or a static one too) or a function.
-    around : callable
-        Takes what comes first in the call: the object, the class or the first argument.
-    whole_call : bool, optional
-        Give `around` all arguments of the call.
+    What is not there, as in another release, is left out. `around` takes what comes first in the call (the
+    object, the class or the first argument), or with `whole_call` all of its arguments.
     """
-    ours = _surrounded.setdefault(owner, {})
+    ours = _patches.setdefault(owner, {})
     original: Any = vars(owner).get(name)
     # Where the original stands, a fault came between putting it back and forgetting that it was not there.
     if name in ours and original is not ours[name].original:
@@ -64,23 +55,23 @@ def surround(
         __tracebackhide__ = True
         if is_compiling():
             return function(*args, **kwargs)
-        with _Around(one, args, kwargs if whole_call else None):
+        with _Around(patch, args, kwargs if whole_call else None):
             return function(*args, **kwargs)
 
     stand_in = surrounded if kind is None else kind(surrounded)
-    one = ours[name] = _Surrounded(stand_in, original, around)
+    patch = ours[name] = _Patch(stand_in, original, around)
     setattr(owner, name, stand_in)
 
 
 def restore(owner: type | ModuleType, name: str) -> None:
     """Put the original back; if somebody else has surrounded ours, it stays and does nothing."""
-    ours = _surrounded.get(owner, {})
-    one = ours.get(name)
-    if one is None:
+    ours = _patches.get(owner, {})
+    patch = ours.get(name)
+    if patch is None:
         return
-    one.around = None
-    if vars(owner).get(name) is one.stand_in:
-        setattr(owner, name, one.original)
+    patch.around = None
+    if vars(owner).get(name) is patch.stand_in:
+        setattr(owner, name, patch.original)
         del ours[name]
 
 
@@ -93,12 +84,12 @@ def is_compiling() -> bool:
 class _Around:
     """The context of one call: entered and left as any, whatever goes wrong in it."""
 
-    __slots__ = ("_args", "_context", "_kwargs", "_one")
+    __slots__ = ("_args", "_context", "_kwargs", "_patch")
 
     def __init__(
-        self, one: _Surrounded, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+        self, patch: _Patch, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
     ) -> None:
-        self._one = one
+        self._patch = patch
         self._args = args
         self._kwargs = kwargs
         self._context: AbstractContextManager[object] | None = None
@@ -124,7 +115,7 @@ class _Around:
 
     @entry(undo=_was_not_entered)
     def __enter__(self) -> None:
-        args, kwargs, around = self._args, self._kwargs, self._one.around
+        args, kwargs, around = self._args, self._kwargs, self._patch.around
         # What the call was given is not kept for as long as it runs.
         self._args, self._kwargs = (), None
         if around is not None:

@@ -36,7 +36,7 @@ class Shadow:
         pools = (pool for name in self._families for pool in stats[name].values())
         for pool, peak in zip(pools, self._highest, strict=False):
             pool["peak"] = max(pool["peak"], peak)
-        _show(self._beside_families(stats), self._others)
+        _raise_shown(self._beside_families(stats), self._others)
 
     def _beside_families(self, stats: Stats) -> Stats:
         # Private pools (CUDA graphs) come and go, and lie one level deeper.
@@ -64,10 +64,10 @@ def _raise_to(highest: dict[Any, Any], stats: Stats) -> None:
                 highest[key] = value["peak"]
 
 
-def _show(stats: Stats, highest: dict[Any, Any]) -> None:
+def _raise_shown(stats: Stats, highest: dict[Any, Any]) -> None:
     for key, value in stats.items():
         if isinstance(value, dict) and key in highest:
             if "peak" not in value:
-                _show(value, highest[key])
+                _raise_shown(value, highest[key])
             elif highest[key] > value["peak"]:
                 value["peak"] = highest[key]

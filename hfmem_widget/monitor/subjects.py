@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse, islice
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, cast
 
@@ -44,7 +44,8 @@ class Subjects:
         if not _is_subject(subject):
             return False
         self._threads[id(subject)] = threading.get_ident()
-        if self._named.get(id(subject), _nobody)() is subject:
+        known = self._named.get(id(subject))
+        if known is not None and known() is subject:
             return False
         self._named[id(subject)] = weakref.ref(subject)
         return True
@@ -61,38 +62,29 @@ class Subjects:
 
     def all(self) -> tuple[list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once."""
-        found = map(
-            _unwrapped, itertools.chain(self.named(), _search(list(self._namespace().values())))
-        )
-        each = {id(subject): subject for subject in found}.values()
-        return (
-            [one for one in each if _is_module(one)],
-            [one for one in each if not _is_module(one)],
-        )
+        found = (*self.named(), *_search(self._namespace().values()))
+        subjects = {id(subject): subject for subject in map(_unwrapped, found)}.values()
+        return list(filter(_is_module, subjects)), list(filterfalse(_is_module, subjects))
 
     def optimizers(self) -> list[Any]:
         """Return the optimizers that were named."""
-        return [one for one in self.named() if not _is_module(one)]
+        return list(filterfalse(_is_module, self.named()))
 
     def by_thread(self) -> tuple[list[Any], list[Any]]:
         """Return the optimizers that were named: those of this thread, and those that step on another."""
         here: list[Any] = []
         elsewhere: list[Any] = []
-        for one in self.optimizers():
-            (elsewhere if is_elsewhere(self._threads.get(id(one))) else here).append(one)
+        for optimizer in self.optimizers():
+            is_here = not is_elsewhere(self._threads.get(id(optimizer)))
+            (here if is_here else elsewhere).append(optimizer)
         return here, elsewhere
-
-    def forget(self) -> None:
-        """Count nothing that was named so far."""
-        self._named.clear()
-        self._threads.clear()
 
 
 def is_elsewhere(thread: int | None) -> bool:
     """Return whether a thread is another than this one, and alive."""
     if thread is None or thread == threading.get_ident():
         return False
-    return any(one.ident == thread for one in threading.enumerate())
+    return any(alive.ident == thread for alive in threading.enumerate())
 
 
 def _search(values: Iterable[object]) -> Iterator[object]:
@@ -106,7 +98,7 @@ def _search(values: Iterable[object]) -> Iterator[object]:
         return
     # Of a hundred thousand names most are numbers or text: asked once for each type they cost a tenth.
     is_scalar: dict[type, bool] = {}
-    for value in values:
+    for value in list(values):
         kind = type(value)
         if kind not in is_scalar:
             is_scalar[kind] = issubclass(kind, _SCALARS)
@@ -125,7 +117,7 @@ def _search(values: Iterable[object]) -> Iterator[object]:
 def _subjects_among(values: Sequence[object]) -> Iterator[object]:
     # A notebook has lists of lists by the thousand: of most, a look at what types there are is enough.
     kinds = _kinds()
-    if kinds and any(issubclass(one, kinds) for one in set(map(type, values))):
+    if any(issubclass(kind, kinds) for kind in set(map(type, values))):
         yield from filter(_is_subject, values)
 
 
@@ -141,7 +133,7 @@ def _within(value: Any) -> Sequence[object]:
         if issubclass(type(value), kind):
             return cast("Sequence[object]", kind.__getitem__(value, slice(MOST_WITHIN)))
     fields = value if type(value) is dict else _fields_of(value)
-    return list(itertools.islice(fields.values(), MOST_WITHIN)) if type(fields) is dict else []
+    return list(islice(fields.values(), MOST_WITHIN)) if type(fields) is dict else []
 
 
 def _fields_of(value: object) -> object:
@@ -155,8 +147,7 @@ def _fields_of(value: object) -> object:
 
 def _is_subject(value: object) -> bool:
     # By its type alone: asking a lazy proxy for its class would make it load what it stands for.
-    kinds = _kinds()
-    return bool(kinds) and issubclass(type(value), kinds)
+    return issubclass(type(value), _kinds())
 
 
 def _is_module(value: object) -> bool:
@@ -168,7 +159,3 @@ def _kinds() -> tuple[type, ...]:
     module = getattr(getattr(torch, "nn", None), "Module", None)
     optimizer = getattr(getattr(torch, "optim", None), "Optimizer", None)
     return () if module is None or optimizer is None else (module, optimizer)
-
-
-def _nobody() -> None:
-    """Nobody is there any more."""

@@ -24,7 +24,7 @@ CLOCK_STEP = 2.0
 """Seconds by which the wall clock must leave the monotonic one before a note says so."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
