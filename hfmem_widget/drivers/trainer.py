@@ -1,6 +1,6 @@
 """`MemoryCallback`, and what follows a `Trainer` that was given none.
 
-Callbacks alone cannot tell how a training ended: ``on_train_end`` does not come after an error, and nothing
+Callbacks alone cannot tell how a training ended: ``on_train_end`` does not come after an error, and no event
 says that an evaluation begins. So the public methods ``train``, ``evaluate``, ``predict`` and
 ``save_model`` are surrounded as well.
 """
@@ -45,7 +45,18 @@ _runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()
 """By trainer, while it trains."""
 
 _beginning = threading.Lock()
-"""Held while one sees whether another trains, and begins if none does."""
+"""Held from seeing that no other trains until one has begun."""
+
+
+def _passed_on(event: str) -> Callable[..., None]:
+    """Return a method of the callback that passes an event on to the run."""
+
+    @entry()
+    def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
+        if callback._run is not None:  # noqa: SLF001  (a method of its own)
+            getattr(callback._run, event)()  # noqa: SLF001
+
+    return on_event
 
 
 @lists_options
@@ -108,7 +119,27 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
-        self._begin(args, may_watch=may_watch)
+        monitor = running_monitor()
+        session = monitor.current if monitor is not None else None
+        if session is None and may_watch:
+            monitor = shared_monitor()
+            # What a forked child sends to a notebook is dropped, with a warning for each message.
+            forked = multiprocessing.parent_process() is not None and running_shell() is not None
+            options = replace(self.options, quiet=self.options.quiet or forked)
+            screen = Screen(running_shell())
+            self._watch = Watch(options, monitor=monitor, screen=screen, title="training")
+            session = self._watch.start()
+        if monitor is None or session is None:
+            return
+        with _beginning:
+            if _trains_elsewhere(monitor, session):
+                return
+            accumulates = args.gradient_accumulation_steps > 1
+            self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            if trainer is not None:
+                _runs[trainer] = self._run
+        if getattr(args, "skip_memory_metrics", True) is False and session.running:
+            monitor.recorder(session).note(TRACKER_NOTE)
 
     def ends(self, error: BaseException | None) -> None:
         """End it all, however the training ended; ending it again ends what a fault has left."""
@@ -124,6 +155,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             with _beginning:
                 _runs.pop(self._trainer, None)
         self._trainer = None
+
+    def _take_hooks_off(self) -> None:
+        if self._hooks is not None:
+            self._hooks.remove()
+        self._hooks = None
 
     def _end_run(self, outcome: str) -> None:
         if self._run is not None:
@@ -145,34 +181,36 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         finally:
             self._run = before
 
-    def _begin(self, args: Any, *, may_watch: bool) -> None:
-        monitor = running_monitor()
-        session = monitor.current if monitor is not None else None
-        if session is None and may_watch:
-            monitor = shared_monitor()
-            # What a forked child sends to a notebook is dropped, with a warning for each message.
-            forked = multiprocessing.parent_process() is not None and running_shell() is not None
-            options = replace(self.options, quiet=self.options.quiet or forked)
-            screen = Screen(running_shell())
-            self._watch = Watch(options, monitor=monitor, screen=screen, title="training")
-            session = self._watch.start()
-        if monitor is None or session is None:
-            return
-        accumulates = args.gradient_accumulation_steps > 1
-        with _beginning:
-            if _trains_elsewhere(monitor, session):
-                return
-            self._run = TrainingRun(monitor, session, accumulates=accumulates)
-            if self._trainer is not None:
-                _runs[self._trainer] = self._run
-        measures_itself = getattr(args, "skip_memory_metrics", True) is False
-        if measures_itself and session.running:
-            monitor.recorder(session).note(TRACKER_NOTE)
-
     @entry()
-    def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Open the training's span, and hook its model."""
-        self._train_begins(args, state, kwargs.get("model"), kwargs.get("optimizer"))
+        if self._trainer is None and (self._run is None or not self._run.alive):
+            if any(run.alive for run in _runs.values()):
+                return  # Another callback of this class follows it.
+            # Its `train` is not surrounded: its class has one of its own.
+            self.begins(None, args, may_watch=True)
+        run = self._run
+        if run is None:
+            return
+        model = given.get("model")
+        run.follow(model, given.get("optimizer"))
+        self._attempts += 1
+        # What a resumed training has behind it; from then on they are counted, since of data that has no
+        # length the Trainer knows no epochs.
+        self._epochs = int(state.epoch or 0)
+        label = "train"
+        if self._attempts > 1:
+            size = getattr(state, "train_batch_size", None)
+            label = f"train, attempt {self._attempts}" + (f", batch size {size}" if size else "")
+        counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
+        if epochs := _epochs_of(state):
+            counts["epochs"] = float(epochs)
+        run.train_begins(label, counts)
+        self._take_hooks_off()
+        wrapped = getattr(self._trainer, "model_wrapped", None)
+        outermost = model if wrapped is None else wrapped
+        if hasattr(outermost, "register_forward_pre_hook"):
+            self._hooks = ModelHooks(outermost, before=run.forward_begins, after=run.forward_ended)
 
     @entry()
     def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -191,41 +229,25 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
     @entry()
-    def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        """Close the epoch's span."""
-        if self._run is not None:
-            self._run.epoch_ended()
-
-    @entry()
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
         if self._run is not None:
             self._run.step_begins(state.global_step + 1)
 
-    @entry()
-    def on_substep_end(self, *_: Any, **__: Any) -> None:
-        """Close the span of a batch that is not its step's last."""
-        if self._run is not None:
-            self._run.substep_ended()
-
-    @entry()
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Turn from the backward pass to the optimizer."""
-        if self._run is not None:
-            self._run.optimizer_begins()
-
-    @entry()
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Close the optimizer's span."""
-        if self._run is not None:
-            self._run.optimizer_ended()
+    on_epoch_end = _passed_on("epoch_ended")
+    on_substep_end = _passed_on("substep_ended")
+    on_pre_optimizer_step = _passed_on("optimizer_begins")
+    on_optimizer_step = _passed_on("optimizer_ended")
 
     @entry(otherwise=lambda _callback, _args, _state, control, **_: control)
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
-            _end_if_asked(args, state, control)
+            is_last = 0 < state.max_steps <= state.global_step
+            alone = args.world_size == 1
+            if ending.should_end(state.global_step, alone=alone, is_last=is_last):
+                control.should_save = control.should_training_stop = True
         return control
 
     @entry()
@@ -233,37 +255,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Add what was measured to what is logged, where that is wanted."""
-        if self.log and self._run is not None and logs is not None:
-            self._add_figures(self._run, state, logs)
-
-    def _train_begins(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
-        if self._trainer is None and (self._run is None or not self._run.alive):
-            if any(run.alive for run in _runs.values()):
-                return  # Another callback of this class follows it.
-            # Nothing surrounds this training: its class has a `train` of its own.
-            self.begins(None, args, may_watch=True)
         run = self._run
-        if run is None:
+        if not self.log or run is None or logs is None:
             return
-        run.follow(model, optimizer)
-        self._attempts += 1
-        # What a resumed training has behind it; from then on they are counted, since of data that has no
-        # length the Trainer knows no epochs.
-        self._epochs = int(state.epoch or 0)
-        label = "train"
-        if self._attempts > 1:
-            size = getattr(state, "train_batch_size", None)
-            label = f"train, attempt {self._attempts}" + (f", batch size {size}" if size else "")
-        counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
-        epochs = _epochs_of(state)
-        run.train_begins(label, counts | ({"epochs": float(epochs)} if epochs else {}))
-        self._take_hooks_off()
-        wrapped = getattr(self._trainer, "model_wrapped", None)
-        outermost = model if wrapped is None else wrapped
-        if hasattr(outermost, "register_forward_pre_hook"):
-            self._hooks = ModelHooks(outermost, before=run.forward_begins, after=run.forward_ended)
-
-    def _add_figures(self, run: TrainingRun, state: Any, logs: dict[str, Any]) -> None:
         evaluating = run.evaluating
         figures = run.take_figures("evaluate" if evaluating else "step")
         added = logged(figures, prefix=prefix_of(logs) if evaluating else "")
@@ -271,18 +265,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         # The Trainer has written its history by now, with a copy of the logs.
         if state.log_history:
             state.log_history[-1].update(added)
-
-    def _take_hooks_off(self) -> None:
-        if self._hooks is not None:
-            self._hooks.remove()
-        self._hooks = None
-
-
-def _end_if_asked(args: Any, state: Any, control: Any) -> None:
-    is_last = 0 < state.max_steps <= state.global_step
-    if ending.should_end(state.global_step, alone=args.world_size == 1, is_last=is_last):
-        control.should_save = True
-        control.should_training_stop = True
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
@@ -306,7 +288,7 @@ def _epochs_of(state: Any) -> int:
 def callback_of(trainer: Any) -> MemoryCallback | None:
     """Return the first of a Trainer's callbacks that is one of ours."""
     callbacks = trainer.callback_handler.callbacks
-    return next((one for one in callbacks if isinstance(one, MemoryCallback)), None)
+    return next((ours for ours in callbacks if isinstance(ours, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
@@ -330,14 +312,14 @@ class _Following:
     def __enter__(self) -> None:
         ours = self._callback
         # First, so that whatever writes logs sees what it adds.
-        self._callbacks[:] = [ours, *(one for one in self._callbacks if one is not ours)]
+        self._callbacks[:] = [ours, *(other for other in self._callbacks if other is not ours)]
         ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         each(partial(self._callback.ends, error), self._put_back)
 
     def _put_back(self) -> None:
-        others = [one for one in self._callbacks if one is not self._callback]
+        others = [other for other in self._callbacks if other is not self._callback]
         if len(others) < len(self._callbacks):
             others[self._place : self._place] = [] if self._own is None else [self._own]
             self._callbacks[:] = others
