@@ -16,16 +16,7 @@ from hfmem_widget.view.screen import Bundle, Screen
 
 
 class EveryCell:
-    """Watches cells as they come, and is silent between them.
-
-    Parameters
-    ----------
-    options : WatchOptions
-    monitor : Monitor
-    screen : Screen
-    least : float, optional
-        Bytes; of a cell that changed less than that nothing is shown.
-    """
+    """Watches cells as they come; shows nothing of one that changed less than `least` bytes."""
 
     def __init__(
         self, options: WatchOptions, *, monitor: Monitor, screen: Screen, least: float = 0.0
@@ -64,21 +55,16 @@ class EveryCell:
                 harmless(companion.end, self._recorder, self.session.span(span.id), error)
             span = self._monitor.close_span(self.session, span.id, outcome_of(error))
             harmless(judge, self.session, span)
-            below: list[Bundle] = []
+            reports: list[Bundle] = []
             for companion in companions:
-                harmless(self._take_report, companion, span, below)
+                harmless(lambda each=companion: reports.append(each.report(self.session, span)))
             if annotate and not self._options.quiet:
                 self._view.annotate(span)
-                for bundle in below:
-                    harmless(self._screen.show, bundle)
-
-    def _take_report(self, companion: Companion, span: Span, below: list[Bundle]) -> None:
-        """Have a companion add what it found to the session, and keep what it shows below the card."""
-        if bundle := companion.report(self.session, span):
-            below.append(bundle)
+                for report in filter(None, reports):
+                    harmless(self._screen.show, report)
 
     def end(self) -> None:
-        """End the session, and the cell that is open in it: nobody tells of its end any more."""
+        """End the session, and the cell that is open in it."""
         with interrupts_deferred():
             harmless(self.cell_ends, None, annotate=False)
             self._monitor.end(self.session)

@@ -12,12 +12,9 @@ from types import ModuleType
 
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.on_import import WhenImported
-from hfmem_widget.monitor.patch import restore, surround
 
-TORCH = "torch"
-TRAINER = "transformers.trainer"
 GENERATION = "transformers.generation.utils"
-LOADING = ("transformers.modeling_utils", "peft.peft_model")
+CALLS = ("transformers.modeling_utils", "peft.peft_model", GENERATION)
 
 _waiting: WhenImported | None = None
 
@@ -26,12 +23,8 @@ def attach() -> None:
     """Follow all of them from now on; attaching again does nothing."""
     global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
     if _waiting is None:
-        followed = {
-            TORCH: _follow_optimizers,
-            TRAINER: _follow_trainers,
-            GENERATION: _follow_generation,
-        }
-        _waiting = WhenImported(followed | dict.fromkeys(LOADING, _follow_loading))
+        followed = {"torch": _follow_optimizers, "transformers.trainer": _follow_trainers}
+        _waiting = WhenImported(followed | dict.fromkeys(CALLS, _follow_calls))
         _waiting.begin()
 
 
@@ -41,8 +34,18 @@ def detach() -> None:
     waiting, _waiting = _waiting, None
     if waiting is not None:
         harmless(waiting.end)
-    for leave in (_leave_optimizers, _leave_trainers, _leave_generation, _leave_loading):
-        harmless(leave)
+    # Only what was imported to follow something: importing the rest now would import transformers.
+    optimizers, trainer, loading = (
+        sys.modules.get(f"hfmem_widget.{name}")
+        for name in ("monitor.optimizers", "drivers.trainer", "drivers.loading")
+    )
+    if optimizers is not None:
+        harmless(optimizers.leave_optimizers)
+    if trainer is not None:
+        harmless(trainer.leave_trainers)
+    for module in map(sys.modules.get, CALLS):
+        if loading is not None and module is not None:
+            harmless(loading.leave_loading, module)
 
 
 def _follow_optimizers(_module: ModuleType) -> None:
@@ -51,47 +54,13 @@ def _follow_optimizers(_module: ModuleType) -> None:
     follow_optimizers()
 
 
-def _leave_optimizers() -> None:
-    if "hfmem_widget.monitor.optimizers" in sys.modules:
-        from hfmem_widget.monitor.optimizers import leave_optimizers
-
-        leave_optimizers()
-
-
 def _follow_trainers(_module: ModuleType) -> None:
     from hfmem_widget.drivers.trainer import follow_trainers
 
     follow_trainers()
 
 
-def _leave_trainers() -> None:
-    if "hfmem_widget.drivers.trainer" in sys.modules:
-        from hfmem_widget.drivers.trainer import leave_trainers
-
-        leave_trainers()
-
-
-def _follow_generation(module: ModuleType) -> None:
-    from hfmem_widget.drivers.span import span
-
-    surround(module.GenerationMixin, "generate", lambda _model: span("generate"))
-
-
-def _leave_generation() -> None:
-    generation = sys.modules.get(GENERATION)
-    if generation is not None:
-        restore(generation.GenerationMixin, "generate")
-
-
-def _follow_loading(module: ModuleType) -> None:
+def _follow_calls(module: ModuleType) -> None:
     from hfmem_widget.drivers.loading import follow_loading
 
     follow_loading(module)
-
-
-def _leave_loading() -> None:
-    if "hfmem_widget.drivers.loading" in sys.modules:
-        from hfmem_widget.drivers.loading import leave_loading
-
-        for module in filter(None, map(sys.modules.get, LOADING)):
-            leave_loading(module)

@@ -1,4 +1,4 @@
-"""``from_pretrained`` as a span of what is being watched, with one for each shard of its checkpoint.
+"""``from_pretrained`` as a span of what is being watched, with one for each shard; ``generate`` as a span.
 
 Releases of transformers read shards in two ways. Up to 4.57 a function loads one file, then the next. Since
 5.0 all files are opened at once, and their tensors put into the model in the order of their names: a shard is
@@ -16,6 +16,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from hfmem_widget.drivers.shards import Shards
+from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
@@ -31,14 +32,7 @@ _lock = threading.Lock()
 
 
 class Load:
-    """One call of ``from_pretrained`` as a span; a context manager, told meanwhile of what is loaded.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    session : Session
-    label : str
-    """
+    """One call of ``from_pretrained`` as a span; a context manager that follows what is loaded meanwhile."""
 
     def __init__(self, monitor: Monitor, session: Session, label: str) -> None:
         self.thread = threading.get_ident()
@@ -52,7 +46,8 @@ class Load:
         self._bytes = 0.0
 
     def __enter__(self) -> Self:
-        self._open()
+        self._span = self._monitor.open_span(self._session, "load", self._label).id
+        _loads.append(self)
         return self
 
     def __exit__(
@@ -67,14 +62,7 @@ class Load:
 
     @contextmanager
     def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:
-        """Follow one checkpoint as it is put into a model.
-
-        Parameters
-        ----------
-        model : torch.nn.Module
-        files : sequence of str
-            Its shards, or the one file that it is.
-        """
+        """Follow one checkpoint, of one file or several, as it is put into a model."""
         self._safely(self._begin_reading, model, files)
         try:
             with _tensors_followed():
@@ -110,10 +98,6 @@ class Load:
             if completes:
                 self._safely(self._complete)
 
-    def _open(self) -> None:
-        self._span = self._monitor.open_span(self._session, "load", self._label).id
-        _loads.append(self)
-
     def _close(self, span: int, outcome: str) -> None:
         self._monitor.close_span(self._session, span, outcome)
 
@@ -122,9 +106,11 @@ class Load:
         self._shards = Shards(files)
         self._number = self._completed = 0
         self._bytes = 0.0
-        if files:
-            sizes = self._shards.sizes.values()
-            total = {"bytes": float(sum(sum(one.values()) for one in sizes))} if all(sizes) else {}
+        sizes = self._shards.sizes.values()
+        if sizes:
+            total = (
+                {"bytes": float(sum(sum(file.values()) for file in sizes))} if all(sizes) else {}
+            )
             self._count(self._span, {"shards": float(len(files)), **total})
 
     def _end_reading(self, outcome: str) -> None:
@@ -184,10 +170,7 @@ class Load:
 def _load_here() -> Load | None:
     """Return the load that runs on this thread, the innermost if there are several."""
     thread = threading.get_ident()
-    for load in reversed(_loads):
-        if load.thread == thread:
-            return load
-    return None
+    return next((load for load in reversed(_loads) if load.thread == thread), None)
 
 
 @contextmanager
@@ -223,15 +206,15 @@ def _reading(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     if load is None:
         return nullcontext()
     # Its place among the arguments differs from release to release; it is the first list there is.
-    files = kwargs.get(
-        "checkpoint_files", next((one for one in args if isinstance(one, list)), None)
-    )
-    model = kwargs.get("model", next((one for one in args if not isinstance(one, type)), None))
+    lists = (argument for argument in args if isinstance(argument, list))
+    files = kwargs.get("checkpoint_files", next(lists, None))
+    objects = (argument for argument in args if not isinstance(argument, type))
+    model = kwargs.get("model", next(objects, None))
     return load.reading(model, [os.fspath(file) for file in files or ()])
 
 
 def _shard(args: Any) -> AbstractContextManager[object]:
-    # With `HF_ENABLE_PARALLEL_LOADING` it runs on threads of its own, several at a time: none is told then.
+    # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
     load = _load_here()
     return nullcontext() if load is None else load.shard(args[0])
 
@@ -256,7 +239,7 @@ _NOTHING = nullcontext()
 
 
 class _Place(NamedTuple):
-    """Something of somebody else's that is surrounded; a function of its module where no class is named."""
+    """A method of another library that is surrounded; a function of its module where no class is named."""
 
     module: str
     owner: str
@@ -275,8 +258,11 @@ PLACES = (
     _Place(_WEIGHTS, "WeightRenaming", "convert", _placing),
     _Place(_WEIGHTS, "WeightConverter", "convert", _placing),
     _Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
+    _Place(
+        "transformers.generation.utils", "GenerationMixin", "generate", lambda _: span("generate")
+    ),
 )
-"""Of those that a release lacks, none is surrounded: it then has fewer spans."""
+"""A release that lacks one of them has fewer spans."""
 
 
 def follow_loading(module: ModuleType) -> None:

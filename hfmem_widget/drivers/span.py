@@ -1,4 +1,4 @@
-"""``with hfmem_widget.span("forward")``: a stretch of a watched cell or block, with peaks of its own."""
+"""``with hfmem_widget.span("forward")``: a part of a watched cell or block, with peaks of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class SpanScope(Decorates):
         monitor, session, span = self._opened.pop()
         # A generator that is collected on the poller's thread ends there; its span ends with the one around.
         if session.running and not monitor.polls_here:
-            self._note_overlap(monitor, session, span)
+            # The spans of a step are entered later; whether one is open is not known at once.
+            if span.kind not in FINE_KINDS and not monitor.is_open(session, span.id):
+                monitor.recorder(session).note(OVERLAP_NOTE)
             if self._left_out:
                 note = NO_NUMBER_NOTE.format(", ".join(sorted(self._left_out)))
                 monitor.recorder(session).note(note)
@@ -60,7 +62,7 @@ class SpanScope(Decorates):
         """Say what is counted in it, such as ``tokens=2048``, once that is known."""
         self._count(counts)
 
-    @entry(otherwise=lambda _scope: no_span(), defers=False)
+    @entry(otherwise=lambda _scope: _NoSpan("", {}), defers=False)
     def _another(self) -> SpanScope:
         return SpanScope(self._label, self._counts)
 
@@ -72,7 +74,14 @@ class SpanScope(Decorates):
 
     @entry(undo=_close)
     def _enter(self) -> None:
-        self._open()
+        from hfmem_widget.monitor.shared import running_monitor
+
+        monitor = running_monitor()
+        session = monitor.current if monitor is not None else None
+        if monitor is not None and session is not None:
+            known = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
+            kind = cast("SpanKind", self._label) if known else "block"
+            self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
 
     def __exit__(
         self,
@@ -96,20 +105,12 @@ class SpanScope(Decorates):
             else:
                 self._counts[name] = number
 
-    def _open(self) -> None:
-        watching: Any = sys.modules.get("hfmem_widget.monitor.shared")
-        monitor = watching.running_monitor() if watching is not None else None
-        session = monitor.current if monitor is not None else None
-        if monitor is not None and session is not None:
-            known = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
-            kind = cast("SpanKind", self._label) if known else "block"
-            self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
 
-    def _note_overlap(self, monitor: Monitor, session: Session, span: Span) -> None:
-        # Those of a step are entered later; whether one is open is not known at once.
-        is_over = span.kind not in FINE_KINDS and not monitor.is_open(session, span.id)
-        if is_over:
-            monitor.recorder(session).note(OVERLAP_NOTE)
+class _NoSpan(SpanScope):
+    """What stands in for a span that could not be made."""
+
+    def __enter__(self) -> Self:
+        return self
 
 
 def _number(value: Any) -> float | None:
@@ -128,25 +129,13 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-class _NoSpan(SpanScope):
-    """What stands in for a span that could not be made."""
-
-    def _open(self) -> None:
-        """There is nothing to open."""
-
-
-def no_span() -> SpanScope:
-    """Return what does nothing."""
-    return _NoSpan("", {})
-
-
-@entry(otherwise=lambda *_args, **_counts: no_span(), defers=False)
+@entry(otherwise=lambda *_args, **_counts: _NoSpan("", {}), defers=False)
 def span(label: str, **counts: float) -> SpanScope:
-    """Tell a stretch of a watched cell or block apart, for a ``with`` block or a decorated function.
+    """Open a span within what is watched, for a ``with`` block or every call of a decorated function.
 
-    Of a decorated coroutine function or generator it lasts until that has ended. Spans lie within one
-    another: of coroutines that run at once, the span that was opened later ends with the earlier one at the
-    latest, and a note of the session says so.
+    With a decorated coroutine function or generator it lasts until that has ended. Spans lie within one
+    another: where coroutines overlap, a span ends with the one around it at the latest, and a note of the
+    session says so.
 
     Parameters
     ----------

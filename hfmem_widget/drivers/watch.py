@@ -1,11 +1,11 @@
-"""One watched stretch of code: where the monitor meets what is shown."""
+"""A watch: where the monitor meets what is shown."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
@@ -25,14 +25,14 @@ from hfmem_widget.view.screen import Bundle, Screen
 
 
 class Follower(Protocol):
-    """What tells something within a watch apart, such as a model's forward passes."""
+    """Opens spans within a watch, such as one for each forward pass of a model."""
 
     def begin(self) -> None:
-        """Tell it apart from now on; who is to end it knows it by then."""
+        """Open them from now on; what is to end it knows it by then."""
         ...
 
     def end(self) -> None:
-        """Leave it alone again."""
+        """Open no more."""
         ...
 
 
@@ -40,7 +40,7 @@ Follow = Callable[[Monitor, Session], Follower | None]
 
 
 class Watch(Decorates):
-    """One watched stretch of code: a session, its outermost span, and what is shown of it.
+    """One watched cell or block: a session, its outermost span, and what is shown of it.
 
     Parameters
     ----------
@@ -48,16 +48,14 @@ class Watch(Decorates):
     monitor : Monitor
     screen : Screen
     kind : {"cell", "block"}
-        What the stretch is.
     title : str
         What to call it if the options have no label.
     follow : callable, optional
-        Takes the monitor and the session, and tells something within the watch apart until it ends; it may
-        find nothing any more.
+        Takes the monitor and the session, and returns a `Follower`, or None if there is nothing to follow.
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
     also : tuple of Companion
-        What goes along besides that which the options ask for.
+        Companions besides those which the options ask for.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class Watch(Decorates):
         self._companions: list[Companion] = []
 
     def _give_up(self, _error: BaseException | None = None) -> None:
-        """End it all wherever a fault of ours has left it, or an interrupt that waited for its beginning."""
+        """End it all wherever a fault of ours, or an interrupt that waited for its beginning, has left it."""
         session, error = self._session, sys.exception()
         if session is None:
             return
@@ -104,12 +102,6 @@ class Watch(Decorates):
         view, self._session, self._recorder, self._view = self._view, None, None, None
         if view is not None and self._monitor.in_this_process:
             harmless(view.finish, span)
-
-    def _unwatched(self) -> Session:
-        return unwatched(self._label)
-
-    def _decorates_nothing(self) -> AbstractContextManager[Session]:
-        return nullcontext(self._unwatched())
 
     def start(self) -> Session:
         """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
@@ -126,11 +118,7 @@ class Watch(Decorates):
             raise WatchStateError(message)
         return self._start()
 
-    @entry(
-        otherwise=_unwatched,
-        undo=_give_up,
-        lets=OptionError,
-    )
+    @entry(otherwise=lambda self: unwatched(self._label), undo=_give_up, lets=OptionError)
     def _start(self) -> Session:
         self._span = None
         outer = self._monitor.enclosing
@@ -149,8 +137,7 @@ class Watch(Decorates):
             )
             harmless(self._view.begin, self._label)
         self._span = self._monitor.open_span(session, self._kind, self._label)
-        if self._follow is not None:
-            harmless(self._begin_to_follow, self._follow, session)
+        harmless(self._begin_to_follow, session)
         for companion in (*companions_for(self._options, self._screen), *self._also):
             self._companions.append(companion)
             harmless(companion.begin, self._monitor, recorder, self._span)
@@ -165,26 +152,21 @@ class Watch(Decorates):
         self._end_all(span, error)
         self._monitor.end(session, outcome_of(error))
         if self._monitor.in_this_process:
-            self._tell(companions, session, session.span(span.id))
+            self._show(companions, session, session.span(span.id))
         self._session = self._recorder = self._view = None
 
     def _end_all(self, span: Span, error: BaseException | None) -> None:
-        """End what was begun; each is forgotten once it has ended, so what a fault kept from it may still."""
+        """End what was begun. Each is forgotten once it has ended, so that after a fault the rest can still."""
         while self._followers:
             self._followers[-1].end()
             self._followers.pop()
         while self._companions and self._recorder is not None:
-            harmless(self._end_one, self._companions[0], self._recorder, span, error)
+            now = self._recorder.session.span(span.id)
+            harmless(self._companions[0].end, self._recorder, now, error)
             self._companions.pop(0)
         if self._in_outer is not None:
             harmless(self._close_in, *self._in_outer, outcome_of(error))
             self._in_outer = None
-
-    @staticmethod
-    def _end_one(
-        companion: Companion, recorder: Recorder, span: Span, error: BaseException | None
-    ) -> None:
-        companion.end(recorder, recorder.session.span(span.id), error)
 
     def _open_in(self, outer: Session) -> None:
         """Be a block on the chart of the watch around this one."""
@@ -194,22 +176,17 @@ class Watch(Decorates):
         if outer.running:
             self._monitor.close_span(outer, span_id, outcome)
 
-    def _tell(
-        self,
-        companions: tuple[Companion, ...],
-        session: Session,
-        span: Span,
-    ) -> None:
-        """Show the card, which has what the companions found on it, and below it what else they tell.
+    def _show(self, companions: Sequence[Companion], session: Session, span: Span) -> None:
+        """Show the card, with what the companions found, and their reports above and below it.
 
-        Why memory ran out stands above it: there it is above the error's traceback, however long that is.
+        Why memory ran out stands above: it is then above the error's traceback, however long that is.
         """
         harmless(judge, session, span)
         above: list[Bundle] = []
         below: list[Bundle] = []
         for companion in companions:
             place = above if companion.stands_above else below
-            harmless(lambda one=companion, to=place: to.append(one.report(session, span)))
+            harmless(lambda each=companion, to=place: to.append(each.report(session, span)))
         view, self._view = self._view, None
         if view is None:
             return
@@ -217,13 +194,13 @@ class Watch(Decorates):
         for bundle in filter(None, below):
             harmless(self._screen.show, bundle)
 
-    def _begin_to_follow(self, follow: Follow, session: Session) -> None:
-        follower = follow(self._monitor, session)
+    def _begin_to_follow(self, session: Session) -> None:
+        follower = self._follow(self._monitor, session) if self._follow is not None else None
         if follower is not None:
             self._followers.append(follower)
             follower.begin()
 
-    @entry(otherwise=_decorates_nothing)
+    @entry(otherwise=lambda self: nullcontext(unwatched(self._label)))
     def _another(self) -> Watch:
         fresh = copy.copy(self)
         fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
@@ -249,7 +226,7 @@ def unwatched(label: str) -> Session:
 
 
 def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
-    """Yield the watches at whose `__exit__` an error came before its first line was run.
+    """Yield the watches at whose `__exit__` an error was raised before its first line was run.
 
     An interrupt that comes during a long operation at the end of a block is only raised there.
     """
