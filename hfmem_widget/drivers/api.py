@@ -101,9 +101,8 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
     """Return what to call a subject, what follows it where that is no callback, and if it is a Trainer."""
     if isinstance(subject, str):
         if subject and label:
-            message = (
-                f"the label is given twice, as {plain(subject)!r} and as label={plain(label)!r}"
-            )
+            given = f"as {plain(subject)!r} and as label={plain(label)!r}"
+            message = f"the label is given twice, {given}"
             raise OptionError(message)
         return subject, None, False
     name = plain(type(subject).__name__)
@@ -120,11 +119,11 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
 
 
 def _give_callback(trainer: Any, options: WatchOptions, label: str) -> None:
-    """Have a Trainer's own trainings watched as the options say, under the label that was given, if any."""
+    """Have a Trainer's trainings watched as the options say, under the label that was given, if any."""
     from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
 
     if options.devices:
-        # Nobody enters this watch, so nobody would be told of a device that is not there.
+        # This watch is never entered, where an error would be raised for a device that is not there.
         monitor = shared_monitor()
         with interrupts_deferred():
             monitor.end(monitor.begin(options))

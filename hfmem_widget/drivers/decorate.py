@@ -19,14 +19,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 class Decorates(ABC):
     """A context manager that may also decorate, and is then open for as long as a call runs.
 
-    `contextlib.ContextDecorator` would close it once a coroutine or a generator has been made, before any of
-    it has run.
+    `contextlib.ContextDecorator` would close it once a coroutine or a generator has been made.
     """
 
     def __call__(self, function: Decorated) -> Decorated:
-        """Surround every call of a function: all that a coroutine awaits and a generator yields, too.
+        """Surround every call of a function, until its coroutine or generator has ended.
 
-        A generator's begins with its first item, and ends when it is exhausted or closed.
+        With a generator it begins at the first item, and ends when that is exhausted or closed.
 
         Raises
         ------
@@ -36,13 +35,19 @@ class Decorates(ABC):
         if isinstance(function, (staticmethod, classmethod)):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):
-            raise OptionError(_not_allowed(function))
+            is_class = isinstance(function, type)
+            given = f"the class {function.__name__}" if is_class else type(function).__name__
+            message = (
+                "a watch or a span can decorate a function, a method, a coroutine function or a generator "
+                f"function, not {plain(given)}"
+            )
+            raise OptionError(message)
         surround = next((how for kind, how in _KINDS if _is(kind, function)), _function)
         return cast("Decorated", functools.wraps(function)(surround(self._another, function)))
 
     @abstractmethod
     def _another(self) -> AbstractContextManager[object]:
-        """Return one of its own for a call: calls may nest, or come from many threads."""
+        """Return another for one call: calls may nest, or come from many threads."""
 
 
 def failure(error: BaseException | None) -> BaseException | None:
@@ -126,11 +131,3 @@ def _may_be_awaited(function: object) -> bool:
 def _is(kind: Callable[[object], bool], function: object) -> bool:
     """Return whether a function is of a kind, or an object whose call is."""
     return kind(function) or kind(getattr(type(function), "__call__", None))  # noqa: B004  (the method itself)
-
-
-def _not_allowed(given: object) -> str:
-    what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
-    return (
-        "a watch or a span can decorate a function, a method, a coroutine function or a generator function, "
-        f"not {plain(what)}"
-    )

@@ -14,10 +14,6 @@ LONGEST_HEADER = 100_000_000
 class Shards:
     """Which of a checkpoint's files are completed, as their tensors go into a model.
 
-    Parameters
-    ----------
-    files : sequence of str
-
     Attributes
     ----------
     sizes : dict
@@ -44,10 +40,7 @@ class Shards:
     def place(self, names: Iterable[str]) -> Iterator[tuple[int, bool]]:
         """Take note of the tensors that go into the model now: those before them are in it.
 
-        Yields
-        ------
-        tuple of int and bool
-            The bytes of each of those, and whether a file is completed with it.
+        Yields the bytes of each of those, and whether a file is completed with it.
         """
         placed, self._placing = self._placing, tuple(names)
         for name in placed:
@@ -66,8 +59,7 @@ def _sizes_in(file: str) -> dict[str, int]:
             length = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(length)) if length <= LONGEST_HEADER else {}
         header.pop("__metadata__", None)
-        return {
-            name: one["data_offsets"][1] - one["data_offsets"][0] for name, one in header.items()
-        }
+        spans = {name: entry["data_offsets"] for name, entry in header.items()}
+        return {name: span[1] - span[0] for name, span in spans.items()}
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return {}  # transformers, which reads it next, knows better what to say

@@ -156,7 +156,7 @@ class Watch(Decorates):
         self._session = self._recorder = self._view = None
 
     def _end_all(self, span: Span, error: BaseException | None) -> None:
-        """End what was begun. Each is forgotten once it has ended, so that after a fault the rest can still."""
+        """End what was begun; each is forgotten once it has ended, so that after a fault the rest can end."""
         while self._followers:
             self._followers[-1].end()
             self._followers.pop()

@@ -44,18 +44,18 @@ def _shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float
     if args and _is_ids(args[0]):
         named = {"input_ids": args[0], **kwargs}
     for name in SEQUENCES:
-        shape = _shape(named.get(name))
+        shape = _sizes(named.get(name))
         if len(shape) >= 2:
-            counts = {
-                "samples": float(shape[0]),
-                "longest": float(shape[1]),
-                "tokens": float(shape[0] * shape[1]),
-            }
-            return counts | _content(named.get("attention_mask"), shape)
-    first = next((named[name] for name in SAMPLES_ONLY if _shape(named.get(name))), None)
+            samples, longest = float(shape[0]), float(shape[1])
+            counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
+            mask = named.get("attention_mask")
+            if _sizes(mask) == shape[:2] and _may_be_summed(mask):
+                counts["content_tokens"] = _sum(mask)
+            return counts
+    first = next((named[name] for name in SAMPLES_ONLY if _sizes(named.get(name))), None)
     if first is None and args:
         first = args[0]
-    shape = _shape(first)
+    shape = _sizes(first)
     return {"samples": float(shape[0])} if shape else {}
 
 
@@ -72,12 +72,7 @@ def joined(so_far: Mapping[str, float], batch: Mapping[str, float]) -> dict[str,
     return result
 
 
-def _content(mask: Any, shape: tuple[int, ...]) -> dict[str, float]:
-    # Summing a mask that lies on a GPU would wait for everything queued there.
-    return {"content_tokens": _sum(mask)} if _shape(mask) == shape[:2] and _is_plain(mask) else {}
-
-
-def _is_plain(mask: Any) -> bool:
+def _may_be_summed(mask: Any) -> bool:
     """Return whether a mask is a plain tensor on the host, not too large, and no transform is at work.
 
     Under `torch.vmap` and the like what looks plain is not. Summing one that lies on a GPU would wait for
@@ -95,20 +90,19 @@ def _is_plain(mask: Any) -> bool:
 
 def _sum(mask: Any) -> float:
     # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.
-    torch: Any = sys.modules["torch"]
-    with torch._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
+    with sys.modules["torch"]._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
         return float(mask.numpy().sum())
 
 
 def _is_ids(value: Any) -> bool:
     # Two dimensions of whole numbers; of others it may as well be features.
     is_float = getattr(getattr(value, "dtype", None), "is_floating_point", True)
-    return len(_shape(value)) == 2 and not is_float
+    return len(_sizes(value)) == 2 and not is_float
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _sizes(value: Any) -> tuple[int, ...]:
     shape = getattr(value, "shape", None)
-    if not isinstance(shape, tuple):
-        return ()
     # Under tracing a size is a symbol.
-    return tuple(shape) if all(type(size) is int for size in shape) else ()
+    if isinstance(shape, tuple) and all(type(size) is int for size in shape):
+        return tuple(shape)
+    return ()

@@ -1,4 +1,4 @@
-"""The forward passes of one module as spans, where no Trainer tells what they are part of."""
+"""The forward passes of one module as spans, outside of a Trainer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ from hfmem_widget.session import Session
 
 
 class Forwards:
-    """Opens a span for every forward pass of a module, until it is told to end.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    session : Session
-    module : torch.nn.Module
-    """
+    """Opens a span for every forward pass of a module, from `begin` to `end`."""
 
     def __init__(self, monitor: Monitor, session: Session, module: Any) -> None:
         self._monitor = monitor
@@ -43,16 +36,13 @@ class Forwards:
     def _begins(self, counts: Mapping[str, float]) -> None:
         # Replicas of nn.DataParallel call hooks from threads of their own.
         if threading.get_ident() == self._thread and self._session.running:
-            self._open_one(counts)
+            span = self._monitor.open_span(self._session, "forward", "forward")
+            self._open.append((span.id, counts))
 
     def _ended(self, error: Exception | None) -> None:
         if threading.get_ident() == self._thread and self._session.running and self._open:
             span_id, counts = self._open.pop()
             self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
-
-    def _open_one(self, counts: Mapping[str, float]) -> None:
-        span = self._monitor.open_span(self._session, "forward", "forward")
-        self._open.append((span.id, counts))
 
 
 def forwards_of(module: Any) -> Callable[[Monitor, Session], Forwards | None]:

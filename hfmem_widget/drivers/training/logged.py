@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from hfmem_widget.text import GIB
 
 IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 
-_TIMED: Final = "_runtime"
-"""How the name ends that every evaluation of a Trainer logs."""
-
 
 def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float]:
     """Return entries for a log from `TrainingRun.take_figures`; what is not known is left out.
 
-    Parameters
-    ----------
-    prefix : str
-        What an evaluation's metrics begin with; see `prefix_of`. Trackers group by it: transformers'
-        callbacks for TensorBoard, W&B and others write ``eval_…`` as ``eval/…``, and all else as ``train/…``.
+    Trackers group by an evaluation's prefix: transformers' callbacks for TensorBoard, W&B and others write
+    ``eval_…`` as ``eval/…``, and all else as ``train/…``.
 
     Returns
     -------
@@ -38,6 +31,7 @@ def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float
 
 def prefix_of(names: Iterable[str]) -> str:
     """Return what an evaluation's metrics begin with: ``eval``, ``eval_`` and a data set's name, ``test``."""
-    # Metrics of the user's own may end alike; they begin with the prefix as well, so theirs are longer.
-    prefixes = [name.removesuffix(_TIMED) for name in names if name.endswith(_TIMED)]
-    return min(prefixes, key=len, default="eval")
+    # Every evaluation logs one such name. Metrics of the user's own may end alike; they begin with the prefix
+    # as well, so theirs are longer.
+    runtimes = [name for name in names if name.endswith("_runtime")]
+    return min(runtimes, key=len, default="eval_runtime").removesuffix("_runtime")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
@@ -51,11 +51,9 @@ class ModelHooks:
             return
         try:
             self._hide_from_copies(module)
-            for register, hook, how in (
-                (module.register_forward_pre_hook, _Before(before), {"with_kwargs": True}),
-                (module.register_forward_hook, _After(after), {"always_call": True}),
-            ):
-                self._handles.append(register(hook, **how))
+            before_hook, after_hook = _Before(before), _After(after)
+            self._handles.append(module.register_forward_pre_hook(before_hook, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after_hook, always_call=True))
         except BaseException:
             self.remove()
             raise
@@ -67,12 +65,12 @@ class ModelHooks:
             self._handles[-1].remove()
             self._handles.pop()
         while self._surrounded:
-            one = self._surrounded[-1]
-            users = _surrounded.get(one, set())
+            patched = self._surrounded[-1]
+            users = _surrounded.get(patched, set())
             users.discard(id(self))
             if not users:
-                _surrounded.pop(one, None)
-                restore(*one)
+                _surrounded.pop(patched, None)
+                restore(*patched)
             self._surrounded.pop()
 
     def _hide_from_copies(self, module: object) -> None:
@@ -93,30 +91,27 @@ class ModelHooks:
 class _Hook:
     """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
 
+    def __init__(self, report: Callable[[Any], None]) -> None:
+        self._report = report
+        # While torch.compile is tracing, a hook must not get into what it makes.
+        self._traced: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
+
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # Takes a hook's three arguments and returns None, and is there for whoever loads the file without us.
         return (getattr, (nullcontext(), "__exit__"))
 
 
 class _Before(_Hook):
-    def __init__(self, before: Callable[[Mapping[str, float]], None]) -> None:
-        self._before = before
-        self._traced = _is_compiling()
-
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._traced():
             self._tell(args, kwargs)
 
     @entry()
     def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._before(shape_of(args, kwargs))
+        self._report(shape_of(args, kwargs))
 
 
 class _After(_Hook):
-    def __init__(self, after: Callable[[Exception | None], None]) -> None:
-        self._after = after
-        self._traced = _is_compiling()
-
     def __call__(self, _module: object, _args: object, result: object) -> None:
         if not self._traced():
             self._tell(result)
@@ -125,7 +120,7 @@ class _After(_Hook):
     def _tell(self, result: object) -> None:
         # Where the pass raised, torch calls from the clause that caught it, without a result.
         error = sys.exception() if result is None else None
-        self._after(error if isinstance(error, Exception) else None)
+        self._report(error if isinstance(error, Exception) else None)
 
 
 @contextmanager
@@ -133,14 +128,18 @@ def _hidden(module: object) -> Iterator[None]:
     """Have a module be as it was without our hooks, for whoever takes its fields as they are."""
     fields = vars(module)
     usual = {name: fields[name] for name in _HOOKS if name in fields}
-    ours = {key for hooks in usual.values() for key, one in hooks.items() if isinstance(one, _Hook)}
+    ours = {
+        key for hooks in usual.values() for key, hook in hooks.items() if isinstance(hook, _Hook)
+    }
     if not ours:
         yield
         return
     usual |= {name: fields[name] for name in _ABOUT_HOOKS if name in fields}
     try:
         for name, hooks in usual.items():
-            fields[name] = type(hooks)((key, one) for key, one in hooks.items() if key not in ours)
+            fields[name] = type(hooks)(
+                (key, hook) for key, hook in hooks.items() if key not in ours
+            )
         yield
     finally:
         # The very same ones: who takes a hook off again knows them.
@@ -150,11 +149,6 @@ def _hidden(module: object) -> Iterator[None]:
 @contextmanager
 def _hidden_within(module: Any) -> Iterator[None]:
     with ExitStack() as stack:
-        for one in module.modules():
-            stack.enter_context(_hidden(one))
+        for inner in module.modules():
+            stack.enter_context(_hidden(inner))
         yield
-
-
-def _is_compiling() -> Callable[[], bool]:
-    """Return what says whether torch.compile is tracing: a hook must not get into what it makes."""
-    return cast("Callable[[], bool]", sys.modules["torch"].compiler.is_compiling)

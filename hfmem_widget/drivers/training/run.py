@@ -15,7 +15,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
 
 TRIED_AGAIN = "tried again"
-"""How an attempt of ``auto_find_batch_size`` ended, which nobody is told of but by the next one's begin."""
+"""How an attempt of ``auto_find_batch_size`` ended; only the next one's begin says so."""
 
 _PHASES: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
 
@@ -36,29 +36,25 @@ def _harmless(
         try:
             with interrupts_deferred():
                 method(self, *args, **kwargs)
-        except (
-            Exception
-        ) as error:  # the rest of the training goes unwatched, and the error no further
+        except Exception as error:
             if raised_by_handler(error):
                 raise
-            # Whoever ended the session on another thread, in the middle of this, ended the run with it.
+            # Else the session was ended on another thread in the middle of this, and the run with it.
             if self.session.running:
-                self.give_up(error)
+                self._gave_up = True
+                warn(
+                    "the steps of this training are no longer recorded "
+                    f"({type(error).__name__}: {error})"
+                )
 
     return guarded
 
 
 class TrainingRun:
-    """Opens and closes the spans of one training in one session; what happens comes in as events.
+    """Opens and closes the spans of one training in one session, as its events come in.
 
-    Every event may come on the wrong thread, twice, or never: it then does nothing.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    session : Session
-    accumulates : bool
-        Whether a step has several batches, each of which is a *substep*.
+    Every event may come on the wrong thread, twice, or never: it then does nothing. Where the run
+    `accumulates`, a step has several batches, each of which is a *substep*.
     """
 
     def __init__(self, monitor: Monitor, session: Session, *, accumulates: bool = False) -> None:
@@ -89,11 +85,6 @@ class TrainingRun:
     def evaluating(self) -> bool:
         """True within an evaluation."""
         return "evaluate" in self._asides.values()
-
-    def give_up(self, error: Exception) -> None:
-        """Watch no further, and say so once."""
-        self._gave_up = True
-        warn(f"the steps of this training are no longer recorded ({type(error).__name__}: {error})")
 
     @_harmless
     def follow(self, *subjects: object) -> None:
@@ -150,7 +141,8 @@ class TrainingRun:
         if "substep" in self._open:
             self._close("substep")
         else:
-            self._close_phase()
+            for phase in _PHASES:
+                self._close(phase)
 
     @_harmless
     def optimizer_begins(self) -> None:
@@ -183,10 +175,9 @@ class TrainingRun:
 
     @contextmanager
     def aside(self, kind: SpanKind, label: str) -> Iterator[None]:
-        """Keep an evaluation, a prediction or a save open for a ``with`` block.
+        """Keep an evaluation, a prediction or a save open for a ``with`` block; none of it counts as a step.
 
-        It interrupts the steps, and its forward passes are no part of them. One may lie in another: an
-        evaluation on several data sets is made of one for each.
+        One may lie in another: an evaluation on several data sets consists of one for each.
         """
         try:
             self._begin_aside(kind, label)
@@ -209,15 +200,12 @@ class TrainingRun:
         if not self.alive:
             return {}
         self._monitor.catch_up()
+        figures: dict[str, float] = {}
+        open_spans = [span_id for span_id in self._asides if self._asides[span_id] == kind]
         if kind == "step":
             figures, self._since_log = self._since_log, {}
-        else:
-            figures = {}
-            innermost = next(
-                (one for one in reversed(self._asides) if self._asides[one] == kind), None
-            )
-            if innermost is not None:
-                self._raise(figures, self._monitor.peaks_so_far(self.session, innermost))
+        elif open_spans:
+            self._raise(figures, self._monitor.peaks_so_far(self.session, open_spans[-1]))
         if figures:
             figures["allocated"] = max(
                 self.session.latest(f"{device}/allocated") for device in self._trained_on()
@@ -231,7 +219,7 @@ class TrainingRun:
         return train is None or self._monitor.is_open(self.session, train)
 
     def _remember(self, step: Span) -> None:
-        # Within one of them another Trainer may train.
+        # Another Trainer may train within one of them.
         if step.id not in self._own_steps:
             return
         self._own_steps.discard(step.id)
@@ -281,16 +269,12 @@ class TrainingRun:
 
     def _turn(self, kind: SpanKind) -> None:
         """Begin a phase at the instant at which the one before ends."""
-        open_phase = next((one for one in _PHASES if one in self._open), None)
-        if open_phase is None:
+        before = next((phase for phase in _PHASES if phase in self._open), None)
+        if before is None:
             self._begin(kind, kind)
         else:
-            closing = self._open.pop(open_phase)
+            closing = self._open.pop(before)
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
-
-    def _close_phase(self) -> None:
-        for kind in _PHASES:
-            self._close(kind)
 
 
 def _wants_gradients() -> bool:
