@@ -1,20 +1,27 @@
-"""The edges of spans: what is read at that instant, and what becomes of it in the session."""
+"""The edges of spans: what is read at that instant, and what becomes of it in the session.
+
+Making samples, spans and peaks of a reading takes several times as long as the reading. For the spans that
+come by the thousand it is done later by whoever comes next: the poller, a longer span, or somebody who looks.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 from hfmem_widget.errors import WatchStateError
+from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.late import LateEdge, LateEdges
-from hfmem_widget.monitor.peaks import PeakLedger, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.register import HAS_ENDED, Register
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.watched import Watched
-from hfmem_widget.session import ROLES, Peak, Sample, Span, SpanKind
+from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.sources.allocator import Instant
@@ -24,7 +31,42 @@ NO_THREAD = "the system could not start its thread, or has no memory for the thr
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
 
+
 Row = Sequence[float]
+
+MOST_WAITING = 256
+"""Edges that wait at most, where the poller hangs or ticks rarely."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateEdge:
+    """An instant at which a span ended, another began, or both.
+
+    Attributes
+    ----------
+    watched : Watched
+    readings : mapping of int to dict
+        What the ledger read of each device.
+    time : float
+        Seconds since the session began.
+    row : sequence of float or None
+        What else was read then; None where the ledger has all that had to be read at that instant.
+    held : sequence of float
+        What the tensors were counted to be then.
+    ended, begun : Span or None
+        As far as they were known at that instant: without readings and peaks.
+    closing : Window or None
+        The window of the span that ended.
+    """
+
+    watched: Watched
+    readings: Readings
+    time: float
+    row: Row | None
+    held: Sequence[float]
+    ended: Span | None
+    begun: Span | None
+    closing: Window | None
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +77,8 @@ class Edges:
     ----------
     poller : Poller
         Claimed while a span of a session is open.
+    break_off : callable
+        Ends a session whose edge could not be entered, with the fault: no other session's edge waits for it.
     clock : callable
         Monotonic seconds.
     """
@@ -42,11 +86,14 @@ class Edges:
     sampler: Sampler
     ledger: PeakLedger
     attribution: Attribution
-    late: LateEdges
     register: Register
     poller: Poller
+    break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     _rebase_due: float = -math.inf
+    _waiting: deque[LateEdge] = field(default_factory=deque)
+    _making: threading.RLock = field(default_factory=threading.RLock)
+    _entering: threading.RLock = field(default_factory=threading.RLock)
 
     def open(self, watched: Watched, kind: SpanKind, label: str) -> Span:
         """Open a span; see `Monitor.open_span`."""
@@ -54,17 +101,16 @@ class Edges:
             raise WatchStateError(HAS_ENDED)
         self._attribute(kind if watched.windows else _outermost(kind), begins=True)
         if kind in FINE_KINDS and watched.can_wait:
-            self.late.enter_if_many()
-            return self.late.edge(watched, self._row_now(kind), kind=kind, label=label)
+            return self._late_edge(watched, kind=kind, label=label)
         self._enter_waiting(watched)
         if not watched.windows:
             self.register.opens_here(watched)
             if not self.poller.claim(watched, watched.options.interval):
                 watched.session.polling.stopped = NO_THREAD
         window = self.ledger.open(bounded=not watched.options.ledger)
-        before, based = self._begin_at(watched, kind, label, self._row_at(window, kind))
-        span = watched.open(kind, label, before, window)
-        watched.based_on = span.id if based else watched.based_on
+        span_id = watched.recorder.next_span_id()
+        before = self._append(watched, self._row_at(window, kind), begins=(span_id, kind, label))
+        span = watched.open(span_id, kind, label, before, window)
         watched.session.contents = self.attribution.contents
         return span
 
@@ -78,8 +124,7 @@ class Edges:
         """Close a span; see `Monitor.close_span`."""
         if watched.ends_late(span_id):
             self._attribute(watched.late[span_id].kind, begins=False)
-            row = self._row_now(None)
-            return self.late.edge(watched, row, closing=span_id, outcome=outcome, counts=counts)
+            return self._late_edge(watched, closing=span_id, outcome=outcome, counts=counts)
         session = watched.session
         span = session.span(span_id)
         if span.stop is not None:
@@ -110,10 +155,8 @@ class Edges:
             raise WatchStateError(HAS_ENDED)
         self._attribute(kind, begins=True)
         if watched.ends_late(closing) and kind in FINE_KINDS:
-            self.late.enter_if_many()
-            row = self._row_now(kind)
-            return self.late.edge(
-                watched, row, closing=closing, outcome=outcome, kind=kind, label=label
+            return self._late_edge(
+                watched, closing=closing, outcome=outcome, kind=kind, label=label
             )
         session = watched.session
         if session.span(closing).stop is not None:
@@ -124,26 +167,38 @@ class Edges:
         watched.late.pop(closing, None)
         ending = watched.windows.pop(closing)
         beginning = self.ledger.turn(ending)
-        edge, based = self._begin_at(watched, kind, label, self._row_at(beginning, kind))
+        span_id = watched.recorder.next_span_id()
+        edge = self._append(watched, self._row_at(beginning, kind), begins=(span_id, kind, label))
         watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
-        span = watched.open(kind, label, edge, beginning)
-        watched.based_on = span.id if based else watched.based_on
-        return span
+        return watched.open(span_id, kind, label, edge, beginning)
 
-    def enter(self, edge: LateEdge) -> None:
-        """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
-        row, watched, ended, begun = edge.row, edge.watched, edge.ended, edge.begun
-        if row is None:
-            instant = Instant(self.ledger.allocator, edge.readings, edge.held)
-            row = self.sampler.edge(instant, share=FINE_SHARE)
-        self.register.take_over(watched, self.sampler)
-        if begun is not None and watched.base(begun.kind, begun.label, row):
-            watched.based_on = begun.id
-        sample = self._append(watched, row, edge.time)
-        if ended is not None and edge.closing is not None:
-            watched.close(ended.id, sample, edge.closing.peaks, ended.outcome, ended.counts)
-        if begun is not None:
-            watched.recorder.open_span(begun.kind, begun.label, sample, begun.id)
+    def enter_all(self) -> None:
+        """Enter what waits."""
+        # The lock is taken where nothing waits, too: another thread may be entering the last one.
+        with self._entering:
+            if not self._waiting:
+                return
+        # Half an edge would leave a span that never ends.
+        with interrupts_deferred(), self._entering:
+            while self._waiting:
+                edge = self._waiting.popleft()
+                try:
+                    self.ledger.fold()
+                    if edge.watched.session.running:
+                        self._enter(edge)
+                except Exception as error:  # noqa: BLE001  (whoever comes next is not whose edge it is)
+                    self.break_off(edge.watched.session, error)
+
+    def drop_all(self) -> None:
+        """Drop what waits."""
+        with self._making:
+            self._waiting.clear()
+
+    def forget(self) -> None:
+        """Drop what waits and who holds the locks: for a forked child."""
+        self._waiting.clear()
+        self._making = threading.RLock()
+        self._entering = threading.RLock()
 
     def rebase(self, watched: Watched) -> None:
         """Let activations begin here, where no span tells the steps apart; now and then."""
@@ -152,12 +207,12 @@ class Edges:
             return
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
-        self.register.take_over(watched, self.sampler)
+        self.register.take_over(watched)
         watched.rebase(row)
 
     def peaks_so_far(self, watched: Watched, span_id: int) -> dict[str, Peak]:
         """Return the peaks of a span; see `Monitor.peaks_so_far`."""
-        self.late.enter_all()
+        self.enter_all()
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
         session = watched.session
@@ -175,10 +230,8 @@ class Edges:
         instant = Instant(self.ledger.allocator, window.take_readings(), held)
         return self.sampler.edge(instant, share=_share_of(kind))
 
-    def _row_now(self, kind: SpanKind | None) -> Row | None:
-        """Read at a late edge what is not in the ledger: everything where there is no GPU, else nothing."""
-        if self.ledger.in_use:
-            return None
+    def _row_now(self, kind: SpanKind | None) -> Row:
+        """Read everything at a late edge, where there is no GPU of which the ledger reads what matters."""
         instant = Instant(None, {}, self.attribution.source.latest)
         return self.sampler.edge(instant, share=_share_of(kind))
 
@@ -192,22 +245,90 @@ class Edges:
                 "are unaffected. Please report this."
             )
 
-    def _begin_at(
-        self, watched: Watched, kind: SpanKind, label: str, row: Row
-    ) -> tuple[Sample, bool]:
-        """Append a row at which a span begins; also return whether its activations count from here."""
-        self.register.take_over(watched, self.sampler)
-        based = watched.base(kind, label, row)
-        return self._append(watched, row), based
-
     def _enter_waiting(self, watched: Watched) -> None:
-        self.late.enter_all()
+        self.enter_all()
         if self.register.get(watched.session) is None:  # one of its own could not be entered
             raise WatchStateError(HAS_ENDED)
 
-    def _append(self, watched: Watched, row: Row, time: float | None = None) -> Sample:
-        self.register.take_over(watched, self.sampler)
+    def _append(
+        self,
+        watched: Watched,
+        row: Row,
+        time: float | None = None,
+        begins: tuple[int, SpanKind, str] | None = None,
+    ) -> Sample:
+        """Add a row to a session, at which a span may begin: its id, kind and label."""
+        self.register.take_over(watched)
+        if begins is not None:
+            watched.base(*begins, row)
         return watched.append(row, self.clock() - watched.origin if time is None else time)
+
+    def _late_edge(
+        self,
+        watched: Watched,
+        *,
+        closing: int | None = None,
+        outcome: str = "done",
+        counts: Mapping[str, float] = NO_COUNTS,
+        kind: SpanKind | None = None,
+        label: str = "",
+    ) -> Span:
+        """End the span `closing`, begin one of some `kind`, or both at the same instant.
+
+        Returns
+        -------
+        Span
+            The one that has begun, if any, else the one that has ended; without readings and peaks.
+        """
+        ended = begun = None
+        if len(self._waiting) >= MOST_WAITING:
+            self.enter_all()
+        row = None if self.ledger.in_use else self._row_now(kind)
+        with self._making:
+            ending = None if closing is None else watched.windows.pop(closing)
+            beginning = None if kind is None else Window()
+            self.ledger.edge(closing=ending, opening=beginning)
+            time = self.clock() - watched.origin
+            if closing is not None:
+                span = watched.late.pop(closing)
+                ended = Span(
+                    *(closing, span.kind, span.label, span.start, span.before),
+                    stop=time,
+                    outcome=outcome,
+                    counts=counts,
+                )
+            if kind is not None and beginning is not None:
+                number = watched.recorder.next_span_id()
+                begun = Span(number, kind, label, time, Sample(time, ()))
+                watched.windows[number] = beginning
+                watched.late[number] = begun
+            readings = cast("Window", beginning or ending).take_readings()
+            self._waiting.append(
+                LateEdge(
+                    watched,
+                    readings,
+                    time,
+                    row,
+                    self.attribution.source.latest,
+                    ended,
+                    begun,
+                    ending,
+                )
+            )
+        return cast("Span", begun or ended)
+
+    def _enter(self, edge: LateEdge) -> None:
+        """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
+        row, watched, ended, begun = edge.row, edge.watched, edge.ended, edge.begun
+        if row is None:
+            instant = Instant(self.ledger.allocator, edge.readings, edge.held)
+            row = self.sampler.edge(instant, share=FINE_SHARE)
+        begins = None if begun is None else (begun.id, begun.kind, begun.label)
+        sample = self._append(watched, row, edge.time, begins)
+        if ended is not None and edge.closing is not None:
+            watched.close(ended.id, sample, edge.closing.peaks, ended.outcome, ended.counts)
+        if begun is not None:
+            watched.recorder.open_span(begun.kind, begun.label, sample, begun.id)
 
 
 def _outermost(kind: SpanKind) -> SpanKind:

@@ -12,7 +12,6 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
-from hfmem_widget.monitor.late import LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.register import Register
@@ -63,17 +62,21 @@ class Monitor:
         self.attribution = attribution or Attribution(subjects=Subjects(dict))
         self._clock = clock
         self._wall = wall
-        self._late = late = LateEdges(
+        self._register = register = Register(sampler)
+        tick = Tick(
+            sampler,
             ledger,
-            lambda edge: self._edges.enter(edge),  # noqa: PLW0108  (they are made below)
+            register,
+            self.catch_up,
             self.break_off,
-            lambda: self.attribution.source.latest,
-            clock,
+            clock=clock,
+            wall=wall,
+            cpu=cpu,
         )
-        self._register = register = Register()
-        tick = Tick(sampler, ledger, late, register, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
-        self._edges = Edges(sampler, ledger, self.attribution, late, register, self._poller, clock)
+        self._edges = Edges(
+            sampler, ledger, self.attribution, register, self._poller, self.break_off, clock
+        )
         self._pid = os.getpid()
 
     def __reduce__(self) -> NoReturn:
@@ -129,11 +132,11 @@ class Monitor:
             if not self._poller.aside(self.sampler.poll, wait=True):
                 self.sampler.poll()
             options.check_devices(tuple(device.key for device in self.sampler.devices))
-        recorder = Recorder(options.label, started_at=self._wall(), catch_up=self._late.enter_all)
+        recorder = Recorder(options.label, started_at=self._wall(), catch_up=self.catch_up)
         session = recorder.session
         session.polling.interval = session.polling.current_interval = options.interval
         watched = Watched(recorder, options, self._clock())
-        self._register.take_over(watched, self.sampler)
+        self._register.take_over(watched)
         self._register.add(watched, if_first=self._begin_anew)
         return session
 
@@ -151,7 +154,7 @@ class Monitor:
         """Leave behind what a fault of ours has left, where nobody is watched yet."""
         self.sampler.try_again()
         self.ledger.drop_all()
-        self._late.drop_all()
+        self._edges.drop_all()
 
     def end(self, session: Session, outcome: str = "done") -> None:
         """End a session and the spans still open in it; ending it again does nothing."""
@@ -246,7 +249,7 @@ class Monitor:
 
     def catch_up(self) -> None:
         """Enter in their sessions what was left for later, as reading their spans does."""
-        self._late.enter_all()
+        self._edges.enter_all()
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
@@ -298,7 +301,7 @@ class Monitor:
         self._poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
-        self._late.forget()
+        self._edges.forget()
         self.attribution.replace_lock()
         self._register.replace_locks()
 

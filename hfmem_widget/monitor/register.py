@@ -21,7 +21,8 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 class Register:
     """The sessions that are watched, in the order in which they were begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
         self._watched: dict[int, Watched] = {}
         self._lock = threading.RLock()
 
@@ -91,15 +92,15 @@ class Register:
         """Return those with an open span, which every tick is added to."""
         return [watched for watched in self.all() if watched.windows]
 
-    def take_over(self, watched: Watched, sampler: Sampler) -> None:
+    def take_over(self, watched: Watched) -> None:
         """Give a session the devices and series that have appeared, and the notes of the sources."""
-        version = sampler.version
+        version = self._sampler.version
         if watched.version == version:
             return
         watched.version = version
-        watched.adopt(sampler)
+        watched.adopt(self._sampler.devices, self._sampler.series)
         # The sessions of now show a sentence; one begun later does not repeat it.
-        for sentence in sampler.take_notes():
+        for sentence in self._sampler.take_notes():
             self.note(sentence, watched)
 
     def note(self, sentence: str, *also: Watched) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.monitor.late import LateEdges
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.register import Register
 from hfmem_widget.monitor.sampler import Sampler
@@ -30,6 +29,8 @@ class Tick:
 
     Attributes
     ----------
+    enter_all : callable
+        Enters in the sessions what was left for later.
     break_off : callable
         Ends a session to which a row could not be added, with the fault.
     clock, wall, cpu : callable
@@ -38,8 +39,8 @@ class Tick:
 
     sampler: Sampler
     ledger: PeakLedger
-    late: LateEdges
     register: Register
+    enter_all: Callable[[], None]
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     wall: Callable[[], float]
@@ -75,14 +76,14 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        self.late.enter_all()
+        self.enter_all()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
         listening = self.register.listening()
         for watched in listening:
             try:
-                self.register.take_over(watched, self.sampler)
+                self.register.take_over(watched)
                 watched.append(row, self.clock() - watched.origin)
             except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
                 self.break_off(watched.session, error)

@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hfmem_widget.monitor.peaks import Window
-from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Peak, Recorder, Sample, Session, Span, SpanKind
+from hfmem_widget.session import (
+    HELD,
+    Device,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    Span,
+    SpanKind,
+)
 from hfmem_widget.sources.host import ResidentPeak
 
 GAP = 3.0
@@ -78,9 +87,8 @@ class Watched:
         """Return True where a span that may not be entered yet is the newest that is open."""
         return span_id in self.late and next(reversed(self.windows)) == span_id
 
-    def adopt(self, sampler: Sampler) -> None:
+    def adopt(self, devices: tuple[Device, ...], series: tuple[Series, ...]) -> None:
         """Take over the devices and series that have appeared, as far as they are wanted."""
-        devices, series = sampler.devices, sampler.series
         wanted = self.options.devices
         if wanted:
             self._columns = [at for at, each in enumerate(series) if each.device in wanted]
@@ -100,13 +108,12 @@ class Watched:
             session.timeline.add_gap(last, time)
         return self.recorder.append(Sample(time, tuple(values)))
 
-    def base(self, kind: SpanKind, label: str, row: Sequence[float]) -> bool:
-        """Keep what nothing explains in a row, where a span begins that makes activations; return whether."""
-        if self.based_on is not None or not (kind in BASED_KINDS or label in BASED_BLOCKS):
-            return False
-        self.rebase(row)
-        self._based_on_forward = kind == "forward"
-        return True
+    def base(self, span_id: int, kind: SpanKind, label: str, row: Sequence[float]) -> None:
+        """Keep what nothing explains in a row at which a span begins, if it is one that makes activations."""
+        if self.based_on is None and (kind in BASED_KINDS or label in BASED_BLOCKS):
+            self.rebase(row)
+            self.based_on = span_id
+            self._based_on_forward = kind == "forward"
 
     def rebase(self, row: Sequence[float]) -> None:
         """Keep what nothing explains in a row, from which on there are activations."""
@@ -124,12 +131,14 @@ class Watched:
         # Whole, for the poller goes through them on its own thread.
         self._bases = bases
 
-    def open(self, kind: SpanKind, label: str, before: Sample, window: Window) -> Span:
+    def open(
+        self, span_id: int, kind: SpanKind, label: str, before: Sample, window: Window
+    ) -> Span:
         """Open a span at a sample."""
-        span = self.recorder.open_span(kind, label, before)
-        self.windows[span.id] = window
+        span = self.recorder.open_span(kind, label, before, span_id)
+        self.windows[span_id] = window
         if self.options.resident_peak and not self._resident:
-            self._resident[span.id] = ResidentPeak()
+            self._resident[span_id] = ResidentPeak()
         return span
 
     def close(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.late import MOST_WAITING
+from hfmem_widget.monitor.edges import MOST_WAITING
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
 from hfmem_widget.sources.allocator import Instant
@@ -185,7 +185,7 @@ def test_what_waits_is_bounded() -> None:
         step.begin()
         step.end()
 
-    assert len(step.monitor._late._waiting) <= MOST_WAITING + 1
+    assert len(step.monitor._edges._waiting) <= MOST_WAITING + 1
 
 
 def test_the_end_of_the_cell_ends_what_is_open() -> None:
