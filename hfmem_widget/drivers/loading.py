@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 from hfmem_widget.drivers.shards import Shards
@@ -50,12 +50,7 @@ class Load:
         _loads.append(self)
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self in _loads:
             _loads.remove(self)
         self._safely(self._close, self._span, outcome_of(error))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
 from hfmem_widget.drivers.decorate import Decorates, failure
@@ -83,12 +82,7 @@ class SpanScope(Decorates):
             kind = cast("SpanKind", self._label) if known else "block"
             self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._opened:
             self._exit(error)
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from types import TracebackType
 from typing import Protocol
 
 from hfmem_widget.drivers.decorate import Decorates, failure
@@ -210,12 +209,7 @@ class Watch(Decorates):
     def __enter__(self) -> Session:
         return self.start()
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self.stop(failure(error))
 
 

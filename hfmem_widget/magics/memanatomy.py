@@ -133,7 +133,7 @@ def _predictions(session: Session, told: Sequence[Anatomy]) -> dict[str, Predict
 
 def _read_now() -> Session:
     """Return a reading of this moment, for which nothing need have been watched."""
-    from hfmem_widget.monitor.once import read_once
+    from hfmem_widget.monitor.shared import read_once
 
     return read_once()
 

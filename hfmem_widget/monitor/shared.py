@@ -7,11 +7,14 @@ import functools
 import os
 import threading
 
-from hfmem_widget.guard import harmless
+from hfmem_widget.guard import harmless, interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.optimizers import follow_optimizers
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session
 
 _shared: Monitor | None = None
 _making = threading.Lock()
@@ -40,6 +43,20 @@ def shared_monitor() -> Monitor:
 def running_monitor() -> Monitor | None:
     """Return this process' monitor if it is watching something; it is never made for this."""
     return _shared if _shared is not None and _shared.current is not None else None
+
+
+def read_once(label: str = "now") -> Session:
+    """Read everything once, now, and return it as a session that has ended; nothing is shown."""
+    monitor = shared_monitor()
+    with interrupts_deferred():
+        session = monitor.begin(WatchOptions(label=label))
+        harmless(follow_optimizers)
+        try:
+            # A cell's edges count all tensors there are, whenever they were counted last.
+            monitor.close_span(session, monitor.open_span(session, "cell", label).id)
+        finally:
+            monitor.end(session)
+    return session
 
 
 def release_monitor() -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
@@ -13,6 +14,7 @@ from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
+from hfmem_widget.text import GIB
 
 TRIED_AGAIN = "tried again"
 """How an attempt of ``auto_find_batch_size`` ended; only the next one's begin says so."""
@@ -20,6 +22,8 @@ TRIED_AGAIN = "tried again"
 _PHASES: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
 
 _LOGGED = {"allocated": "peak_allocated", "reserved": "peak_reserved"}
+
+_IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 
 P = ParamSpec("P")
 
@@ -280,3 +284,30 @@ class TrainingRun:
 def _wants_gradients() -> bool:
     torch = sys.modules.get("torch")
     return torch is None or bool(torch.is_grad_enabled())
+
+
+def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float]:
+    """Return entries for a log from `TrainingRun.take_figures`; what is not known is left out.
+
+    Trackers group by an evaluation's prefix: transformers' callbacks for TensorBoard, W&B and others write
+    ``eval_…`` as ``eval/…``, and all else as ``train/…``.
+
+    Returns
+    -------
+    dict of str to float
+        ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and
+        ``hfmem/tokens``; with a prefix ``eval_hfmem/peak_allocated_gib`` and so on.
+    """
+    group = f"{prefix}_hfmem/" if prefix else "hfmem/"
+    entries = {f"{group}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures}
+    if "tokens" in figures:
+        entries[f"{group}tokens"] = figures["tokens"]
+    return {name: value for name, value in entries.items() if math.isfinite(value)}
+
+
+def prefix_of(names: Iterable[str]) -> str:
+    """Return what an evaluation's metrics begin with: ``eval``, ``eval_`` and a data set's name, ``test``."""
+    # Every evaluation logs one such name. Metrics of the user's own may end alike; they begin with the prefix
+    # as well, so theirs are longer.
+    runtimes = [name for name in names if name.endswith("_runtime")]
+    return min(runtimes, key=len, default="eval_runtime").removesuffix("_runtime")

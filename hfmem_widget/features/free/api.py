@@ -11,7 +11,7 @@ from hfmem_widget.features.free.act import carry_out
 from hfmem_widget.features.free.model import Change, Release
 from hfmem_widget.features.free.plan import planned
 from hfmem_widget.features.free.request import Request, asked, namespace_of
-from hfmem_widget.monitor.once import read_once
+from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap import kernel_roots, scan
 from hfmem_widget.sources.heap.model import Holder

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.once import read_once
+from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap import Holders, kernel_roots, scan

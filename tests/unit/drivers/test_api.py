@@ -16,8 +16,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.drivers.watch import Watch, kept_from_ending
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.once import read_once
-from hfmem_widget.monitor.shared import release_monitor, running_monitor
+from hfmem_widget.monitor.shared import read_once, release_monitor, running_monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.view.card import card_bundle
 
