@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.guard import harmless
@@ -29,6 +30,8 @@ BROKEN_OFF_NOTE = (
     "Watching stopped here because of a fault in hfmem_widget ({}); the figures cover the time before. Your "
     "code was not affected. Please report this."
 )
+
+R = TypeVar("R")
 
 
 class Monitor:
@@ -63,16 +66,7 @@ class Monitor:
         self._clock = clock
         self._wall = wall
         self._register = register = Register(sampler)
-        tick = Tick(
-            sampler,
-            ledger,
-            register,
-            self.catch_up,
-            self.break_off,
-            clock=clock,
-            wall=wall,
-            cpu=cpu,
-        )
+        tick = Tick(*(sampler, ledger, register, self.catch_up, self.break_off), clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
             sampler, ledger, self.attribution, register, self._poller, self.break_off, clock
@@ -161,13 +155,16 @@ class Monitor:
         watched = self._register.get(session)
         if watched is None:
             return
-        # Another thread may be training in it, and would go on opening spans while these are closed.
-        with _Whole(watched, self), watched.edges:
+
+        def close_all() -> None:
             watched.ending = True
             for span in reversed(session.open_spans):
                 self.close_span(session, span.id, outcome)
             self._register.remove(session)
             watched.recorder.stop(self._wall())
+
+        # Another thread may be training in it, and would go on opening spans while these are closed.
+        self._change(watched, close_all)
 
     def break_off(self, session: Session, error: BaseException) -> None:
         """End a session, from wherever it is left by a fault of ours; ending it again does nothing."""
@@ -192,8 +189,7 @@ class Monitor:
         watched = self._register.find(session)
         if not self.in_this_process:
             return watched.recorder.open_span(kind, label, session.last_sample)
-        with _Whole(watched, self), watched.edges:
-            return self._edges.open(watched, kind, label)
+        return self._change(watched, partial(self._edges.open, watched, kind, label))
 
     def close_span(
         self,
@@ -202,16 +198,12 @@ class Monitor:
         outcome: str = "done",
         counts: Mapping[str, float] = NO_COUNTS,
     ) -> Span:
-        """Close a span and those still open in it; closing it again returns it as it is.
-
-        The `counts` are added to those that the span has already.
-        """
+        """Close a span and those still open in it, and add `counts`; closing again returns it as it is."""
         watched = self._register.find(session)
         if not self.in_this_process:
             recorder = watched.recorder
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
-        with _Whole(watched, self), watched.edges:
-            return self._edges.close(watched, span_id, outcome, counts)
+        return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
 
     def turn(
         self,
@@ -224,15 +216,15 @@ class Monitor:
     ) -> Span:
         """Close a span and open its neighbour at the same instant, from one reading; return the neighbour.
 
-        Costs half of closing one and opening the other, and leaves nothing between the two. Where the
-        span has ended already, its neighbour is opened.
+        Where the span has ended already, its neighbour is opened.
         """
         watched = self._register.find(session)
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {}, outcome)
             return watched.recorder.open_span(kind, label, session.last_sample)
-        with _Whole(watched, self), watched.edges:
-            return self._edges.turn(watched, closing, kind, label, outcome)
+        return self._change(
+            watched, partial(self._edges.turn, watched, closing, kind, label, outcome)
+        )
 
     def is_open(self, session: Session, span_id: int) -> bool:
         """Return False once a span has ended, by whoever opened it or by another."""
@@ -244,8 +236,7 @@ class Monitor:
         self.attribution.optimizer_stepped()
         watched = self._register.current()
         if watched is not None and watched.based_on is None:
-            with _Whole(watched, self), watched.edges:
-                self._edges.rebase(watched)
+            self._change(watched, partial(self._edges.rebase, watched))
 
     def catch_up(self) -> None:
         """Enter in their sessions what was left for later, as reading their spans does."""
@@ -254,6 +245,20 @@ class Monitor:
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
         return self._edges.peaks_so_far(self._register.find(session), span_id)
+
+    def _change(self, watched: Watched, change: Callable[[], R]) -> R:
+        """Change what is kept of a session to the end, or break the session off.
+
+        Half a change would spoil every later figure, and those of sessions that share something with it.
+        """
+        try:
+            with watched.edges:
+                return change()
+        except WatchStateError:
+            raise
+        except BaseException as error:
+            self.break_off(watched.session, error)
+            raise
 
     @contextmanager
     def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
@@ -274,10 +279,7 @@ class Monitor:
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
         """End all sessions and the poller, and put the allocator's entry points back.
 
-        Returns
-        -------
-        str
-            A sentence if the user's own peaks now read lower, else ``""``.
+        Returns a sentence if the user's own peaks now read lower, else ``""``.
         """
         if not self.in_this_process:
             return ""
@@ -304,26 +306,6 @@ class Monitor:
         self._edges.forget()
         self.attribution.replace_lock()
         self._register.replace_locks()
-
-
-class _Whole:
-    """A change to what is kept of a session: done to its end, or the session is broken off.
-
-    Half of one would spoil every later figure, and whoever shares something with it.
-    """
-
-    __slots__ = ("_monitor", "_watched")
-
-    def __init__(self, watched: Watched, monitor: Monitor) -> None:
-        self._watched = watched
-        self._monitor = monitor
-
-    def __enter__(self) -> None:
-        """Nothing has changed yet."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if error is not None and not isinstance(error, WatchStateError):
-            self._monitor.break_off(self._watched.session, error)
 
 
 def outcome_of(error: BaseException | None) -> str:
