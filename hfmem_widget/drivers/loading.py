@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 from hfmem_widget.drivers.shards import Shards
 from hfmem_widget.drivers.span import span
-from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.shared import running_monitor
@@ -39,6 +40,7 @@ class Load:
         self._monitor = monitor
         self._session = session
         self._label = label
+        self._close = partial(monitor.close_span, session)
         self._span = 0
         self._gave_up = False
         self._shards = Shards()
@@ -93,9 +95,6 @@ class Load:
             if completes:
                 self._safely(self._complete)
 
-    def _close(self, span: int, outcome: str) -> None:
-        self._monitor.close_span(self._session, span, outcome)
-
     def _begin_reading(self, model: object, files: Sequence[str]) -> None:
         self._monitor.attribution.follow(model)
         self._shards = Shards(files)
@@ -103,10 +102,10 @@ class Load:
         self._bytes = 0.0
         sizes = self._shards.sizes.values()
         if sizes:
-            total = (
-                {"bytes": float(sum(sum(file.values()) for file in sizes))} if all(sizes) else {}
-            )
-            self._count(self._span, {"shards": float(len(files)), **total})
+            counts = {"shards": float(len(files))}
+            if all(sizes):
+                counts["bytes"] = float(sum(sum(file.values()) for file in sizes))
+            self._monitor.recorder(self._session).count(self._span, counts)
 
     def _end_reading(self, outcome: str) -> None:
         self._shards = Shards()
@@ -139,19 +138,16 @@ class Load:
 
     def _count_bytes(self) -> None:
         if self._bytes:
-            self._count(self._shard, {"bytes": self._bytes})
+            recorder = self._monitor.recorder(self._session)
+            recorder.count(self._shard, {"bytes": self._bytes})
             self._bytes = 0.0
-
-    def _count(self, span: int, counts: Mapping[str, float]) -> None:
-        self._monitor.recorder(self._session).count(span, counts)
 
     def _safely(self, action: Callable[..., object], *args: object) -> None:
         """Do something of ours; after a fault, or once the watch has ended, nothing more."""
         if self._gave_up or not self._span or not self._monitor.is_open(self._session, self._span):
             return
         try:
-            with interrupts_deferred():
-                action(*args)
+            action(*args)
         except Exception as error:
             if raised_by_handler(error):
                 raise
@@ -175,14 +171,14 @@ def _tensors_followed() -> Iterator[None]:
     module = sys.modules.get(_WEIGHTS)
     counted = False
     try:
-        with interrupts_deferred(), _lock:
+        with _lock:
             _readings += 1
             counted = True
             if module is not None:
                 follow_loading(module)
         yield
     finally:
-        with interrupts_deferred(), _lock:
+        with _lock:
             _readings -= counted
             if module is not None and not _readings:
                 leave_loading(module)

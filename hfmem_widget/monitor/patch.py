@@ -99,11 +99,9 @@ class _Around:
     ) -> None:
         # Forgotten once it is left, for what a fault interrupts is left again.
         if self._context is not None:
+            kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
             try:
-                if error is None:
-                    self._context.__exit__(None, None, None)
-                else:
-                    self._context.__exit__(type(error), error, error.__traceback__)
+                self._context.__exit__(kind, error, traceback)
             except BaseException as raised:
                 if raised is not error:
                     raise

@@ -46,16 +46,11 @@ class _Reader:
     cost: float = 0.0
     failed: bool = False
     notes_taken: int = 0
-    at: Callable[[Instant], Sequence[float] | None] | None = field(init=False)
-    blocks: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.at, self.blocks = self.source.at, self.source.blocks
 
     @property
     def is_up(self) -> bool:
         """True for an allocator that has devices: read at every edge, and not beside something else."""
-        return bool(self.source.devices) and not (self.blocks or self.source.secondary)
+        return bool(self.source.devices) and not (self.source.blocks or self.source.secondary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +143,8 @@ class Sampler:
         read: list[Sequence[float]] = []
         is_gpu_known = False
         for reader, own in zip(self._readers, self._layout.columns, strict=True):
-            values = None if instant is None or reader.at is None else reader.at(instant)
+            source = reader.source
+            values = None if instant is None or source.at is None else source.at(instant)
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(own):
                 if not at_edge:
@@ -157,10 +153,10 @@ class Sampler:
                     age = 0.0
                 else:
                     age = FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
-                if not (at_edge and reader.blocks) and now - reader.latest_at >= age:
+                if not (at_edge and source.blocks) and now - reader.latest_at >= age:
                     self._read(reader)
                 values = values or (reader.latest if reader.latest_at >= now - STALE_AFTER else ())
-            elif reader.source.devices:
+            elif source.devices:
                 is_gpu_known = True
             read.append(values)
         layout = self._layout_now()
@@ -176,7 +172,7 @@ class Sampler:
         # A call that hangs keeps its lock for as long: whoever comes next goes on without it.
         busy = reader.busy
         if not busy.acquire(blocking=False) and (
-            reader.blocks or not busy.acquire(timeout=READ_TIMEOUT)
+            reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)
         ):
             return
         try:
