@@ -18,9 +18,8 @@ from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
-from hfmem_widget.monitor.register import HAS_ENDED, Register
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
-from hfmem_widget.monitor.watched import Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS

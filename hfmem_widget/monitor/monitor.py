@@ -15,12 +15,11 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.poller import MakeTicker, Poller
-from hfmem_widget.monitor.register import Register
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.monitor.watched import Watched
+from hfmem_widget.monitor.watched import Register, Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
-from hfmem_widget.monitor.register import Register
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.monitor.watched import GAP
+from hfmem_widget.monitor.watched import GAP, Register
 from hfmem_widget.session import Session
 
 PROGRESS_PERIOD = 0.5
