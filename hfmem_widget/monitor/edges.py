@@ -39,23 +39,10 @@ MOST_WAITING = 256
 
 @dataclass(frozen=True, slots=True)
 class LateEdge:
-    """An instant at which a span ended, another began, or both.
+    """An instant at which a span ended, another began, or both; they lack their readings and peaks.
 
-    Attributes
-    ----------
-    watched : Watched
-    readings : mapping of int to dict
-        What the ledger read of each device.
-    time : float
-        Seconds since the session began.
-    row : sequence of float or None
-        What else was read then; None where the ledger has all that had to be read at that instant.
-    held : sequence of float
-        What the tensors were counted to be then.
-    ended, begun : Span or None
-        As far as they were known at that instant: without readings and peaks.
-    closing : Window or None
-        The window of the span that ended.
+    The ledger has read the `readings` of each device. The `row` is what else was read; it is None where the
+    rest may be read later. The tensors were counted to be `held`. The `time` is in seconds of the session.
     """
 
     watched: Watched
@@ -72,14 +59,8 @@ class LateEdge:
 class Edges:
     """Opens and closes the spans of sessions; whoever calls holds the session's `Watched.edges`.
 
-    Attributes
-    ----------
-    poller : Poller
-        Claimed while a span of a session is open.
-    break_off : callable
-        Ends a session whose edge could not be entered, with the fault: no other session's edge waits for it.
-    clock : callable
-        Monotonic seconds.
+    The `poller` is claimed while a span of a session is open. A session whose edge cannot be entered is broken
+    off, so that no other session's edge waits for it. The `clock` returns monotonic seconds.
     """
 
     sampler: Sampler
@@ -274,10 +255,7 @@ class Edges:
     ) -> Span:
         """End the span `closing`, begin one of some `kind`, or both at the same instant.
 
-        Returns
-        -------
-        Span
-            The one that has begun, if any, else the one that has ended; without readings and peaks.
+        Returns the one that has begun, if any, else the one that has ended; without readings and peaks.
         """
         ended = begun = None
         if len(self._waiting) >= MOST_WAITING:

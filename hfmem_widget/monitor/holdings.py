@@ -20,16 +20,7 @@ ByDevice = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What models and optimizers hold.
-
-    Attributes
-    ----------
-    held : dict
-        Bytes by device key, then by metric.
-    contents : Contents
-    probe : callable
-        Returns a parameter that had a gradient, or None.
-    """
+    """What models and optimizers hold; `probe` returns a parameter that had a gradient, or None."""
 
     held: ByDevice
     contents: Contents
@@ -86,14 +77,9 @@ class _Counter:
 def count(
     modules: Sequence[Any], optimizers: Sequence[Any], elsewhere: Sequence[Any] = ()
 ) -> Holdings:
-    """Count everything.
+    """Count everything that some modules and optimizers hold.
 
-    Parameters
-    ----------
-    modules : sequence of torch.nn.Module
-    optimizers : sequence of torch.optim.Optimizer
-    elsewhere : sequence of torch.optim.Optimizer, optional
-        Those of them that step on another thread, of whose parameters no gradient is looked at.
+    Those of the optimizers that step `elsewhere`, on another thread, are not asked for gradients.
     """
     counter = _Counter()
     with unnoticed():

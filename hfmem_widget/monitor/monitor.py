@@ -38,8 +38,6 @@ class Monitor:
 
     Parameters
     ----------
-    sampler : Sampler
-    ledger : PeakLedger
     clock, wall, cpu : callable, optional
         Monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
     attribution : Attribution, optional
@@ -114,10 +112,7 @@ class Monitor:
     def begin(self, options: WatchOptions) -> Session:
         """Begin a session; nothing is polled until a span is opened in it.
 
-        Raises
-        ------
-        OptionError
-            If a device was asked for that is not there.
+        Raises `OptionError` if a device was asked for that is not there.
         """
         self.sampler.edge()
         if options.devices:
@@ -134,13 +129,7 @@ class Monitor:
         return session
 
     def recorder(self, session: Session) -> Recorder:
-        """Return what writes a session.
-
-        Raises
-        ------
-        WatchStateError
-            If it has ended.
-        """
+        """Return what writes a session; raise `WatchStateError` if it has ended."""
         return self._register.find(session).recorder
 
     def _begin_anew(self) -> None:

@@ -91,17 +91,8 @@ class _Edge:
 class PeakLedger:
     """Keeps the peaks of nested and overlapping windows, and the user's own.
 
-    Parameters
-    ----------
-    *allocators : Allocator
-        Of which it keeps the peaks of the first that torch is built for.
-
-    Attributes
-    ----------
-    allocator : Allocator
-        That one.
-    in_use : bool
-        True once an edge has found a device that this process has allocated on.
+    Of several allocators it keeps the peaks of the first that torch is built for, its `allocator`. It is
+    `in_use` once an edge has found a device that this process has allocated on.
     """
 
     def __init__(self, *allocators: Allocator) -> None:

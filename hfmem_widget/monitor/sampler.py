@@ -73,15 +73,9 @@ class _Layout:
 
 
 class Sampler:
-    """Reads sources into rows whose columns only ever grow, at the end.
+    """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
 
-    Attributes
-    ----------
-    devices : tuple of Device
-    series : tuple of Series
-        Of the columns of a row.
-    version : int
-        Rises whenever these have changed, or a source has added a note.
+    Its `version` rises whenever `devices` or `series` have changed, or a source has added a note.
     """
 
     def __init__(
@@ -105,13 +99,8 @@ class Sampler:
     ) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
-        Parameters
-        ----------
-        instant : Instant, optional
-            What has been read already, and is not read again.
-        share : float, optional
-            Of the time, what reading may take at edges that are very many: what was read a moment ago is
-            then not read again.
+        What an `instant` has is not read again. Nor is what was read a moment ago, if edges are very many and
+        reading may take a `share` of the time only.
         """
         return self._read_all(instant, at_edge=True, share=share)
 

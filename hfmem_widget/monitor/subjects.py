@@ -26,12 +26,9 @@ def main_variables() -> Mapping[str, object]:
 
 
 class Subjects:
-    """The models and optimizers whose tensors are counted, none of which is kept alive by it.
+    """The models and optimizers whose tensors are counted: those added, and those among some variables.
 
-    Parameters
-    ----------
-    namespace : callable, optional
-        Returns the variables that are looked through.
+    None of them is kept alive by it.
     """
 
     def __init__(self, namespace: Namespace = main_variables) -> None:

@@ -26,14 +26,8 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    Attributes
-    ----------
-    enter_all : callable
-        Enters in the sessions what was left for later.
-    break_off : callable
-        Ends a session to which a row could not be added, with the fault.
-    clock, wall, cpu : callable
-        Monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
+    `enter_all` enters in the sessions what was left for later; `break_off` ends one to which a row could not be
+    added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
     """
 
     sampler: Sampler

@@ -47,9 +47,6 @@ class Watched:
 
     Attributes
     ----------
-    recorder : Recorder
-        Of the session, which is `session`.
-    options : WatchOptions
     origin : float
         The monitor's clock at the session's time zero.
     windows : dict of int to Window
@@ -229,13 +226,7 @@ class Register:
             return self._watched.get(id(session))
 
     def find(self, session: Session) -> Watched:
-        """Return what is kept of a session.
-
-        Raises
-        ------
-        WatchStateError
-            If it has ended.
-        """
+        """Return what is kept of a session; raise `WatchStateError` if it has ended."""
         watched = self.get(session)
         if watched is None:
             raise WatchStateError(HAS_ENDED)
