@@ -66,7 +66,7 @@ class SpanScope(Decorates):
         return SpanScope(self._label, self._counts)
 
     def __enter__(self) -> Self:
-        # Not imported before somebody watches: where nobody does, a span in a library costs next to nothing.
+        # Not imported before the first watch: until then, a span in a library costs next to nothing.
         if "hfmem_widget.monitor.shared" in sys.modules:
             self._enter()
         return self
@@ -91,7 +91,7 @@ class SpanScope(Decorates):
         self._close(failure(error))
 
     def _count(self, counts: Mapping[str, object]) -> None:
-        # At once: a tensor that is kept until the span ends would be memory of ours.
+        # At once: a tensor kept until the span ends would be memory of ours.
         for name, value in counts.items():
             number = _number(value)
             if number is None:

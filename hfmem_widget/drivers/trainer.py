@@ -112,7 +112,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     @entry()
     def on_init_end(self, *_: Any, **__: Any) -> None:
-        """Surround the Trainer's methods, which may not have been imported before now."""
+        """Surround the Trainer's methods; its module may have been imported only now."""
         follow_trainers()
 
     def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:

@@ -98,7 +98,7 @@ class Attribution:
         self._look_at_gradients(may_count=False)
 
     def replace_lock(self) -> None:
-        """Forget who holds the lock: for a forked child, where that thread does not exist."""
+        """Make a new lock: for a forked child, where the thread that holds it does not exist."""
         self._lock = threading.Lock()
 
     def _count_after_step(self) -> None:

@@ -57,10 +57,10 @@ class LateEdge:
 
 @dataclass(eq=False, slots=True)
 class Edges:
-    """Opens and closes the spans of sessions; whoever calls holds the session's `Watched.edges`.
+    """Opens and closes the spans of sessions; the caller holds the session's `Watched.edges`.
 
-    The `poller` is claimed while a span of a session is open. A session whose edge cannot be entered is broken
-    off, so that no other session's edge waits for it. The `clock` returns monotonic seconds.
+    The `poller` is claimed while a span of a session is open. A session whose edge cannot be entered is
+    broken off, so that no other session's edge waits for it. The `clock` returns monotonic seconds.
     """
 
     sampler: Sampler
@@ -153,7 +153,7 @@ class Edges:
         return watched.open(span_id, kind, label, edge, beginning)
 
     def enter_all(self) -> None:
-        """Enter what waits."""
+        """Enter all edges that wait in their sessions."""
         # The lock is taken where nothing waits, too: another thread may be entering the last one.
         with self._entering:
             if not self._waiting:
@@ -166,7 +166,7 @@ class Edges:
                     self.ledger.fold()
                     if edge.watched.session.running:
                         self._enter(edge)
-                except Exception as error:  # noqa: BLE001  (whoever comes next is not whose edge it is)
+                except Exception as error:  # noqa: BLE001  (another session may be on this thread)
                     self.break_off(edge.watched.session, error)
 
     def drop_all(self) -> None:
@@ -175,13 +175,13 @@ class Edges:
             self._waiting.clear()
 
     def forget(self) -> None:
-        """Drop what waits and who holds the locks: for a forked child."""
+        """Drop what waits, and make new locks: for a forked child."""
         self._waiting.clear()
         self._making = threading.RLock()
         self._entering = threading.RLock()
 
     def rebase(self, watched: Watched) -> None:
-        """Let activations begin here, where no span tells the steps apart; now and then."""
+        """Let activations begin here, now and then, where there are no spans of steps."""
         now = self.clock()
         if now < self._rebase_due:
             return

@@ -28,6 +28,6 @@ def forget(ask: Ask) -> None:
 
 
 def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
-    """Return whether a training is to end after a step, because somebody who watches says so."""
+    """Return whether a training is to end after a step, because a watch asks for it."""
     answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(_asked)]  # each is asked
     return any(answers)

@@ -133,7 +133,7 @@ class Monitor:
         return self._register.find(session).recorder
 
     def _begin_anew(self) -> None:
-        """Leave behind what a fault of ours has left, where nobody is watched yet."""
+        """Drop what a fault of ours has left; nothing is watched yet."""
         self.sampler.try_again()
         self.ledger.drop_all()
         self._edges.drop_all()
@@ -220,14 +220,14 @@ class Monitor:
         return watched is not None and span_id in watched.windows
 
     def optimizer_stepped(self) -> None:
-        """Count what an optimizer has made; where no span tells steps apart, another begins here."""
+        """Count an optimizer's new states; where there are no spans of steps, the next step begins here."""
         self.attribution.optimizer_stepped()
         watched = self._register.current()
         if watched is not None and watched.based_on is None:
             self._change(watched, partial(self._edges.rebase, watched))
 
     def catch_up(self) -> None:
-        """Enter in their sessions what was left for later, as reading their spans does."""
+        """Enter late edges in their sessions, as reading their spans does."""
         self._edges.enter_all()
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:

@@ -1,7 +1,7 @@
 """Following every optimizer of torch, by the hooks that torch offers for it.
 
-Before a step the gradients are ready, and after the first one the states are there: in a loop that somebody
-wrote by hand no other moment says so. Where nothing is being watched, a hook only asks whether something is.
+Before a step the gradients are ready, and after the first one the states are there; a loop written by hand
+has no other such moment. Where nothing is being watched, a hook only asks whether something is.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _clearing(_owner: object) -> Iterator[None]:
 
 
 def _running_monitor() -> Monitor | None:
-    # Not imported before somebody watches.
+    # Not imported before the first watch.
     shared: Any = sys.modules.get("hfmem_widget.monitor.shared")
     return None if shared is None else shared.running_monitor()
 

@@ -209,7 +209,7 @@ class PeakLedger:
                 try:
                     self._fold(edge)
                 except BaseException:
-                    # What the user reads is kept all the same, and nobody's peak is called exact.
+                    # What the user reads is kept all the same, and no peak is called exact.
                     self._flaw()
                     self._remember(edge)
                     raise
@@ -235,13 +235,13 @@ class PeakLedger:
         return news, Instant(self.allocator, readings)
 
     def drop(self, windows: Iterable[Window]) -> None:
-        """Let windows go whose peaks nobody wants any more."""
+        """Drop windows whose peaks are not wanted any more."""
         with self._lock:
             for window in windows:
                 self._windows.drop(window)
 
     def drop_all(self) -> None:
-        """Let all windows go; what the user's own peaks were is kept."""
+        """Drop all windows; the user's own peaks are kept."""
         with self._lock:
             try:
                 self.fold()
@@ -250,7 +250,7 @@ class PeakLedger:
                 self._windows = Highs()
 
     def forget_windows(self) -> None:
-        """Drop all windows and who holds the lock: for a forked child."""
+        """Drop all windows, and make a new lock: for a forked child."""
         self._lock = threading.RLock()
         self._windows = Highs()
         self._unfolded = []
@@ -293,7 +293,7 @@ class PeakLedger:
         """Fold the counter as it was read into the open windows, and say whether all was seen."""
         self._note(device, before)
         # Between the reading and the reset another thread may have allocated; the count of all
-        # allocations ever made tells. It stays 0 under cudaMallocAsync, which then has no certificate.
+        # allocations ever made shows it. It stays 0 under cudaMallocAsync, which then has no certificate.
         counted = _statistic(before, "allocation", "allocated")
         if not counted and _in_use(after):
             return False
@@ -322,8 +322,8 @@ class PeakLedger:
         peaks: Peaks = {}
         for key, (now, peak) in self._all_seen_by_user().items():
             now_at_open, peak_at_open = window.at_open.get(key, (0.0, 0.0))
-            # Risen, the counter is the window's own, unless the user reset it meanwhile: nobody can tell,
-            # so it stays a bound.
+            # A counter that has risen is the window's own, unless the user has reset it meanwhile. That
+            # cannot be known, so it stays a bound.
             known = peak if peak > peak_at_open else max(now, now_at_open)
             peaks[key] = Peak(known, "at least")
         return peaks

@@ -1,4 +1,4 @@
-"""The poller: one thread for as long as somebody claims it, however many do."""
+"""The poller: one thread for as long as anything claims it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ STALE_AFTER = 1.0
 
 @dataclass(slots=True)
 class _Reader:
-    """One source, and what was last read of it."""
+    """One source, and its last reading."""
 
     source: Source
     busy: threading.Lock = field(default_factory=threading.Lock)
@@ -115,7 +115,7 @@ class Sampler:
             reader.failed = False
 
     def replace_locks(self) -> None:
-        """Forget who holds which lock: for a forked child, where those threads do not exist."""
+        """Make new locks: for a forked child, where the threads that hold them do not exist."""
         self._adopting = threading.Lock()
         for reader in self._readers:
             reader.busy = threading.Lock()
@@ -158,7 +158,7 @@ class Sampler:
     def _read(self, reader: _Reader) -> None:
         if reader.failed:
             return
-        # A call that hangs keeps its lock for as long: whoever comes next goes on without it.
+        # A call that hangs keeps its lock for as long: the next reading goes on without it.
         busy = reader.busy
         if not busy.acquire(blocking=False) and (
             reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)
@@ -232,7 +232,7 @@ def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
             first,
             name=first.name or device.name,
             uuid=first.uuid or device.uuid,
-            # torch tells the capacity without the driver's reserve, NVML with it; the reserve is a series.
+            # The capacity lacks the driver's reserve in torch, and has it in NVML; the reserve is a series.
             total=max(filter(math.isfinite, (first.total, device.total)), default=math.nan),
             provisional=first.provisional and device.provisional,
         )

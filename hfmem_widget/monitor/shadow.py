@@ -1,4 +1,4 @@
-"""The peaks that the user would read, had nobody but them reset the counters."""
+"""The peaks that the user would read, had only the user reset the counters."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_all` enters in the sessions what was left for later; `break_off` ends one to which a row could not be
-    added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
+    `enter_all` enters late edges in their sessions; `break_off` ends a session to which a row could not be
+    added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
     """
 
     sampler: Sampler
@@ -45,7 +45,7 @@ class Tick:
     _clocks_apart: float = math.nan
 
     def __call__(self, ticker: Ticker) -> None:
-        """Make it; a fault of ours is noted in every open session, and ends the ticker."""
+        """Tick; a fault of ours is noted in every open session, and ends the ticker."""
         try:
             self._tick(ticker)
         except Exception as error:

@@ -28,7 +28,7 @@ class Ticker:
         self._clock = clock
         self._due = clock()
         self.stopping = False
-        """True once it was told to stop; a tick that is late to return must then change nothing."""
+        """True once it is to stop; a tick that returns late must then change nothing."""
         self._wake = threading.Event()
         self._served = threading.Condition()
         self._asked_for = 0
@@ -85,5 +85,5 @@ class Ticker:
                 delay = self.step()
                 self._wake.wait(delay)
                 self._wake.clear()
-        except BaseException as error:  # noqa: BLE001  (nobody stands above a thread to catch it)
+        except BaseException as error:  # noqa: BLE001  (nothing above a thread could catch it)
             self.failure = error

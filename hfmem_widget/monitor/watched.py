@@ -108,7 +108,7 @@ class Watched:
         """Add what was read at some second of the session."""
         session, values, bases = self.session, self._wanted_of(row), self._bases
         if bases:
-            # A row may be older than the series of which another thread has just told.
+            # The series may be newer than the row: another thread may have taken them over.
             values = [bases.get(column, value) for column, value in enumerate(values)]
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
@@ -163,7 +163,7 @@ class Watched:
             if not self._based_on_forward:
                 self._bases = {}
         if not self.windows:
-            # Steps that only an optimizer told of end with the stretch that they were in.
+            # Steps known only from an optimizer end with the span that they were in.
             self._bases = {}
         if any(peak.certainty != "exact" for peak in peaks.values()):
             highest_in = partial(self.session.highest_in, span_id)
@@ -277,7 +277,7 @@ class Register:
             watched.recorder.note(sentence)
 
     def replace_locks(self) -> None:
-        """Forget who holds which lock: for a forked child, where those threads do not exist."""
+        """Make new locks: for a forked child, where the threads that hold them do not exist."""
         self._lock = threading.RLock()
         for watched in self._watched.values():
             watched.edges = threading.RLock()

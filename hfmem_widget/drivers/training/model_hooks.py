@@ -101,7 +101,7 @@ class _Hook:
         self._traced: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        # Takes a hook's three arguments and returns None, and is there for whoever loads the file without us.
+        # Takes a hook's three arguments and returns None, and is there where the file is loaded without us.
         return (getattr, (nullcontext(), "__exit__"))
 
 
@@ -129,7 +129,7 @@ class _After(_Hook):
 
 @contextmanager
 def _hidden(module: object) -> Iterator[None]:
-    """Have a module be as it was without our hooks, for whoever takes its fields as they are."""
+    """Take our hooks out of a module's fields, for code that copies these as they are."""
     fields = vars(module)
     usual = {name: fields[name] for name in _HOOKS if name in fields}
     ours = {

@@ -240,7 +240,7 @@ class TrainingRun:
 
     def _trained_on(self) -> list[str]:
         keys = [device.key for device in self.session.devices]
-        # A GPU that this process has not allocated on is somebody else's; 0 and NaN both say so.
+        # A GPU on which this process has allocated nothing (0 or NaN) is not its own.
         return [
             key for key in keys if key != "cpu" and self.session.latest(f"{key}/allocated") > 0
         ] or keys[-1:]
