@@ -23,8 +23,8 @@ def attach() -> None:
     """Follow all of them from now on; attaching again does nothing."""
     global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
     if _waiting is None:
-        followed = {"torch": _follow_optimizers, "transformers.trainer": _follow_trainers}
-        _waiting = WhenImported(followed | dict.fromkeys(CALLS, _follow_calls))
+        followed = ("torch", "transformers.trainer", *CALLS)
+        _waiting = WhenImported(dict.fromkeys(followed, _follow))
         _waiting.begin()
 
 
@@ -48,19 +48,16 @@ def detach() -> None:
             harmless(loading.leave_loading, module)
 
 
-def _follow_optimizers(_module: ModuleType) -> None:
-    from hfmem_widget.monitor.optimizers import follow_optimizers
+def _follow(module: ModuleType) -> None:
+    if module.__name__ == "torch":
+        from hfmem_widget.monitor.optimizers import follow_optimizers
 
-    follow_optimizers()
+        follow_optimizers()
+    elif module.__name__ == "transformers.trainer":
+        from hfmem_widget.drivers.trainer import follow_trainers
 
+        follow_trainers()
+    else:
+        from hfmem_widget.drivers.loading import follow_loading
 
-def _follow_trainers(_module: ModuleType) -> None:
-    from hfmem_widget.drivers.trainer import follow_trainers
-
-    follow_trainers()
-
-
-def _follow_calls(module: ModuleType) -> None:
-    from hfmem_widget.drivers.loading import follow_loading
-
-    follow_loading(module)
+        follow_loading(module)

@@ -192,10 +192,17 @@ def _loading(kind: type) -> AbstractContextManager[object]:
     return Load(monitor, session, f"load {plain(kind.__name__)}")
 
 
-def _reading(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
-    load = _load_here()
-    if load is None:
-        return nullcontext()
+def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Around:
+    """Return what surrounds a call within a load; `follow` takes the load and the call's arguments."""
+
+    def around(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
+        load = _load_here()
+        return (load and follow(load, *args, **kwargs)) or _NOTHING
+
+    return around
+
+
+def _reading(load: Load, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     # Its place among the arguments differs from release to release; it is the first list there is.
     lists = (argument for argument in args if isinstance(argument, list))
     files = kwargs.get("checkpoint_files", next(lists, None))
@@ -204,26 +211,14 @@ def _reading(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     return load.reading(model, [os.fspath(file) for file in files or ()])
 
 
-def _shard(args: Any) -> AbstractContextManager[object]:
-    # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
-    load = _load_here()
-    return nullcontext() if load is None else load.shard(args[0])
+def _placing(load: Load, weights: Any) -> None:
+    load.place([name for names in weights.layer_targets.values() for name in names])
 
 
 def _collecting(
-    _weights: object, _target: object, source: str, *_args: object, **_kwargs: object
-) -> AbstractContextManager[object]:
-    load = _load_here()
-    if load is not None:
-        load.collect(source)
-    return _NOTHING
-
-
-def _placing(weights: Any) -> AbstractContextManager[object]:
-    load = _load_here()
-    if load is not None:
-        load.place([name for names in weights.layer_targets.values() for name in names])
-    return _NOTHING
+    load: Load, _weights: object, _target: object, source: str, *_: Any, **__: Any
+) -> None:
+    load.collect(source)
 
 
 _NOTHING = nullcontext()
@@ -243,11 +238,14 @@ _MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_load
 
 PLACES = (
     _Place(_MODELS, "PreTrainedModel", "from_pretrained", _loading),
-    _Place(_MODELS, "PreTrainedModel", "_load_pretrained_model", _reading, whole_call=True),
-    _Place(_MODELS, "", "load_shard_file", _shard),
-    _Place(_WEIGHTS, "WeightTransform", "add_tensor", _collecting, whole_call=True),
-    _Place(_WEIGHTS, "WeightRenaming", "convert", _placing),
-    _Place(_WEIGHTS, "WeightConverter", "convert", _placing),
+    _Place(
+        _MODELS, "PreTrainedModel", "_load_pretrained_model", _in_load(_reading), whole_call=True
+    ),
+    # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
+    _Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
+    _Place(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting), whole_call=True),
+    _Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing)),
+    _Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing)),
     _Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
     _Place(
         "transformers.generation.utils", "GenerationMixin", "generate", lambda _: span("generate")

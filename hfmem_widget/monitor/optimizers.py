@@ -51,25 +51,19 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
         _act(lambda monitor: monitor.optimizer_stepped())
 
 
-@entry()
-def _act(action: Callable[[Monitor], None]) -> None:
-    monitor = _running_monitor()
-    if monitor is not None:
-        action(monitor)
-
-
 @contextmanager
 def _clearing(_owner: object) -> Iterator[None]:
     yield
-    monitor = _running_monitor()
-    if monitor is not None:
-        monitor.attribution.gradients_cleared()
+    _act(lambda monitor: monitor.attribution.gradients_cleared())
 
 
-def _running_monitor() -> Monitor | None:
+@entry()
+def _act(action: Callable[[Monitor], None]) -> None:
     # Not imported before the first watch.
     shared: Any = sys.modules.get("hfmem_widget.monitor.shared")
-    return None if shared is None else shared.running_monitor()
+    monitor = None if shared is None else shared.running_monitor()
+    if monitor is not None:
+        action(monitor)
 
 
 def _owners() -> list[type]:

@@ -34,29 +34,23 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
     """
     try:
         with unnoticed():
-            return _shape_of(args, kwargs)
+            named = args[0] if args and isinstance(args[0], Mapping) else kwargs
+            if args and _is_ids(args[0]):
+                named = {"input_ids": args[0], **kwargs}
+            for name in SEQUENCES:
+                shape = _sizes(named.get(name))
+                if len(shape) >= 2:
+                    samples, longest = float(shape[0]), float(shape[1])
+                    counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
+                    mask = named.get("attention_mask")
+                    if _sizes(mask) == shape[:2] and _may_be_summed(mask):
+                        counts["content_tokens"] = _sum(mask)
+                    return counts
+            first = next((named[name] for name in SAMPLES_ONLY if _sizes(named.get(name))), None)
+            shape = _sizes(args[0] if first is None and args else first)
+            return {"samples": float(shape[0])} if shape else {}
     except Exception:  # noqa: BLE001  (a batch may be an object of the user's, and raise what it likes)
         return {}
-
-
-def _shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    named = args[0] if args and isinstance(args[0], Mapping) else kwargs
-    if args and _is_ids(args[0]):
-        named = {"input_ids": args[0], **kwargs}
-    for name in SEQUENCES:
-        shape = _sizes(named.get(name))
-        if len(shape) >= 2:
-            samples, longest = float(shape[0]), float(shape[1])
-            counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
-            mask = named.get("attention_mask")
-            if _sizes(mask) == shape[:2] and _may_be_summed(mask):
-                counts["content_tokens"] = _sum(mask)
-            return counts
-    first = next((named[name] for name in SAMPLES_ONLY if _sizes(named.get(name))), None)
-    if first is None and args:
-        first = args[0]
-    shape = _sizes(first)
-    return {"samples": float(shape[0])} if shape else {}
 
 
 def joined(so_far: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
