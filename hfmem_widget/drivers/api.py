@@ -6,7 +6,9 @@ The module is not called ``watch`` because the function is, and a package cannot
 from __future__ import annotations
 
 import sys
+import weakref
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hfmem_widget.drivers.watch import Follow, Watch, unwatched
@@ -109,9 +111,10 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
     torch = sys.modules.get("torch")
     # Before anything is asked of it: a module may have a `__getattr__` that raises what it likes.
     if torch is not None and isinstance(subject, torch.nn.Module):
-        from hfmem_widget.drivers.training import forwards_of
+        from hfmem_widget.drivers.training import Forwards
 
-        return name, forwards_of(subject), False
+        # To the module itself: one to a parameter would keep `Module.to` from swapping it for another.
+        return name, partial(Forwards, weakref.ref(subject)), False
     if hasattr(subject, "add_callback") and hasattr(subject, "callback_handler"):
         return name, None, True
     message = f"watch() takes a label, a torch module or a Trainer, not {name}"

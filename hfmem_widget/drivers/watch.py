@@ -35,7 +35,7 @@ class Follower(Protocol):
         ...
 
 
-Follow = Callable[[Monitor, Session], Follower | None]
+Follow = Callable[[Monitor, Session], Follower]
 
 
 class Watch(Decorates):
@@ -50,7 +50,7 @@ class Watch(Decorates):
     title : str
         What to call it if the options have no label.
     follow : callable, optional
-        Takes the monitor and the session, and returns a `Follower`, or None if there is nothing to follow.
+        Takes the monitor and the session, and returns a `Follower`.
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
     also : tuple of Companion
@@ -194,10 +194,9 @@ class Watch(Decorates):
             harmless(self._screen.show, bundle)
 
     def _begin_to_follow(self, session: Session) -> None:
-        follower = self._follow(self._monitor, session) if self._follow is not None else None
-        if follower is not None:
-            self._followers.append(follower)
-            follower.begin()
+        if self._follow is not None:
+            self._followers.append(self._follow(self._monitor, session))
+            self._followers[-1].begin()
 
     @entry(otherwise=lambda self: nullcontext(unwatched(self._label)))
     def _another(self) -> Watch:

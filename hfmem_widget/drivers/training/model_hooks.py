@@ -159,20 +159,21 @@ def _hidden_within(module: Any) -> Iterator[None]:
 
 
 class Forwards:
-    """Opens a span for every forward pass of a module, from `begin` to `end`."""
+    """Opens a span for every forward pass of a module, if it is still there at `begin`, until `end`."""
 
-    def __init__(self, monitor: Monitor, session: Session, module: Any) -> None:
+    def __init__(self, module: weakref.ref[Any], monitor: Monitor, session: Session) -> None:
+        self._module = module
         self._monitor = monitor
         self._session = session
         self._thread = threading.get_ident()
         self._open: list[tuple[int, Mapping[str, float]]] = []
-        self._module: Any = module
         self._hooks: ModelHooks | None = None
 
     def begin(self) -> None:
-        """Put the hooks on the module, and keep it alive no longer than they do."""
-        module, self._module = self._module, None
-        self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
+        """Put the hooks on the module."""
+        module = self._module()
+        if module is not None:
+            self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
 
     def end(self) -> None:
         """Take the hooks off the module."""
@@ -189,15 +190,3 @@ class Forwards:
         if threading.get_ident() == self._thread and self._session.running and self._open:
             span_id, counts = self._open.pop()
             self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
-
-
-def forwards_of(module: Any) -> Callable[[Monitor, Session], Forwards | None]:
-    """Return what opens a span for every forward pass of a module, if it is still there by then."""
-    # To the module itself: one to a parameter would keep `Module.to` from swapping it for another.
-    reference = weakref.ref(module)
-
-    def follow(monitor: Monitor, session: Session) -> Forwards | None:
-        found = reference()
-        return None if found is None else Forwards(monitor, session, found)
-
-    return follow
