@@ -25,13 +25,12 @@ from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.sources.allocator import Instant
 
+Row = Sequence[float]
+
 NO_THREAD = "the system could not start its thread, or has no memory for the thread's stack"
 
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
-
-
-Row = Sequence[float]
 
 MOST_WAITING = 256
 """Edges that wait at most, where the poller hangs or ticks rarely."""
@@ -210,11 +209,6 @@ class Edges:
         instant = Instant(self.ledger.allocator, window.take_readings(), held)
         return self.sampler.edge(instant, share=_share_of(kind))
 
-    def _row_now(self, kind: SpanKind | None) -> Row:
-        """Read everything at a late edge, where there is no GPU of which the ledger reads what matters."""
-        instant = Instant(None, {}, self.attribution.source.latest)
-        return self.sampler.edge(instant, share=_share_of(kind))
-
     def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what the memory is for; a fault in it costs the counting, not the watch."""
         try:
@@ -258,9 +252,12 @@ class Edges:
         Returns the one that has begun, if any, else the one that has ended; without readings and peaks.
         """
         ended = begun = None
-        if len(self._waiting) >= MOST_WAITING:
+        if kind is not None and len(self._waiting) >= MOST_WAITING:
             self.enter_all()
-        row = None if self.ledger.in_use else self._row_now(kind)
+        row = None
+        if not self.ledger.in_use:  # else the ledger reads all that cannot be read later
+            instant = Instant(None, {}, self.attribution.source.latest)
+            row = self.sampler.edge(instant, share=_share_of(kind))
         with self._making:
             ending = None if closing is None else watched.windows.pop(closing)
             beginning = None if kind is None else Window()
@@ -275,23 +272,13 @@ class Edges:
                     counts=counts,
                 )
             if kind is not None and beginning is not None:
-                number = watched.recorder.next_span_id()
-                begun = Span(number, kind, label, time, Sample(time, ()))
-                watched.windows[number] = beginning
-                watched.late[number] = begun
+                span_id = watched.recorder.next_span_id()
+                begun = Span(span_id, kind, label, time, Sample(time, ()))
+                watched.windows[span_id] = beginning
+                watched.late[span_id] = begun
             readings = cast("Window", beginning or ending).take_readings()
-            self._waiting.append(
-                LateEdge(
-                    watched,
-                    readings,
-                    time,
-                    row,
-                    self.attribution.source.latest,
-                    ended,
-                    begun,
-                    ending,
-                )
-            )
+            held = self.attribution.source.latest
+            self._waiting.append(LateEdge(watched, readings, time, row, held, ended, begun, ending))
         return cast("Span", begun or ended)
 
     def _enter(self, edge: LateEdge) -> None:

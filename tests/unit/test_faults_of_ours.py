@@ -246,7 +246,7 @@ def loading(bench: Bench) -> str:
 
     bench.allocator.free(bench.allocator.alloc(16 * PIECE))
     surround(Weights, "from_pretrained", ours._loading)
-    surround(Weights, "_load_pretrained_model", ours._reading, whole_call=True)
+    surround(Weights, "_load_pretrained_model", ours._in_load(ours._reading), whole_call=True)
     with hfmem_widget.watch("watched", quiet=True):
         result: str = Weights.from_pretrained("a file")
     assert not ours._loads, "a load of ours was left"
