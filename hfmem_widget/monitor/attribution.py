@@ -19,14 +19,14 @@ from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.tensors import TensorSource
 
 SHARE = 0.002
-"""Of the time: what counting may take at edges that are many. With AdamW's states a pass over 10,000
-parameters takes 0.1 to 0.2 s."""
+"""Of the time: what counting may take at frequent edges. With AdamW's states a pass over 10,000 parameters
+takes 0.1 to 0.2 s."""
 
 SHARE_OF_NEW = 0.05
 """The same where something seems to be new: a gradient, a state, an optimizer."""
 
 ALLOWANCE = 1.0
-"""Seconds that what is new may take beyond that: of most trainings it is new once, of some at every step."""
+"""Seconds that what is new may take beyond that: in most trainings it is new once, in some at every step."""
 
 ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict", "load"})
 """At the edges of these everything is counted, whatever it costs: they are few, and people compare them."""
@@ -135,7 +135,7 @@ class Attribution:
                 if "gradients" in parts
             }
             if gradients:
-                self._know(gradients, holdings.probe)
+                self._keep(gradients, holdings.probe)
             self.source.count(held)
 
     def _count_gradients(self) -> None:
@@ -150,7 +150,7 @@ class Attribution:
             with self._only_gradients.measured(self._clock):
                 found, probe = count_gradients(self.subjects.by_thread()[0])
             if found:
-                self._know(found, probe)
+                self._keep(found, probe)
             self._put_gradients(found)
 
     def _look_at_gradients(self, *, may_count: bool) -> None:
@@ -171,7 +171,7 @@ class Attribution:
         parameter = None if is_elsewhere(self._probed_on) else self._probe()
         return None if parameter is None else has_gradient(parameter)
 
-    def _know(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
+    def _keep(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
         self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()
 
     def _put_gradients(self, gradients: ByDevice) -> None:
@@ -186,7 +186,7 @@ class Attribution:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Tell whether no other thread is counting, and keep it so."""
+        """Give True if no other thread is counting, and keep it so."""
         alone = self._lock.acquire(blocking=False)
         try:
             yield alone
@@ -201,7 +201,7 @@ class _Effort:
     def __init__(self) -> None:
         self._ended_at, self._took = -math.inf, 0.0
         self.was_forgotten = False
-        """If so, it is due by the usual share, though not by a larger one that bounds what is new."""
+        """If so, it is due at once by the usual share, though not by a larger one, for what is new."""
 
     def is_due(self, now: float, share: float = SHARE) -> bool:
         is_due = now >= self._ended_at + self._took / share

@@ -1,4 +1,4 @@
-"""Which models and optimizers there are: those that were named, and those in the notebook's variables."""
+"""The models and optimizers there are: those that were named, and those in the notebook's variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, cast
 Namespace = Callable[[], Mapping[str, object]]
 
 MOST_WITHIN = 256
-"""Of a list, a dict or an object's own fields, so many are looked at."""
+"""How much of a list, a dict or an object's own fields is looked at."""
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
 
@@ -69,12 +69,10 @@ class Subjects:
 
     def by_thread(self) -> tuple[list[Any], list[Any]]:
         """Return the optimizers that were named: those of this thread, and those that step on another."""
-        here: list[Any] = []
-        elsewhere: list[Any] = []
+        sides: tuple[list[Any], list[Any]] = [], []
         for optimizer in self.optimizers():
-            is_here = not is_elsewhere(self._threads.get(id(optimizer)))
-            (here if is_here else elsewhere).append(optimizer)
-        return here, elsewhere
+            sides[is_elsewhere(self._threads.get(id(optimizer)))].append(optimizer)
+        return sides
 
 
 def is_elsewhere(thread: int | None) -> bool:

@@ -18,12 +18,9 @@ SAMPLES_ONLY = ("pixel_values", "images", "x")
 
 
 def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """Return what can be counted in a batch without reading a tensor that is not on the host.
+    """Return what can be counted in a batch, given what a model is called with.
 
-    Parameters
-    ----------
-    args, kwargs
-        What the model is called with.
+    No tensor is read that is not on the host.
 
     Returns
     -------
