@@ -15,6 +15,9 @@ PEAK = "#D55E00"
 ON_PEAK = "#000000"
 """What is written on it: black has 5.4:1 there, white 3.9:1."""
 
+CASING = "rgba(255,255,255,.7)"
+"""What keeps a line apart from whatever colour it lies on."""
+
 CAPACITY = "#D55E00"
 SAVE = "#B3A125"
 

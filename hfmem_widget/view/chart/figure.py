@@ -12,13 +12,22 @@ from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy_bar import drawn_parts
 from hfmem_widget.view.anatomy_table import moment_text
-from hfmem_widget.view.chart.curves import words_of
-from hfmem_widget.view.chart.guide_traces import guide_traces
 from hfmem_widget.view.chart.layers import layers_of
-from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, axes, short, word_annotation
+from hfmem_widget.view.chart.paint_plotly import (
+    BASE,
+    CLEAR,
+    Trace,
+    axes,
+    bar_traces,
+    curve_traces,
+    gap_trace,
+    mark_traces,
+    short,
+    word_annotation,
+)
 from hfmem_widget.view.chart.scene import Scene, build_scene
+from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
 from hfmem_widget.view.chart.svg import chart_columns, chart_svg
-from hfmem_widget.view.chart.traces import traces
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -36,7 +45,7 @@ TICKS = 26
 LEGEND_ROW = 19
 LEGEND_PAD = 12
 LEGEND_COLUMNS = 3
-"""In the narrowest notebook, beside the panel on a small screen, whose rows there is room for."""
+"""In the narrowest notebook: beside the panel, on a small screen."""
 
 BAR_ROW = 34
 LANE = 15
@@ -53,7 +62,6 @@ CONFIG = {"displayModeBar": False}
 
 JupyterLab's renderer tells Plotly of every new width by itself.
 """
-
 
 HOVER = "rgba(32,36,42,.94)"
 ON_HOVER = "#f2f4f6"
@@ -79,30 +87,29 @@ def anatomy_figure(anatomies: Sequence[Anatomy]) -> go.Figure:
     """Return a horizontal bar for each anatomy, its parts one after the other."""
     import plotly.graph_objects as go
 
-    drawn = anatomy_dict(anatomies)
-    return go.Figure(data=drawn["data"], layout=drawn["layout"])
+    return go.Figure(**anatomy_dict(anatomies))
 
 
 def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
     """Return the bars as Plotly's own JSON: ``data`` and ``layout``, of plain values."""
     names = drawn_parts(anatomies)
-    labels = {part.name: part.label for one in anatomies for part in one.parts}
-    divisor, unit = unit_for(max(one.allocated for one in anatomies))
-    bars = [for_plotly(f"{one.device.key} {moment_text(one)}") for one in anatomies]
+    labels = {part.name: part.label for anatomy in anatomies for part in anatomy.parts}
+    divisor, unit = unit_for(max(anatomy.allocated for anatomy in anatomies))
+    bars = [for_plotly(f"{anatomy.device.key} {moment_text(anatomy)}") for anatomy in anatomies]
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "name": for_plotly(labels[name]),
             "y": bars,
-            "x": [short(max(0.0, one.bytes(name)) / divisor) for one in anatomies],
+            "x": [short(max(0.0, anatomy.bytes(name)) / divisor) for anatomy in anatomies],
             "hovertemplate": f"%{{x:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
             "marker": {"color": palette.PARTS[name], "line": {"width": 0}},
         }
         for name in LABELS
         if name in labels and name in names
     ]
-    plot, bottom = BAR_ROW * len(anatomies), _bottom(len(data))
+    plot, bottom = BAR_ROW * len(anatomies), TICKS + legend_height(len(data))
     layout = {
         "barmode": "stack",
         "height": MARGIN["t"] + plot + bottom,
@@ -110,10 +117,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
         **BASE,
         "xaxis": {"ticksuffix": f" {unit}", "gridcolor": palette.GRID, "zeroline": False},
         "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
-        "legend": {
-            **_legend(plot),
-            "traceorder": "normal",
-        },
+        "legend": {**_legend(plot), "traceorder": "normal"},
     }
     return {"data": data, "layout": layout}
 
@@ -127,16 +131,15 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
     if scene is None:
         return None
     label = (span.label or span.kind) if span else session.label
-    said = f"over {format_duration(scene.duration)}" + (
-        f", {scene.peak.text}" if scene.peak else ""
-    )
+    peak = f", {scene.peak.text}" if scene.peak else ""
+    said = f"{plain(scene.device.key)} over {format_duration(scene.duration)}{plain(peak)}"
     drawn = _drawn(scene)
     # A class of the trace's element, by which our style sheet in JupyterLab finds the chart.
     drawn["data"][0]["uid"] = MARK
     return {
         PLOTLY_MIME: drawn,
         "text/html": chart_svg(scene.coarser(chart_columns(session))),
-        "text/plain": f'memwatch "{plain(label)}" chart: {plain(scene.device.key)} {said}',
+        "text/plain": f'memwatch "{plain(label)}" chart: {said}',
     }
 
 
@@ -144,7 +147,7 @@ def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
     """Return the chart as Plotly's own JSON: ``data``, ``layout`` and ``config``, of plain values."""
     scene = build_scene(session, span, columns=_columns(session))
     if scene is None:
-        return {"data": [], "layout": _tooshort(), "config": dict(CONFIG)}
+        return {"data": [], "layout": _too_short(), "config": dict(CONFIG)}
     return _drawn(scene)
 
 
@@ -154,8 +157,17 @@ def _columns(session: Session) -> int:
 
 
 def _drawn(scene: Scene) -> dict[str, Any]:
-    data = [*traces(scene), *guide_traces(scene)]
-    entries = sum("name" in one and one.get("showlegend", True) for one in data)
+    frame = scene.frame
+    data: list[Trace] = []
+    for curve in line_curves(scene):
+        data += curve_traces(curve, frame)
+    if scene.gaps:
+        data.append(gap_trace(scene.gaps, frame))
+    data += bar_traces(scene.bars, frame)
+    for curve in guide_curves(scene):
+        data += curve_traces(curve, frame)
+    data += mark_traces(marks_of(scene), frame)
+    entries = sum("name" in trace and trace.get("showlegend", True) for trace in data)
     return {"data": data, "layout": _layout(scene, entries), "config": dict(CONFIG)}
 
 
@@ -170,22 +182,19 @@ def legend_height(entries: int) -> int:
     return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
 
 
-def _bottom(entries: int) -> int:
-    return TICKS + legend_height(entries)
-
-
 def _layout(scene: Scene, entries: int) -> dict[str, Any]:
-    bottom = _bottom(entries)
-    lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
+    bottom, lanes, frame = TICKS + legend_height(entries), scene.lanes, scene.frame
     above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
-    drawn = axes(scene.frame, top=round(1 - above, 4))
+    drawn = axes(frame, top=round(1 - above, 4))
     drawn["xaxis"] |= {
         "hoverformat": ".4~g",
         "spikecolor": palette.INK,
         "spikethickness": 1,
         "spikedash": "solid",
-        "ticksuffix": f" {scene.time_unit[1]}",
+        "ticksuffix": f" {frame.across[1]}",
     }
+    # Where there are many devices, two columns of the legend fit the narrowest notebook.
+    font = {"size": 10 if len(scene.devices) > 1 else 11}
     layout: dict[str, Any] = {
         "height": MARGIN["t"] + PLOT + bottom,
         "margin": {**MARGIN, "b": bottom},
@@ -193,15 +202,16 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": HOVER, "bordercolor": HOVER, "font": {"color": ON_HOVER}},
         "barmode": "overlay",
-        "legend": {
-            **_legend(PLOT),
-            # Where there are many devices, two columns of it fit the narrowest notebook.
-            "font": {"size": 10 if len(scene.devices) > 1 else 11},
-        },
+        "legend": {**_legend(PLOT), "font": font},
         **drawn,
-        "shapes": _capacity_line(scene),
-        "annotations": [word_annotation(one, scene.frame) for one in words_of(scene)],
+        "shapes": [],
+        "annotations": [word_annotation(word, frame) for word in words_of(scene)],
     }
+    if scene.capacity is not None:
+        y = short(scene.capacity / frame.unit[0])
+        stroke = {"color": palette.CAPACITY, "width": 1, "dash": "dot"}
+        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": stroke}
+        layout["shapes"].append(line)
     if lanes:
         layout["yaxis2"] = {
             "range": [lanes - 0.5, -0.5],
@@ -213,15 +223,7 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
     return layout
 
 
-def _capacity_line(scene: Scene) -> list[dict[str, Any]]:
-    if scene.capacity is None:
-        return []
-    y = short(scene.capacity / scene.unit[0])
-    stroke = {"color": palette.CAPACITY, "width": 1, "dash": "dot"}
-    return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": stroke}]
-
-
-def _tooshort() -> dict[str, Any]:
+def _too_short() -> dict[str, Any]:
     said = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
     hidden = {"visible": False}
     return BASE | {

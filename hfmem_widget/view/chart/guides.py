@@ -1,4 +1,4 @@
-"""Guides as they are drawn over a scene: cut to its time, left out where they say nothing."""
+"""Guides as they are drawn over a scene: cut to its time, and left out where they say nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 8
 """Lines, and marks."""
 
 NEAR = 0.6
-"""A level is drawn from this share of it up; below, the axis would be drawn for the level alone."""
+"""A budget is drawn where the data reach this share of it; else the axis would be drawn for it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class DrawnGuide:
     label : str
         Plain text.
     line : list of (float, float)
-        Both ends; of a mark they are the same.
+        Both ends; those of a mark are the same.
     band : tuple of float
-        How far it may be off at each end, either way.
+        The uncertainty at each end, either way.
     is_crossed : bool
-        Whether the data rise above it; only ever of a budget.
+        Whether the data rise above a budget.
     crossed_at : float or None
-        When they first did, where that was told and lies in the picture.
+        When they first did, where that is known and lies in the picture.
     """
 
     kind: Literal["budget", "trend", "oom"]
@@ -74,50 +74,49 @@ def guides_in(
     device : str
         Its key.
     view : tuple of float
-        From when to when, in seconds of the session.
+        Both instants, in seconds of the session.
     highest : float
-        The most that was allocated there, in bytes.
+        The most that was allocated on the device, in bytes.
     """
-    guides = [one for one in session.guides if one.device == device]
-    lines = [one for one in guides if one.kind != "oom"][:MOST]
-    drawn = (_drawn(one, view, highest, session.findings) for one in lines)
-    marks = _marks((one for one in guides if one.kind == "oom"), view)
-    return (*(one for one in drawn if one is not None), *marks)
+    guides = [guide for guide in session.guides if guide.device == device]
+    lines = [guide for guide in guides if guide.kind != "oom"][:MOST]
+    drawn = (_drawn(guide, view, highest, session.findings) for guide in lines)
+    marks = _marks((guide for guide in guides if guide.kind == "oom"), view)
+    return (*(line for line in drawn if line is not None), *marks)
 
 
 def marks_in(
     session: Session, devices: Iterable[str], view: tuple[float, float]
 ) -> tuple[DrawnGuide, ...]:
-    """Return where each of some devices ran out of memory between two instants; which one is said."""
+    """Return where each of some devices ran out of memory between two instants, with the device's name."""
     named = (
-        replace(one, label=f"{one.device} {one.label}")
+        replace(guide, label=f"{guide.device} {guide.label}")
         for device in devices
-        for one in session.guides
-        if (one.device, one.kind) == (device, "oom")
+        for guide in session.guides
+        if (guide.device, guide.kind) == (device, "oom")
     )
     return tuple(_marks(named, view))
 
 
-def crossing_of(guide: Guide, findings: Sequence[Finding]) -> float | None:
-    """Return when a budget was first crossed, in seconds of the session, where a finding tells it."""
+def _marks(guides: Iterable[Guide], view: tuple[float, float]) -> list[DrawnGuide]:
+    return [
+        DrawnGuide("oom", plain(guide.label), [(guide.start - view[0], guide.last)] * 2)
+        for guide in guides
+        if view[0] <= guide.start <= view[1] and math.isfinite(guide.last)
+    ][-MOST:]
+
+
+def _crossing_of(guide: Guide, findings: Sequence[Finding]) -> float:
+    """Return when a budget was first crossed, in seconds of the session; NaN where no finding has that."""
     times = [
         float(time)
-        for one in findings
-        if one.kind == guide.kind == "budget"
-        and one.evidence.get("device", guide.device) == guide.device
-        and isinstance(time := one.evidence.get("time"), int | float)
+        for finding in findings
+        if finding.kind == "budget"
+        and finding.evidence.get("device", guide.device) == guide.device
+        and isinstance(time := finding.evidence.get("time"), int | float)
         and math.isfinite(time)
     ]
-    return min(times, default=None)
-
-
-def _marks(guides: Iterable[Guide], view: tuple[float, float]) -> list[DrawnGuide]:
-    seen = [
-        DrawnGuide("oom", plain(one.label), [(one.start - view[0], one.last)] * 2)
-        for one in guides
-        if view[0] <= one.start <= view[1] and math.isfinite(one.last)
-    ]
-    return seen[-MOST:]
+    return min(times, default=math.nan)
 
 
 def _drawn(
@@ -127,27 +126,24 @@ def _drawn(
     ends = (guide.first, guide.last, *guide.band)
     if not start < stop or not all(map(math.isfinite, ends)):
         return None
-    label = plain(guide.label)
+    label, times = plain(guide.label), (start - view[0], stop - view[0])
     if guide.kind == "budget":
         if highest < NEAR * guide.last:
             return None
-        line = [(start - view[0], guide.last), (stop - view[0], guide.last)]
-        crossed = crossing_of(guide, findings)
-        seen = crossed is not None and start <= crossed <= stop
+        crossed = _crossing_of(guide, findings)
         return DrawnGuide(
             "budget",
             label,
-            line,
+            [(time, guide.last) for time in times],
             is_crossed=highest > guide.last,
-            crossed_at=crossed - view[0] if crossed is not None and seen else None,
+            crossed_at=crossed - view[0] if start <= crossed <= stop else None,
         )
+    length = guide.stop - guide.start
 
     def at(time: float, ends: tuple[float, float]) -> float:
-        length = guide.stop - guide.start
         share = 0.0 if math.isinf(length) else (time - guide.start) / length
         return ends[0] + share * (ends[1] - ends[0])
 
-    line = [
-        (time - view[0], max(0.0, at(time, (guide.first, guide.last)))) for time in (start, stop)
-    ]
-    return DrawnGuide("trend", label, line, band=(at(start, guide.band), at(stop, guide.band)))
+    heights = [max(0.0, at(time, (guide.first, guide.last))) for time in (start, stop)]
+    band = (at(start, guide.band), at(stop, guide.band))
+    return DrawnGuide("trend", label, list(zip(times, heights, strict=True)), band)

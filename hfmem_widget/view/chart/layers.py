@@ -1,4 +1,4 @@
-"""What the allocated bytes were made of over time, stacked: every instant's parts together."""
+"""The parts of the allocated bytes over time, stacked."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hfmem_widget.session import HELD, Device, Session, Timeline
 from hfmem_widget.session.series import PARTS
 
 STACK = tuple(name for name, row in PARTS.items() if row.stacked)
-"""From the bottom to the top. What rounding adds is too little to be seen."""
+"""The parts from the bottom to the top, without what rounding adds, which is too little to be seen."""
 
 _ON_HOST = tuple(sorted(STACK, key=lambda name: name != "unattributed"))
-"""There what is not attributed is the process itself, and as good as constant."""
+"""On the host, what is not attributed is the process itself, and almost constant."""
 
 SLIVER = 0.002
 """A layer that is never as high as this share of the stack is not drawn."""
@@ -43,12 +43,12 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """What people read."""
+        """Its name for people."""
         return PARTS[self.name].label
 
     @property
     def short_label(self) -> str:
-        """What people read in a legend, whose columns are all as wide as its longest name."""
+        """Its name in a legend, whose columns are all as wide as the longest name."""
         return PARTS[self.name].short or self.label
 
 
@@ -58,23 +58,18 @@ def layers_of(session: Session) -> int:
     return len(metrics) + len(STACK) - len(HELD) if metrics else 0
 
 
-def stack_of(device: str) -> tuple[str, ...]:
-    """Return the parts of a device from the bottom to the top, by the device's key."""
-    return STACK if ":" in device else _ON_HOST
-
-
 def layers(
     session: Session, device: Device, part: Timeline, view: tuple[float, float], *, columns: int
 ) -> tuple[Layer, ...]:
     """Return the stack of a device's parts, from the bottom to the top; empty where none is known.
 
-    The rows that the allocated line is drawn by decide for all parts, so that what stands above each
-    other was there at once. The top of the stack is always the allocated line.
+    All parts are drawn by the rows of the allocated line, so that those drawn at one point are of one
+    instant. The top of the stack is always the allocated line.
 
     Parameters
     ----------
     part : Timeline
-        The rows within `view`, which is from when to when.
+        The rows within `view`, a pair of instants.
     columns : int
         How finely time is resolved.
     """
@@ -85,24 +80,23 @@ def layers(
         return at if at is not None and at < part.width else None
 
     held = {name: at for name in HELD if (at := index(name)) is not None}
-    own = index("allocated")
+    own, unattributed = index("allocated"), index("unattributed")
     if own is None or not any((part.high[:, at] > 0).any() for at in held.values()):
         return ()
-    order = stack_of(device.key)
+    order = STACK if ":" in device.key else _ON_HOST
     runs: dict[str, list[Points]] = {name: [] for name in order}
     heights: dict[str, list[list[float]]] = {name: [] for name in order}
     for chosen in chosen_rows(part, own, start, stop, columns=columns):
         rows, is_high = np.array(chosen).T
         read = np.where(is_high[:, None], part.high[rows], part.low[rows])
-        found = {name: np.nan_to_num(read[:, at]) for name, at in held.items()}
-        before = index("unattributed")
-        unattributed = np.full(len(rows), np.nan) if before is None else read[:, before]
-        time = part.time[rows].clip(start, stop) - start
-        edge = np.zeros(len(rows))
-        known = heights_of(read[:, own], found, unattributed)
+        wanted = {name: np.nan_to_num(read[:, at]) for name, at in held.items()}
+        if unattributed is not None:
+            wanted["unattributed"] = read[:, unattributed]
+        time = (part.time[rows].clip(start, stop) - start).tolist()
+        known, edge = _cut(read[:, own], wanted), np.zeros(len(rows))
         for name in order:
             edge = edge + known[name]
-            runs[name].append(list(zip(time.tolist(), edge.tolist(), strict=True)))
+            runs[name].append(list(zip(time, edge.tolist(), strict=True)))
             heights[name].append(known[name].tolist())
     least = SLIVER * max((edge for run in runs[order[-1]] for _, edge in run), default=0.0)
     return tuple(
@@ -112,17 +106,17 @@ def layers(
     )
 
 
-def heights_of(
-    allocated: Floats, found: dict[str, Floats], unattributed: Floats
-) -> dict[str, Floats]:
-    """Return how high each layer is; of what exceeds the allocated bytes the last of `STACK` is cut first."""
-    room = allocated
-    heights = {}
+def _cut(allocated: Floats, wanted: dict[str, Floats]) -> dict[str, Floats]:
+    """Return the height of each layer: cut, the last of `STACK` first, to the allocated bytes.
+
+    Activations, and what is not attributed where that is unknown, take all that is left.
+    """
+    room, heights = allocated, {}
     for name in STACK:
-        if name == "unattributed":
-            wanted = np.where(np.isnan(unattributed), room, unattributed)
+        if name == "activations":
+            height = room
         else:
-            wanted = room if name == "activations" else found.get(name, np.zeros(len(room)))
-        heights[name] = np.clip(wanted, 0.0, room)
+            height = wanted.get(name, room if name == "unattributed" else np.zeros(len(room)))
+        heights[name] = np.clip(np.where(np.isnan(height), room, height), 0.0, room)
         room = room - heights[name]
     return heights

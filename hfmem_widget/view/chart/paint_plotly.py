@@ -1,19 +1,20 @@
-"""Paints curves and axes as Plotly's JSON: plain values, drawn without a kernel."""
+"""Paints shapes and axes as Plotly's JSON: plain values, drawn without a kernel."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.curve import Points
+from hfmem_widget.analysis.curve import Gap, Points
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks
-from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke, Word
+from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, Mark, Stroke, Word
 
 Trace = dict[str, Any]
 
@@ -48,7 +49,33 @@ AXIS: Trace = {
     "showline": False,
     "gridcolor": palette.GRID,
 }
-"""How every axis looks; where its ticks are is for the chart to say."""
+"""How every axis looks; the chart sets its ticks."""
+
+BAR_HEIGHT = 0.84
+"""Of a lane's."""
+
+LAST = 2000
+"""In the legend: behind the lines, which have Plotly's own 1000."""
+
+_NARROW = 320
+"""Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""
+
+_LETTER = 5.7
+_LEAST_LETTERS = 8
+
+_HATCHING = {
+    "shape": "/",
+    "size": 6,
+    "solidity": 0.18,
+    "fgcolor": palette.INK,
+    "fgopacity": 0.45,
+    "bgcolor": CLEAR,
+}
+_SIGNS: dict[str, Trace] = {
+    "dot": {"size": 7, "line": {"width": 0}},
+    "triangle": {"size": 8, "symbol": "triangle-up"},
+    "cross": {"size": 10, "symbol": "x", "line": {"color": palette.CASING, "width": 1}},
+}
 
 
 def packed(values: Iterable[float]) -> dict[str, str]:
@@ -66,22 +93,26 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def figures(frame: Frame) -> str:
-    """Return Plotly's format for as many digits as the labels of a frame have."""
-    return ".1f" if frame.top >= 100 * frame.unit[0] else ".2f"
+def _across(at: float, frame: Frame) -> float:
+    return round(at / frame.across[0], 4)
+
+
+def _up(value: float, frame: Frame) -> float:
+    return short(value / frame.unit[0])
 
 
 def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
     """Return a curve as one trace, or an area with breaks and its line as two."""
-    digits = digits or figures(frame)
+    # By default as many digits as the labels of the axis have.
+    digits = digits or (".1f" if frame.top >= 100 * frame.unit[0] else ".2f")
     is_broken = len(curve.runs) > 1
     line = {"line": _line(curve.stroke)}
-    told = _told(curve, frame, digits)
+    hover = _hover(curve, frame, digits)
     if not curve.fill:
         points = curve.points
         if not curve.is_key and curve.tip:
             points = _between(*points)
-        return [_points(points, frame, len(curve.points)) | told | line]
+        return [_points(points, frame, len(curve.points)) | hover | line]
     fill = {
         "fill": "toself" if curve.is_closed else "tozeroy",
         "fillcolor": _translucent(curve.fill, curve.opacity),
@@ -89,39 +120,38 @@ def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
     if curve.stroke is None or curve.is_layer or not is_broken:
         # Plotly fills across breaks.
         whole = curve.outline if is_broken or curve.stroke is None else curve.points
-        return [_points(whole, frame) | told | fill | line]
+        return [_points(whole, frame) | hover | fill | line]
     silent = {"hoverinfo": "skip", "showlegend": False}
     area = _points(curve.outline, frame) | silent | fill | {"line": _line(None)}
-    return [area, _points(curve.points, frame) | told | line]
+    return [area, _points(curve.points, frame) | hover | line]
 
 
 def _points(points: Points, frame: Frame, count: int = 2) -> Trace:
-    divisor, (across, _) = frame.unit[0], frame.across
     return {
         "type": "scatter",
         "mode": "lines" if count > 1 else "markers",
-        "x": packed(round(at / across, 4) for at, _ in points),
-        "y": packed(value / divisor for _, value in points),
+        "x": packed(_across(at, frame) for at, _ in points),
+        "y": packed(value / frame.unit[0] for _, value in points),
     }
 
 
-def _told(curve: Curve, frame: Frame, digits: str) -> Trace:
+def _hover(curve: Curve, frame: Frame, digits: str) -> Trace:
     divisor, unit = frame.unit
-    told: Trace = {"name": for_plotly(curve.name)} if curve.name else {}
+    hover: Trace = {"name": for_plotly(curve.name)} if curve.name else {}
     if not curve.is_key:
-        told["showlegend"] = False
+        hover["showlegend"] = False
     if not curve.tip:
-        return told | {"hoverinfo": "skip"}
+        return hover | {"hoverinfo": "skip"}
     if not curve.heights:
         # Not the name itself: a template would fill in what it finds in it.
-        return told | {"hovertemplate": f"%{{y:{digits}}} {unit}<extra>%{{fullData.name}}</extra>"}
+        return hover | {"hovertemplate": f"%{{y:{digits}}} {unit}<extra>%{{fullData.name}}</extra>"}
     heights = list(curve.heights)
     if len(curve.runs) > 1:
         ends, heights = list(curve.heights), []
         for run in curve.runs:
             here, ends = ends[: len(run)], ends[len(run) :]
             heights += [here[0], *here, here[-1]]
-    return told | {
+    return hover | {
         "customdata": packed(value / divisor for value in heights),
         "hovertemplate": f"%{{customdata:{digits}}} {unit}<extra>{for_plotly(curve.tip)}</extra>",
         "legendrank": curve.rank,
@@ -131,18 +161,15 @@ def _told(curve: Curve, frame: Frame, digits: str) -> Trace:
 def _line(stroke: Stroke | None) -> Trace:
     if stroke is None:
         return {"color": CLEAR, "width": 0}
-    told: Trace = {"color": stroke.colour, "width": stroke.width}
-    return told | ({"dash": dash(stroke)} if stroke.dash else {})
-
-
-def dash(stroke: Stroke) -> str:
-    """Return a dash as Plotly writes it."""
-    known = stroke.dash in palette.STROKES
-    return stroke.dash if known else ",".join(f"{one}px" for one in stroke.dash.split())
+    line: Trace = {"color": stroke.colour, "width": stroke.width}
+    if not stroke.dash:
+        return line
+    pixels = ",".join(f"{length}px" for length in stroke.dash.split())
+    return line | {"dash": stroke.dash if stroke.dash in palette.STROKES else pixels}
 
 
 def _between(start: tuple[float, float], stop: tuple[float, float]) -> Points:
-    shares = [at / (HOVER_POINTS - 1) for at in range(HOVER_POINTS)]
+    shares = np.linspace(0, 1, HOVER_POINTS)
     (x, y), (right, top) = start, stop
     return [(x + share * (right - x), y + share * (top - y)) for share in shares]
 
@@ -154,11 +181,121 @@ def _translucent(colour: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
+def mark_traces(marks: Iterable[Mark], frame: Frame) -> list[Trace]:
+    """Return a trace for each kind of marks."""
+    drawn = []
+    for sign, group in groupby(marks, key=lambda mark: mark.sign):
+        alike = list(group)
+        tips = [for_plotly(mark.tip) for mark in alike]
+        drawn.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": alike[0].name,
+                "x": [_across(mark.at, frame) for mark in alike],
+                "y": [_up(mark.level, frame) for mark in alike],
+                "cliponaxis": False,
+                "showlegend": False,
+                **(
+                    {"hovertext": tips, "hoverinfo": "text"} if any(tips) else {"hoverinfo": "skip"}
+                ),
+                "marker": {"color": palette.PEAK, **_SIGNS[sign]},
+            }
+        )
+    return drawn
+
+
+def gap_trace(gaps: Sequence[Gap], frame: Frame) -> Trace:
+    """Return the hatching of the stretches that were not sampled."""
+    return {
+        "type": "bar",
+        "name": "not sampled",
+        "x": [_across((start + stop) / 2, frame) for start, stop in gaps],
+        "width": [_across(stop - start, frame) for start, stop in gaps],
+        "y": [_up(frame.top, frame)] * len(gaps),
+        # Plotly's pointer finds a bar from far beyond its sides.
+        "hoverinfo": "skip",
+        "legendrank": LAST,
+        "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": dict(_HATCHING)},
+    }
+
+
+def bar_traces(bars: Sequence[Bar], frame: Frame) -> list[Trace]:
+    """Return the lanes' bars and their labels, and the legend's entries for colours with a meaning.
+
+    The bars stand side by side along the time axis: lying ones would be found by their ends, wherever
+    in them the pointer is. They are one trace, of which it finds the narrowest below it.
+    """
+    if not bars:
+        return []
+    duration = frame.stop - frame.start
+    least = duration / 400
+    lengths = [max(bar.stop - bar.start, least) for bar in bars]
+    # A sliver of the page between neighbours, where there is room for it.
+    widths = [length - least * 0.6 * (length > 3 * least) for length in lengths]
+    boxes = {
+        "type": "bar",
+        "yaxis": "y2",
+        "base": packed(bar.lane - BAR_HEIGHT / 2 for bar in bars),
+        "y": packed(BAR_HEIGHT for _ in bars),
+        "x": packed(
+            _across(bar.start + width / 2, frame) for bar, width in zip(bars, widths, strict=True)
+        ),
+        "width": packed(_across(width, frame) for width in widths),
+        "hovertext": ["<br>".join(map(for_plotly, bar.lines)) for bar in bars],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "showlegend": False,
+        "marker": {"color": [bar.colour for bar in bars], "line": {"width": 0}},
+    }
+    labels = {
+        bar: text
+        for bar, length in zip(bars, lengths, strict=True)
+        if (text := _fitting(bar, length / duration))
+    }
+    words = {
+        "type": "scatter",
+        "mode": "text",
+        "yaxis": "y2",
+        "x": [_across(bar.start, frame) for bar in labels],
+        "y": [bar.lane for bar in labels],
+        "text": [f"\N{NO-BREAK SPACE}{text}" for text in labels.values()],
+        "textposition": "middle right",
+        "textfont": {"size": WORD, "color": [palette.ink_on(bar.colour) for bar in labels]},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    # The legend's entries for bars, which their own trace cannot have.
+    names = {palette.bar_name(bar.kind, worst=bar.worst): bar.colour for bar in bars}
+    keys = [
+        {
+            "type": "bar",
+            "x": [None],
+            "y": [None],
+            "name": name,
+            "legendrank": LAST - 1,
+            "marker": {"color": colour, "line": {"width": 0}},
+        }
+        for name, colour in names.items()
+        if name
+    ]
+    return [boxes, words, *keys]
+
+
+def _fitting(bar: Bar, share: float) -> str:
+    """Return the label, shortened to its bar, or nothing where too little of it would fit."""
+    label = bar.label
+    letters = int((share * _NARROW - 8) / _LETTER)
+    if letters >= len(label):
+        return for_plotly(label)
+    # "steps…" would stand in all of them.
+    fits = letters >= _LEAST_LETTERS and bar.kind != "step"
+    return for_plotly(label[: letters - 1] + "…") if fits else ""
+
+
 def word_annotation(word: Word, frame: Frame) -> Trace:
-    """Return a word, and what leads from it to its point."""
-    divisor, (across, _) = frame.unit[0], frame.across
-    x, y = round((word.at or 0.0) / across, 4), short(word.level / divisor)
-    told: Trace = {
+    """Return a word, and the line that leads from it to its point."""
+    x, y = _across(word.at or 0.0, frame), _up(word.level, frame)
+    annotation: Trace = {
         "text": for_plotly(word.text),
         "x": x,
         "y": y,
@@ -170,34 +307,31 @@ def word_annotation(word: Word, frame: Frame) -> Trace:
     if not math.isnan(word.points_at):
         arrow = {"arrowhead": 0, "arrowwidth": 1, "arrowcolor": palette.PEAK, "standoff": 4}
         ends = {"axref": "x", "ayref": "y", "ax": x, "ay": y, "showarrow": True}
-        point = {"text": f"<b>{told['text']}</b>", "y": short(word.points_at / divisor)}
-        return told | arrow | ends | point
+        point = {"text": f"<b>{annotation['text']}</b>", "y": _up(word.points_at, frame)}
+        return annotation | arrow | ends | point
     if word.at is None:
-        told |= {"xref": "paper", "x": int(word.side == "left")}
+        annotation |= {"xref": "paper", "x": int(word.side == "left")}
     if word.is_off:
-        told["yshift"] = _OFF if word.is_above else -_OFF
+        annotation["yshift"] = _OFF if word.is_above else -_OFF
     ink = {"color": palette.ON_PEAK} if word.is_boxed else {}
     box = {"bgcolor": palette.PEAK, "borderpad": 1} if word.is_boxed else {}
-    return told | box | {"font": {"size": WORD, **ink}}
+    return annotation | box | {"font": {"size": WORD, **ink}}
 
 
 def axes(frame: Frame, foot: float = 0, top: float = 1) -> Trace:
     """Return both axes, the vertical one between two shares of the height."""
-    divisor, (across, _) = frame.unit[0], frame.across
     return {
         "xaxis": AXIS
-        | _ticks(frame.ticks, across)
-        | {"range": [round(frame.start / across, 4), round(frame.stop / across, 4)]}
+        | _ticks(frame.ticks, frame.across[0])
+        | {"range": [_across(frame.start, frame), _across(frame.stop, frame)]}
         | {"showgrid": False, "anchor": "y"},
         "yaxis": AXIS
         | _ticks(frame.levels)
-        | {"range": [0, short(frame.top / divisor)]}
+        | {"range": [0, _up(frame.top, frame)]}
         | {"domain": [foot, top], "fixedrange": True},
     }
 
 
 def _ticks(ticks: Ticks, divisor: float = 1.0) -> Trace:
-    return {
-        "tickvals": [round(value / divisor, 6) for value in ticks.values],
-        "ticktext": list(ticks.texts),
-    }
+    values = [round(value / divisor, 6) for value in ticks.values]
+    return {"tickvals": values, "ticktext": list(ticks.texts)}

@@ -1,37 +1,47 @@
-"""Paints curves and axes as inline SVG, for whoever has no Plotly: GitHub, nbviewer, printed pages."""
+"""Paints shapes and axes as inline SVG, for front ends without Plotly: GitHub, nbviewer, printed pages."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby, pairwise
 
 from hfmem_widget.analysis.curve import Points, grounded
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke, Word
+from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, Mark, Stroke, Word
 
 WIDTH = 1000
 """Units across the stretched part; text stands outside of it and keeps its size."""
 
-_LETTER = 5.9
-"""Pixels that a letter of a word takes on average; asking for the width would take a script."""
-
-_BOX, _OFF = 15, 9
-"""Pixels: the height of a word, and from the middle of a mark to its word."""
+LANE = 9
+"""Units from the top of a lane to the top of the next."""
 
 GUTTER, FOOT = 56, 20
 """Pixels for the words of the axes."""
 
+_LETTER = 5.9
+"""Pixels of a word's letter on average; to measure the width would need a script."""
 
-def picture(said: str, height: int, inside: str) -> str:
-    """Return a drawing with its words for who does not see it."""
-    told = kit.shown(said, kit.NOTE_LENGTH).html
+_BOX, _OFF = 15, 9
+"""Pixels: the height of a word, and from the middle of a mark to its word."""
+
+_CROSS = '<path d="M-4 -4l8 8m0 -8l-8 8" fill="none" stroke="{}" stroke-width="{}"/>'
+_SIGNS = {
+    "triangle": f'<path d="M-4.5 4h9l-4.5 -8z" fill="{palette.PEAK}"/>',
+    "cross": _CROSS.format(palette.CASING, 4.4) + _CROSS.format(palette.PEAK, 2.6),
+}
+
+
+def picture(label: str, height: int, inside: str) -> str:
+    """Return a drawing with a label for screen readers."""
+    text = kit.shown(label, kit.NOTE_LENGTH).html
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return kit.drawing(
-        f'<svg role="img" aria-label="{told}" width="100%" height="{height}" '
+        f'<svg role="img" aria-label="{text}" width="100%" height="{height}" '
         f'style="display:block;width:100%;height:{height}px;overflow:visible;font-size:11px" '
-        f'fill="currentColor"><title>{told}</title>{inside}</svg>'
+        f'fill="currentColor"><title>{text}</title>{inside}</svg>'
     )
 
 
@@ -46,8 +56,8 @@ def stretched(height: int, inside: str, offset: int = 0) -> str:
 def curves_svg(curves: Iterable[Curve], frame: Frame, height: int) -> str:
     """Return curves for a frame of `WIDTH` times `height` units, strokes unscaled."""
     drawn = []
-    for is_layer, group in groupby(curves, lambda one: one.is_layer):
-        shapes = "".join(_curve(one, frame, height) for one in group)
+    for is_layer, group in groupby(curves, lambda curve: curve.is_layer):
+        shapes = "".join(_curve(curve, frame, height) for curve in group)
         # In grey print parts are alike: a thin line keeps them apart.
         seam = f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{shapes}</g>'
         drawn.append(seam if is_layer else shapes)
@@ -57,25 +67,23 @@ def curves_svg(curves: Iterable[Curve], frame: Frame, height: int) -> str:
 def _curve(curve: Curve, frame: Frame, height: int) -> str:
     drawn = ""
     if curve.fill:
-        opacity = (
-            "" if curve.opacity == 1 else f' fill-opacity="{f"{curve.opacity:g}".lstrip("0")}"'
-        )
+        opacity = f"{curve.opacity:g}".lstrip("0")
+        fade = "" if curve.opacity == 1 else f' fill-opacity="{opacity}"'
         runs = [curve.points] if curve.is_closed else map(grounded, curve.runs)
-        drawn = f'<path d="{_path(runs, frame, height, "z")}" fill="{curve.fill}"{opacity}/>'
+        drawn = f'<path d="{_path(runs, frame, height, "z")}" fill="{curve.fill}"{fade}/>'
     if curve.stroke is not None and not curve.is_layer:
-        drawn += stroke(_path(curve.runs, frame, height), curve.stroke)
-    is_told = curve.tip and not curve.is_key
-    return f"<g><title>{kit.shown(curve.tip).html}</title>{drawn}</g>" if is_told else drawn
+        drawn += _stroke(_path(curve.runs, frame, height), curve.stroke)
+    has_title = curve.tip and not curve.is_key
+    return f"<g><title>{kit.shown(curve.tip).html}</title>{drawn}</g>" if has_title else drawn
 
 
-def stroke(path: str, how: Stroke) -> str:
-    """Return a path that is stroked."""
-    dash = palette.STROKES.get(how.dash, how.dash)
+def _stroke(path: str, stroke: Stroke) -> str:
+    dash = palette.STROKES.get(stroke.dash, stroke.dash)
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    faint = f' stroke-opacity="{how.faint:g}"' if how.faint else ""
+    faint = f' stroke-opacity="{stroke.faint:g}"' if stroke.faint else ""
     return (
-        f'<path d="{path}" fill="none" stroke="{"currentColor" if how.faint else how.colour}" '
-        f'stroke-width="{how.width:g}"{dashes}{faint} vector-effect="non-scaling-stroke"/>'
+        f'<path d="{path}" fill="none" stroke="{"currentColor" if stroke.faint else stroke.colour}" '
+        f'stroke-width="{stroke.width:g}"{dashes}{faint} vector-effect="non-scaling-stroke"/>'
     )
 
 
@@ -93,7 +101,7 @@ def _path(runs: Iterable[Points], frame: Frame, height: int, end: str = "") -> s
 
 
 def _corners(run: Points, frame: Frame, height: int) -> list[tuple[int, int]]:
-    """Return the points in tenths of a unit, less those in the middle of a level stretch."""
+    """Return the points in tenths of a unit, without those in the middle of a level stretch."""
     corners: list[tuple[int, int]] = []
     for at, value in run:
         point = (round(10 * WIDTH * frame.share(at)), round(10 * height * frame.height(value)))
@@ -103,12 +111,62 @@ def _corners(run: Points, frame: Frame, height: int) -> list[tuple[int, int]]:
     return corners if len(corners) > 1 else corners * 2
 
 
+def bars_svg(bars: Iterable[Bar], frame: Frame) -> str:
+    """Return lanes of bars: one path for each colour, since a run has hundreds of steps."""
+    paths: dict[str, str] = {}
+    least, lanes = WIDTH / 500, 0
+    for bar in bars:
+        left = frame.share(bar.start) * WIDTH
+        width = max((frame.share(bar.stop) - frame.share(bar.start)) * WIDTH, least)
+        seam = 1.2 if width > 3 * least else 0.0
+        box = f"M{number(left)} {bar.lane * LANE}h{number(width - seam)}v{LANE - 2}H{number(left)}z"
+        paths[bar.colour] = paths.get(bar.colour, "") + box
+        lanes = max(lanes, bar.lane + 1)
+    shapes = (f'<path fill="{colour}" d="{boxes}"/>' for colour, boxes in paths.items())
+    return stretched(lanes * LANE, "".join(shapes))
+
+
+def mark_svg(mark: Mark, frame: Frame, height: int, offset: int = 0) -> str:
+    """Return a sign at its point, in a size that is not stretched."""
+    x, y = percent(frame, mark.at), offset + height * frame.height(mark.level)
+    if mark.sign == "dot":
+        return f'<circle cx="{x}" cy="{number(y)}" r="3.5" fill="{palette.PEAK}"/>'
+    title = f"<title>{kit.shown(mark.tip).html}</title>" if mark.tip else ""
+    sign = f"<g>{title}{_SIGNS[mark.sign]}</g>"
+    return f'<svg x="{x}" y="{y:.1f}" style="overflow:visible">{sign}</svg>'
+
+
+def word_svg(word: Word, frame: Frame, height: int, offset: int = 0) -> str:
+    """Return a word, and the line that leads from it to its point."""
+    y = offset + height * frame.height(word.level)
+    off = _OFF if word.is_off else 0
+    top = y - off - _BOX if word.is_above else y + off
+    x = ("100%" if word.side == "left" else "0") if word.at is None else percent(frame, word.at)
+    text = kit.shown(word.text).html
+    if word.is_boxed:
+        width = _LETTER * len(word.text) + 8
+        left = {"right": 0.0, "left": -width}.get(word.side, -width / 2)
+        return (
+            f'<rect x="{x}" y="{top:.1f}" width="{width:.0f}" height="{_BOX}" '
+            f'transform="translate({left:.0f})" fill="{palette.PEAK}"/>'
+            f'<text x="{x}" y="{top + _BOX - 4:.1f}" transform="translate({left + width / 2:.0f})" '
+            f'text-anchor="middle" fill="{palette.ON_PEAK}">{text}</text> '
+        )
+    anchor = {"right": "start", "left": "end"}.get(word.side, "middle")
+    lead, ink = "", 'fill-opacity=".75"'
+    if not math.isnan(word.points_at):
+        point = offset + height * frame.height(word.points_at)
+        ends = f'x1="{x}" x2="{x}" y1="{number(y)}" y2="{number(point)}"'
+        lead, ink = f'<line {ends} stroke="{palette.PEAK}"/>', 'font-weight="600"'
+    foot = number(top + _BOX - 4)
+    return f'{lead}<text x="{x}" y="{foot}" text-anchor="{anchor}" {ink}>{text}</text> '
+
+
 def axes(frame: Frame, height: int, offset: int = 0) -> str:
     """Return the words of both axes, and the lines of the grid."""
-    divisor, _ = frame.unit
     drawn = []
     for value, text in zip(frame.levels.values, frame.levels.texts, strict=True):
-        y = number(offset + height * frame.height(value * divisor))
+        y = number(offset + height * frame.height(value * frame.unit[0]))
         drawn.append(
             f'<line x1="0" x2="100%" y1="{y}" y2="{y}" stroke="currentColor" stroke-opacity=".14"/>'
             f'<text x="-6" y="{y}" dy=".35em" text-anchor="end" fill-opacity=".75">{text}</text> '
@@ -123,10 +181,12 @@ def axes(frame: Frame, height: int, offset: int = 0) -> str:
 
 def legend(curves: Iterable[Curve], style: str = "") -> str:
     """Return the names of curves, those with a rank first, each behind a piece of it."""
-    ranked = sorted((one for one in curves if one.is_key), key=lambda one: one.rank or 1000)
+    ranked = sorted(
+        (curve for curve in curves if curve.is_key), key=lambda curve: curve.rank or 1000
+    )
     keys = "".join(
-        f'<span style="white-space:nowrap">{_key(one)} {kit.shown(one.name).html}</span> '
-        for one in ranked
+        f'<span style="white-space:nowrap">{_key(curve)} {kit.shown(curve.name).html}</span> '
+        for curve in ranked
     )
     return f'<div style="display:flex;flex-wrap:wrap;gap:0 14px;opacity:.85{style}">{keys}</div>'
 
@@ -140,12 +200,10 @@ def _key(curve: Curve) -> str:
     return swatch(curve.stroke, 18) if curve.stroke else ""
 
 
-def swatch(how: Stroke, width: int) -> str:
+def swatch(stroke: Stroke, width: int) -> str:
     """Return a piece of a line as it is drawn."""
-    thick = Stroke(
-        how.colour, max(how.width, 1.6) if how.width > 1 else how.width, how.dash, how.faint
-    )
-    return _small(stroke(f"M0 5H{width}", thick), width)
+    thick = replace(stroke, width=max(stroke.width, 1.6)) if stroke.width > 1 else stroke
+    return _small(_stroke(f"M0 5H{width}", thick), width)
 
 
 def _small(shape: str, width: int) -> str:
@@ -155,37 +213,11 @@ def _small(shape: str, width: int) -> str:
     )
 
 
-def word_svg(word: Word, frame: Frame, height: int, offset: int = 0) -> str:
-    """Return a word, and what leads from it to its point."""
-    y = offset + height * frame.height(word.level)
-    off = _OFF if word.is_off else 0
-    top = y - off - _BOX if word.is_above else y + off
-    x = ("100%" if word.side == "left" else "0") if word.at is None else percent(frame, word.at)
-    told = kit.shown(word.text).html
-    if word.is_boxed:
-        width = _LETTER * len(word.text) + 8
-        left = {"right": 0.0, "left": -width}.get(word.side, -width / 2)
-        return (
-            f'<rect x="{x}" y="{top:.1f}" width="{width:.0f}" height="{_BOX}" '
-            f'transform="translate({left:.0f})" fill="{palette.PEAK}"/>'
-            f'<text x="{x}" y="{top + _BOX - 4:.1f}" transform="translate({left + width / 2:.0f})" '
-            f'text-anchor="middle" fill="{palette.ON_PEAK}">{told}</text> '
-        )
-    anchor = {"right": "start", "left": "end"}.get(word.side, "middle")
-    lead, ink = "", 'fill-opacity=".75"'
-    if not math.isnan(word.points_at):
-        point = offset + height * frame.height(word.points_at)
-        ends = f'x1="{x}" x2="{x}" y1="{number(y)}" y2="{number(point)}"'
-        lead, ink = f'<line {ends} stroke="{palette.PEAK}"/>', 'font-weight="600"'
-    foot = number(top + _BOX - 4)
-    return f'{lead}<text x="{x}" y="{foot}" text-anchor="{anchor}" {ink}>{told}</text> '
-
-
 def percent(frame: Frame, at: float) -> str:
     """Return where something stands across any width."""
     return f"{100 * frame.share(at):.2f}%"
 
 
-def number(value: float) -> str:
-    """Return a length with one digit, where it has any."""
-    return f"{value:.1f}".removesuffix(".0")
+def number(value: float, digits: int = 1) -> str:
+    """Return a length without digits that nobody sees."""
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
 from hfmem_widget.analysis.curve import (
     LEAST_SAMPLES,
     Gap,
@@ -23,34 +25,36 @@ from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.series import LINES, TABLE, Row
 from hfmem_widget.text import unit_for
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
-from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
-from hfmem_widget.view.chart.shapes import Frame
+from hfmem_widget.view.chart.shapes import Bar, Frame, Word
 from hfmem_widget.view.line import peak_text
 
-_One = TypeVar("_One")
+_Item = TypeVar("_Item")
 
 CAPACITY_FROM = 0.6
+"""The capacity is drawn where the data reach this share of it."""
+
 DEVICE_USED_UP_TO = 2.0
+"""Memory in use on the device is drawn up to so many times the process's own data."""
 
 LABEL_ROOM = 0.11
 CLEARANCE = 0.03
-"""Shares of the plot's height: what a label needs, and how far it keeps from a line."""
+"""Shares of the plot's height: what a label needs, and its distance from a line."""
 
 TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 LEAST_OF_UNIT = 2
-"""As long in a unit a scene is at least, for times to be said in it."""
+"""A scene is at least so many units long in the unit of its times."""
 
 _EDGE = 0.25
 """Closer to a side than this share of the width, the peak's label turns inwards."""
 
 _EDGE_OF_MARK = 0.4
-"""The same of a mark's word, which is longer."""
+"""The same for the word at a mark, which is longer."""
 
 _REACH_OF_WORD = 0.7
-"""Of the width: as far a mark's word may reach, in a narrow notebook."""
+"""Share of the width that a mark's word may cover in a narrow notebook."""
 
 _LOW = 0.25
 """Below this share of the height there is no room for a word below a mark."""
@@ -78,22 +82,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class PeakMark:
-    """Where the highest point stands, in seconds of the scene and bytes, and its label's foot."""
+    """The highest point, in seconds of the scene and bytes, and the foot of its label in bytes."""
 
     time: float
     peak: Peak
     text: str
     label_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class MarkWord:
-    """Where a mark's word stands: on which side of it ("left", "right" or ""), above or below which bytes."""
-
-    mark: DrawnGuide
-    side: str
-    level: float
-    is_above: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +109,9 @@ class Scene:
     bars : tuple of Bar
     gaps : tuple of (float, float)
     layers : tuple of Layer
-        What stands below the allocated line of the device shown in full, where it is known.
+        The parts below the allocated line of the device shown in full, where they are known.
     guides : tuple of DrawnGuide
-        Its budgets, where the data come near them, its trends, and where any of the devices ran out.
+        Its budgets, where the data come near them, its trends, and where any device ran out of memory.
     """
 
     duration: float
@@ -133,14 +127,44 @@ class Scene:
     guides: tuple[DrawnGuide, ...] = ()
 
     @property
+    def frame(self) -> Frame:
+        """The axes."""
+        unit, ticks = unit_for(self.top), time_ticks(self.duration)
+        levels = value_ticks(self.ceiling / unit[0], unit[1])
+        fits = (unit for unit in TIME_UNITS if self.duration >= unit[0] * LEAST_OF_UNIT)
+        across = next(fits, TIME_UNITS[-1])
+        return Frame(0.0, self.duration, self.top, unit, ticks, levels, across)
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes the bars need."""
+        return max((bar.lane + 1 for bar in self.bars), default=0)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that have a line, the one shown in full first."""
+        return tuple(dict.fromkeys((self.device.key, *(line.device for line in self.lines))))
+
+    def name(self, line: Line) -> str:
+        """Return the name of a line in the legend."""
+        is_own, is_one_of_many = line.device == self.device.key, len(self.devices) > 1
+        # Short, since the legend's columns are as wide as its longest name.
+        if not is_own or (is_one_of_many and line.metric == "allocated"):
+            return line.device
+        names_both = is_one_of_many and all(each.metric == METRIC for each in self.lines)
+        return f"{line.device} {line.label}" if names_both else line.label
+
+    @property
     def budgets(self) -> list[DrawnGuide]:
         """The level lines with a word at one end."""
-        return [one for one in self.guides if one.kind == "budget"]
+        return [guide for guide in self.guides if guide.kind == "budget"]
 
     @property
     def marks(self) -> list[DrawnGuide]:
-        """The instants at which memory ran out; the last is the one with a word."""
-        return sorted((one for one in self.guides if one.kind == "oom"), key=lambda one: one.time)
+        """The instants at which memory ran out; the last one has a word."""
+        return sorted(
+            (guide for guide in self.guides if guide.kind == "oom"), key=lambda mark: mark.time
+        )
 
     @property
     def words_at_left(self) -> bool:
@@ -151,19 +175,29 @@ class Scene:
     def names_capacity(self) -> bool:
         """Whether the word for the capacity has room; its figure is among the headings anyway."""
         return self.capacity is not None and not any(
-            abs(self.capacity - one.level) < LABEL_ROOM * self.top for one in self.budgets
+            abs(self.capacity - budget.level) < LABEL_ROOM * self.top for budget in self.budgets
         )
 
     @property
-    def unit(self) -> tuple[float, str]:
-        """Divisor and name of the unit that suits the picture."""
-        return unit_for(self.top)
+    def peak_side(self) -> str:
+        """The side of its point on which the peak's label stands; empty for above it."""
+        return "" if self.peak is None else _side(self.peak.time / self.duration, _EDGE)
 
     @property
-    def time_unit(self) -> tuple[float, str]:
-        """Divisor, of seconds, and name of the unit in which instants read well."""
-        fits = (one for one in TIME_UNITS if self.duration >= one[0] * LEAST_OF_UNIT)
-        return next(fits, TIME_UNITS[-1])
+    def mark_word(self) -> Word | None:
+        """The word of the newest mark: below it and its neighbours, for the peak's label stands above."""
+        if not self.marks:
+            return None
+        newest = self.marks[-1]
+        near = [
+            mark.level
+            for mark in self.marks
+            if newest.time - mark.time <= _REACH_OF_WORD * self.duration
+        ]
+        is_above = min(near) < _LOW * self.top
+        level = max(near) if is_above else min(near)
+        side = _side(newest.time / self.duration, _EDGE_OF_MARK)
+        return Word(newest.label, level, side, newest.time, is_above, is_boxed=True, is_off=True)
 
     def coarser(self, columns: int) -> Scene:
         """Return the same picture with its lines in fewer points, as `build_scene` chooses them."""
@@ -174,7 +208,7 @@ class Scene:
         lines = [
             replace(line, points=joined(_at(line.runs, stay(line.runs)))) for line in self.lines
         ]
-        # The top of the stack decides for all of it, so that what stands above each other was there at once.
+        # The top of the stack decides for all parts, so that those drawn at one point are of one instant.
         rows = stay(self.layers[-1].runs) if self.layers else []
         layers = [
             Layer(layer.name, tuple(_at(layer.runs, rows)), tuple(_at(layer.heights, rows)))
@@ -182,61 +216,13 @@ class Scene:
         ]
         return replace(self, lines=tuple(lines), layers=tuple(layers))
 
-    @property
-    def frame(self) -> Frame:
-        """What the lines are drawn in."""
-        divisor, unit = self.unit
-        levels = value_ticks(self.ceiling / divisor, unit)
-        return Frame(
-            0.0,
-            self.duration,
-            self.top,
-            self.unit,
-            time_ticks(self.duration),
-            levels,
-            self.time_unit,
-        )
 
-    @property
-    def peak_side(self) -> str:
-        """Which side of its point the peak's label stands on: "left", "right", or "" for above it."""
-        share = 0.5 if self.peak is None else self.peak.time / self.duration
-        return "right" if share < _EDGE else "left" if share > 1 - _EDGE else ""
-
-    @property
-    def mark_word(self) -> MarkWord | None:
-        """The word of the newest mark: below it and those near it, for the peak's label stands above."""
-        if not self.marks:
-            return None
-        newest = self.marks[-1]
-        near = [
-            one.level
-            for one in self.marks
-            if newest.time - one.time <= _REACH_OF_WORD * self.duration
-        ]
-        is_above = min(near) < _LOW * self.top
-        share = newest.time / self.duration
-        side = "right" if share < _EDGE_OF_MARK else "left" if share > 1 - _EDGE_OF_MARK else ""
-        return MarkWord(newest, side, max(near) if is_above else min(near), is_above=is_above)
-
-    def name(self, line: Line) -> str:
-        """Return what a line is called in the legend."""
-        if line.device != self.device.key:
-            return line.device
-        # As the others' lines; the legend's columns are as wide as its longest name.
-        if len(self.devices) > 1 and line.metric == "allocated":
-            return line.device
-        told = len(self.devices) > 1 and all(one.metric == METRIC for one in self.lines)
-        return f"{line.device} {line.label}" if told else line.label
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices that have a line, the one shown in full first."""
-        return tuple(dict.fromkeys((self.device.key, *(line.device for line in self.lines))))
-
-
-def _at(runs: Sequence[list[_One]], rows: Sequence[list[int]]) -> list[list[_One]]:
+def _at(runs: Sequence[list[_Item]], rows: Sequence[list[int]]) -> list[list[_Item]]:
     return [[run[at] for at in kept] for run, kept in zip(runs, rows, strict=True)]
+
+
+def _side(share: float, edge: float) -> str:
+    return "right" if share < edge else "left" if share > 1 - edge else ""
 
 
 def build_scene(session: Session, span: Span | None = None, *, columns: int) -> Scene | None:
@@ -255,40 +241,42 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     # Where this process has used no device, those that others filled are what there is to see.
     moved = moved_devices(session, span)
     metric = METRIC if moved else "allocated"
-    devices = tuple(one.device for one in moved) or devices
-    primary = _most_used(session, span, devices, metric)
+    devices = tuple(found.device for found in moved) or devices
+    peaks = {device.key: _highest(session, span, f"{device.key}/{metric}") for device in devices}
+    primary = max(
+        devices, key=lambda device: -1.0 if (top := peaks[device.key]) is None else top.value
+    )
+    peak = peaks[primary.key]
 
     def line(device: Device, metric: str) -> Line:
         index = session.index(f"{device.key}/{metric}")
         points = [] if index is None else curve(part, index, start, stop, columns=columns)
         return Line(device.key, metric, label_of(session, device, metric), points)
 
-    lines = [] if moved else [line(primary, one) for one in LINES if one != METRIC]
+    lines = [] if moved else [line(primary, each) for each in LINES if each != METRIC]
     others = [line(device, metric) for device in devices if device.key != primary.key]
-    peak = _highest(session, span, primary, metric)
     used = line(primary, METRIC)
     data = _highest_point([*lines, *others, *([used] if moved else [])], peak)
     if math.isnan(data):
         return None
     if _highest_point([used]) <= DEVICE_USED_UP_TO * data:
         lines.insert(0, used)
-    lines = [one for one in (*lines, *others) if one.points]
+    lines = [found for found in (*lines, *others) if found.points]
     capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
     guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data)
-    also = {line.device: None for line in lines if line.device != primary.key}
+    also = dict.fromkeys(found.device for found in lines if found.device != primary.key)
     guides += marks_in(session, also, (start, stop))
-    # What a sampled peak missed, the allocator told as it ran out.
-    heights = [one.level for one in guides if one.kind == "oom"]
-    ceiling = max([_highest_point(lines, peak), *heights]) or 1.0
-    levels = [one.level for one in guides if one.kind == "budget"]
+    # What a sampled peak missed, the allocator reported as it ran out.
+    oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
+    ceiling = max([_highest_point(lines, peak), *oom_levels]) or 1.0
+    levels = [guide.level for guide in guides if guide.kind == "budget"]
     label_at, top = _layout(ceiling, [*levels, *([] if capacity is None else [capacity])])
+    key = f"{primary.key}/{metric}"
     return Scene(
         stop - start,
         primary,
         tuple(lines),
-        None
-        if peak is None
-        else _mark(session, f"{primary.key}/{metric}", peak, (start, stop), label_at),
+        None if peak is None else _mark(session, key, peak, (start, stop), label_at),
         capacity,
         ceiling,
         top,
@@ -303,26 +291,13 @@ def _session_end(session: Session) -> float:
     return max((end_of(session, span) for span in session.spans), default=session.last_sample.time)
 
 
-def _most_used(
-    session: Session, span: Span | None, devices: tuple[Device, ...], metric: str
-) -> Device:
-    def height(device: Device) -> float:
-        peak = _highest(session, span, device, metric)
-        return -1.0 if peak is None else peak.value
-
-    return max(devices, key=height)
-
-
-def _highest(session: Session, span: Span | None, device: Device, metric: str) -> Peak | None:
+def _highest(session: Session, span: Span | None, key: str) -> Peak | None:
     """Return the peak of a span; of a session, that of the span that rose highest, or of the samples."""
-    key = f"{device.key}/{metric}"
-    if span is not None:
-        known = [peak_of(session, span, key)]
-    else:
-        known = [peak_of(session, one, key) for one in session.spans]
-        known.append(Peak(session.peak(key), "sampled"))
-    known = [peak for peak in known if not math.isnan(peak.value)]
-    # max() returns the first of equals: a span's own peak stands before the samples'.
+    peaks = [peak_of(session, each, key) for each in (session.spans if span is None else [span])]
+    if span is None:
+        peaks.append(Peak(session.peak(key), "sampled"))
+    known = [peak for peak in peaks if not math.isnan(peak.value)]
+    # max() returns the first of equals: a span's own peak comes before that of the samples.
     return max(known, key=lambda peak: peak.value, default=None)
 
 
@@ -333,8 +308,7 @@ def _highest_point(lines: list[Line], peak: Peak | None = None) -> float:
 
 def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
     """Return where the peak's label stands, clear of every line, and how high the axis must reach."""
-    highest = max([0.0, *levels])
-    top = max(ceiling / (1 - LABEL_ROOM - CLEARANCE), highest / (1 - LABEL_ROOM))
+    top = max(ceiling / (1 - LABEL_ROOM - CLEARANCE), max(levels, default=0.0) / (1 - LABEL_ROOM))
     foot = ceiling
     for level in sorted(level for level in levels if level > ceiling):
         if level - foot > (LABEL_ROOM + 2 * CLEARANCE) * top:
@@ -348,31 +322,25 @@ def _mark(
     session: Session, key: str, peak: Peak, view: tuple[float, float], label_at: float
 ) -> PeakMark:
     """Place the peak: in the shortest span or step that has it, where the samples are highest."""
-    start, stop = view
     device, _, metric = key.partition("/")
+    stretches = [
+        (span.start, end_of(session, span), peak_of(session, span, key).value)
+        for span in session.spans
+    ]
+    if metric == "allocated":
+        stretches += [
+            (group.start, group.stop, group.devices[device].peak)
+            for group in session.steps
+            if device in group.devices
+        ]
     inside = [
-        (end_of(session, one) - one.start, one.start, end_of(session, one))
-        for one in session.spans
-        if start <= one.start
-        and end_of(session, one) <= stop
-        and peak_of(session, one, key).value == peak.value
+        (stop - start, start, stop)
+        for start, stop, highest in stretches
+        if view[0] <= start and stop <= view[1] and highest == peak.value
     ]
-    inside += [
-        (one.stop - one.start, one.start, one.stop)
-        for one in session.steps
-        if start <= one.start
-        and one.stop <= stop
-        and metric == "allocated"
-        and device in one.devices
-        and one.devices[device].peak == peak.value
-    ]
-    _, start, stop = min(inside, default=(0.0, start, stop))
-    time = (start + stop) / 2
-    index = session.index(key)
+    _, start, stop = min(inside, default=(0.0, *view))
+    time, index = (start + stop) / 2, session.index(key)
     part = session.between(start, stop)
-    if index is not None:
-        column = part.high[:, index]
-        if not all(math.isnan(value) for value in column):
-            row = max(range(len(column)), key=lambda at: (not math.isnan(column[at]), column[at]))
-            time = min(max(float(part.time[row]), start), stop)
+    if index is not None and not np.isnan(part.high[:, index]).all():
+        time = min(max(float(part.time[np.nanargmax(part.high[:, index])]), start), stop)
     return PeakMark(time - view[0], peak, f"peak {peak_text(peak)}", label_at)

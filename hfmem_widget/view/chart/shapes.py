@@ -1,12 +1,18 @@
-"""What is drawn between two axes, described once for whoever paints it: SVG or Plotly."""
+"""What a chart is drawn of, described once for whoever paints it: SVG or Plotly.
+
+Positions across are in the units of the frame's horizontal axis, heights in bytes; texts are plain.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from hfmem_widget.analysis.curve import Points, grounded, runs_of
+from hfmem_widget.session import SpanKind
+from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks
 
 
@@ -22,7 +28,7 @@ class Stroke:
     dash : str
         A name of `palette.STROKES`, or lengths in pixels such as ``4 3``.
     faint : float
-        Above 0, the line takes the page's own ink where the painter knows it, as opaque as this.
+        Above 0: the opacity of a line in the page's own ink, where the painter knows that ink.
     """
 
     colour: str
@@ -38,22 +44,22 @@ class Curve:
     Attributes
     ----------
     points : sequence of (float, float)
-        In the units of its frame; where the height is NaN, it is broken.
+        A height of NaN breaks the line.
     stroke : Stroke or None
     fill : str
-        The colour of its area; empty without one.
+        The colour of the area; empty without one.
     opacity : float
         Of the area.
     is_closed : bool
-        True where the points go round the area; else it reaches down to zero.
+        Whether the points go round the area; otherwise it reaches down to zero.
     name, tip : str
-        Plain text, in the legend and where it is pointed at; without a tip the pointer does not find it.
+        The name in the legend, and on hover; hovering does not find a curve without a tip.
     heights : sequence of float
-        What pointing at it says, where that is not the height of the point.
+        The values on hover, where they are not the heights of the points.
     is_key : bool
-        True for what the legend has.
+        Whether the legend has it.
     rank : int
-        In the legend: those with one come first.
+        In the legend, curves with a rank come first.
     """
 
     points: Points
@@ -69,7 +75,7 @@ class Curve:
 
     @property
     def is_layer(self) -> bool:
-        """Whether it is one of a stack, which hides what is behind it."""
+        """Whether it is one of a stack, and hides what is behind it."""
         return bool(self.fill) and self.opacity == 1 and not self.is_closed
 
     @property
@@ -79,10 +85,53 @@ class Curve:
 
     @property
     def outline(self) -> Points:
-        """The points with every run brought down to zero, for who fills across breaks."""
-        return (
-            self.points if self.is_closed else [one for run in self.runs for one in grounded(run)]
-        )
+        """The points with each run brought down to zero, for a painter that fills across breaks."""
+        if self.is_closed:
+            return self.points
+        return [point for run in self.runs for point in grounded(run)]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A sign at a point; marks of one name are one entry on hover, if they have a tip."""
+
+    sign: Literal["dot", "triangle", "cross"]
+    at: float
+    level: float
+    name: str
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar in a lane: a span, steps, or alike neighbours.
+
+    Attributes
+    ----------
+    lane : int
+        0 is the top.
+    kind : str
+    label : str
+    start, stop : float
+        Seconds since the view begins, cut to it.
+    worst : bool
+        Whether it is the step with the highest peak.
+    lines : tuple of str
+        What hovering says.
+    """
+
+    lane: int
+    kind: SpanKind
+    label: str
+    start: float
+    stop: float
+    worst: bool = False
+    lines: tuple[str, ...] = ()
+
+    @property
+    def colour(self) -> str:
+        """Its colour: grey by depth, or a hue with a meaning."""
+        return palette.bar(self.kind, self.lane, worst=self.worst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +141,16 @@ class Word:
     Attributes
     ----------
     text : str
-        Plain text.
     level : float
-        The height, in bytes.
+        Bytes.
     side : {"left", "right", ""}
-        Which side of its point it stands on; empty for the middle.
+        The side of its point on which it stands; empty for the middle.
     at : float or None
-        Where across; None at the end of the plot from where it goes to its side.
+        Where across; None for the end of the plot opposite to its side.
     is_above : bool
-        Whether it stands above its level; else below.
+        Whether it stands above its level, or below.
     is_boxed : bool
-        Whether it has its own ground, since the data may lie behind it.
+        Whether it has a background, since data may lie behind it.
     is_off : bool
         Whether it keeps off a mark at its point.
     points_at : float
@@ -121,20 +169,18 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What curves are drawn in.
+    """The axes that shapes are drawn between.
 
     Attributes
     ----------
     start, stop : float
         The range of the horizontal axis.
     top : float
-        The upper end of the vertical axis, in bytes; the lower is 0.
-    unit : (float, str)
-        Divisor of bytes, and what that unit is called.
+        The upper end of the vertical axis, in bytes; the lower end is 0.
+    unit, across : (float, str)
+        Divisor and name of the unit of the vertical and the horizontal axis.
     ticks, levels : Ticks
-        Of the horizontal axis, and of the vertical one in units.
-    across : (float, str)
-        Divisor of the horizontal axis, and what that unit is called.
+        Of the horizontal axis; of the vertical one, in units.
     """
 
     start: float

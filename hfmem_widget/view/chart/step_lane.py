@@ -10,8 +10,10 @@ from itertools import groupby
 from hfmem_widget.session import DeviceSteps, Peak, Session, StepGroup
 from hfmem_widget.session.steps import joined
 from hfmem_widget.text import format_bytes, format_count, format_duration
-from hfmem_widget.view.chart.bar import TO, Bar
+from hfmem_widget.view.chart.shapes import Bar
 from hfmem_widget.view.line import peak_text
+
+TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
 LEAST_RIVALS = 3
 """Among this many steps or more, the worst is worth marking."""
@@ -27,48 +29,41 @@ def lay_steps(
     Parameters
     ----------
     device : str
-        Whose peaks count.
+        The device whose peaks count.
     view : (float, float)
         Seconds.
     lane_of : callable
-        Takes the id of the span that steps were made in.
+        Takes the id of the span in which steps were made.
     most : int
         About so many bars.
     """
     start, stop = view
-    steps = [one for one in session.steps if one.start <= stop and one.stop > start]
-    groups = [_bar(group, device, view, lane_of) for group in _grouped(steps, most)]
+    steps = [group for group in session.steps if group.start <= stop and group.stop > start]
+    bars = [_bar(group, device, view, lane_of) for group in _grouped(steps, most)]
     worst = worst_step(steps, device)
     if worst is None:
-        return groups, []
+        return bars, []
     bar = _bar(worst, device, view, lane_of)
-    return groups, [replace(bar, worst=True, told=(f"{bar.told[0]} · the worst", *bar.told[1:]))]
+    lines = (f"{bar.lines[0]} · the worst", *bar.lines[1:])
+    return bars, [replace(bar, worst=True, lines=lines)]
 
 
 def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
-    """Return the step that rose highest, out of its group; None where none stands out."""
-    rivals = [one for one in steps if device in one.devices]
-    if sum(_count(one) for one in rivals) < LEAST_RIVALS:
+    """Return the step with the highest peak, out of its group; None where none stands out."""
+    rivals = [group for group in steps if device in group.devices]
+    if sum(map(_count, rivals)) < LEAST_RIVALS:
         return None
-    worst = max(rivals, key=lambda one: one.devices[device].peak)
-    if min(one.devices[device].lowest for one in rivals) == worst.devices[device].peak:
+    worst = max(rivals, key=lambda group: group.devices[device].peak)
+    memory, count = worst.devices[device], _count(worst)
+    if min(group.devices[device].lowest for group in rivals) == memory.peak:
         return None
-    return _alone(worst, worst.devices[device])
-
-
-def _count(group: StepGroup) -> int:
-    return group.last - group.first + 1
-
-
-def _alone(group: StepGroup, memory: DeviceSteps) -> StepGroup:
-    """Take the worst step out of its group, to where it would be if all took as long."""
-    count = _count(group)
     if count == 1:
-        return group
-    each = (group.stop - group.start) / count
-    start = group.start + min(max(memory.worst - group.first, 0), count - 1) * each
+        return worst
+    # Where it would be if all steps of the group took as long.
+    each = (worst.stop - worst.start) / count
+    start = worst.start + min(max(memory.worst - worst.first, 0), count - 1) * each
     return replace(
-        group,
+        worst,
         first=memory.worst,
         last=memory.worst,
         start=start,
@@ -80,15 +75,19 @@ def _alone(group: StepGroup, memory: DeviceSteps) -> StepGroup:
     )
 
 
+def _count(group: StepGroup) -> int:
+    return group.last - group.first + 1
+
+
 def _grouped(steps: list[StepGroup], most: int) -> list[StepGroup]:
     """Join neighbours until at most about `most` groups are left."""
     size = 1
     while sum(map(_count, steps)) > size * most:
         size *= 2
-    runs = groupby(steps, key=lambda one: (one.parent, (one.first - 1) // size))
+    runs = groupby(steps, key=lambda group: (group.parent, (group.first - 1) // size))
     groups = [joined(list(run)) for _, run in runs]
     while len(groups) > 2 * most:
-        # Steps of very many parents, as of a block around each.
+        # Steps of very many parents, such as of a block around each.
         groups = [joined(groups[at : at + 2]) for at in range(0, len(groups), 2)]
     return groups
 
@@ -98,34 +97,31 @@ def _bar(group: StepGroup, device: str, view: tuple[float, float], lane_of: Lane
     label = f"step {group.first}"
     if group.first != group.last:
         label = f"steps {group.first}{TO}{group.last}"
-    memory = group.devices.get(device)
-    told = (f"{label} · {format_duration(group.stop - group.start)}", *_told(group, memory))
+    head = f"{label} · {format_duration(group.stop - group.start)}"
     return Bar(
         lane_of(group.parent),
         "step",
         label,
         start=max(group.start, start) - start,
         stop=min(group.stop, stop) - start,
-        worst=False,
-        told=told,
+        lines=(head, *_lines(group, group.devices.get(device))),
     )
 
 
-def _told(group: StepGroup, memory: DeviceSteps | None) -> list[str]:
+def _lines(group: StepGroup, memory: DeviceSteps | None) -> list[str]:
+    peak = "" if memory is None else f"peak {peak_text(Peak(memory.peak, memory.certainty))}"
     if group.first != group.last:
-        return [] if memory is None else [f"worst: step {memory.worst}{_tokens(memory)}"]
-    told = []
+        if memory is None:
+            return []
+        tokens = f", {format_count(memory.worst_tokens)} tokens" if memory.worst_tokens > 0 else ""
+        return [f"worst: step {memory.worst}{tokens}, {peak}"]
+    lines = []
     if group.tokens > 0:
         shape = ""
         if group.samples > 0 and group.longest > 0:
-            shape = f" ({format_count(group.samples)} \u00d7 {format_count(group.longest)})"
-        told.append(f"{format_count(group.tokens)} tokens{shape}")
+            shape = f" ({format_count(group.samples)} {TIMES} {format_count(group.longest)})"
+        lines.append(f"{format_count(group.tokens)} tokens{shape}")
     if memory is not None:
-        told.append(f"peak {peak_text(Peak(memory.peak, memory.certainty))}")
-        told += [f"in {phase} {format_bytes(peak)}" for phase, peak in memory.phases.items()]
-    return told
-
-
-def _tokens(memory: DeviceSteps) -> str:
-    tokens = f", {format_count(memory.worst_tokens)} tokens" if memory.worst_tokens > 0 else ""
-    return f"{tokens}, peak {peak_text(Peak(memory.peak, memory.certainty))}"
+        lines.append(peak)
+        lines += [f"in {phase} {format_bytes(bytes_)}" for phase, bytes_ in memory.phases.items()]
+    return lines

@@ -1,4 +1,4 @@
-"""The still chart as inline SVG, for whoever has no Plotly: GitHub, nbviewer, printed pages."""
+"""The still chart as inline SVG, for front ends without Plotly: GitHub, nbviewer, printed pages."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.curves import curves_of, guide_curves, words_of
-from hfmem_widget.view.chart.guide_svg import crossings, dot, marks
 from hfmem_widget.view.chart.layers import layers_of
 from hfmem_widget.view.chart.paint_svg import (
     FOOT,
     GUTTER,
-    WIDTH,
+    LANE,
     axes,
+    bars_svg,
     curves_svg,
     legend,
+    mark_svg,
     number,
     picture,
     stretched,
     word_svg,
 )
 from hfmem_widget.view.chart.scene import Scene, build_scene
+from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
 POINTS = 1900
 """For all lines together: about 10 bytes each."""
 
 _CARD_HEIGHT, _CHART_HEIGHT = 52, 170
-_LANE, _LANE_GAP = 9, 6
+_LANE_GAP = 6
 
 
 def sparkline(session: Session, span: Span) -> str:
@@ -36,9 +37,10 @@ def sparkline(session: Session, span: Span) -> str:
     scene = build_scene(session, span, columns=_columns(session, _CARD_COLUMNS))
     if scene is None:
         return ""
-    inside = _stretched(scene, _CARD_HEIGHT, 0) + dot(scene, _CARD_HEIGHT, 0)
-    inside += marks(scene, _CARD_HEIGHT, 0)
-    return f'<div style="margin:10px 4px 0">{_svg(scene, _CARD_HEIGHT, inside)}</div>'
+    signs = (mark for mark in marks_of(scene) if mark.sign != "triangle")
+    drawn = [_curves(scene, _CARD_HEIGHT, 0)]
+    drawn += [mark_svg(mark, scene.frame, _CARD_HEIGHT) for mark in signs]
+    return f'<div style="margin:10px 4px 0">{_svg(scene, _CARD_HEIGHT, drawn)}</div>'
 
 
 def chart_html(session: Session, span: Span | None = None) -> str:
@@ -49,23 +51,19 @@ def chart_html(session: Session, span: Span | None = None) -> str:
 
 def chart_svg(scene: Scene) -> str:
     """Return a scene with axes, lanes and legend."""
-    lanes = max((bar.lane + 1 for bar in scene.bars), default=0)
-    offset = lanes * _LANE + _LANE_GAP if lanes else 0
-    inside = "".join(
-        (
-            axes(scene.frame, _CHART_HEIGHT, offset),
-            _bars(scene) if lanes else "",
-            _stretched(scene, _CHART_HEIGHT, offset),
-            _capacity(scene, offset),
-            crossings(scene, _CHART_HEIGHT, offset),
-            dot(scene, _CHART_HEIGHT, offset),
-            marks(scene, _CHART_HEIGHT, offset),
-            *(word_svg(one, scene.frame, _CHART_HEIGHT, offset) for one in words_of(scene)),
-        )
-    )
+    frame, height = scene.frame, _CHART_HEIGHT
+    offset = scene.lanes * LANE + _LANE_GAP if scene.lanes else 0
+    drawn = [
+        axes(frame, height, offset),
+        bars_svg(scene.bars, frame) if scene.bars else "",
+        _curves(scene, height, offset),
+        _capacity(scene, offset),
+        *(mark_svg(mark, frame, height, offset) for mark in marks_of(scene)),
+        *(word_svg(word, frame, height, offset) for word in words_of(scene)),
+    ]
     return (
         f'{kit.CHART}<div style="padding:2px 20px 0 {GUTTER}px">'
-        f"{_svg(scene, offset + _CHART_HEIGHT + FOOT, inside)}</div>{_legend(scene)}</div>"
+        f"{_svg(scene, offset + height + FOOT, drawn)}</div>{_legend(scene)}</div>"
     )
 
 
@@ -79,48 +77,26 @@ def _columns(session: Session, most: int) -> int:
     return max(50, min(most, POINTS // (2 * lines)))
 
 
-def _svg(scene: Scene, height: int, inside: str) -> str:
-    said = f"{scene.device.key} memory over {format_duration(scene.duration)}"
-    if scene.peak is not None:
-        said += f", {scene.peak.text}"
-    lines = [one for one in scene.guides if one.kind != "oom"]
-    said += "".join(f", {one.label}" for one in (*lines, *scene.marks[-1:]))
-    return picture(said, height, inside)
+def _svg(scene: Scene, height: int, drawn: list[str]) -> str:
+    said = [f"{scene.device.key} memory over {format_duration(scene.duration)}"]
+    said += [scene.peak.text] if scene.peak is not None else []
+    said += [guide.label for guide in scene.guides if guide.kind != "oom"]
+    said += [mark.label for mark in scene.marks[-1:]]
+    return picture(", ".join(said), height, "".join(drawn))
 
 
-def _stretched(scene: Scene, height: int, offset: int) -> str:
-    """Return the lines in a frame that fills any width, strokes unscaled."""
-    guides = (curve for one in scene.guides if one.kind != "oom" for curve in guide_curves(one))
-    return stretched(height, curves_svg([*curves_of(scene), *guides], scene.frame, height), offset)
+def _curves(scene: Scene, height: int, offset: int) -> str:
+    curves = [*line_curves(scene), *guide_curves(scene)]
+    return stretched(height, curves_svg(curves, scene.frame, height), offset)
 
 
 def _capacity(scene: Scene, offset: int) -> str:
     if scene.capacity is None:
         return ""
-    y = offset + _CHART_HEIGHT * (1 - scene.capacity / scene.top)
-    ends = f'x1="0" x2="100%" y1="{number(y)}" y2="{number(y)}"'
+    y = number(offset + _CHART_HEIGHT * scene.frame.height(scene.capacity))
+    ends = f'x1="0" x2="100%" y1="{y}" y2="{y}"'
     return f'<line {ends} stroke="{palette.CAPACITY}" stroke-dasharray="2 3"/>'
 
 
-def _bars(scene: Scene) -> str:
-    """Return the lanes: one path for each colour, since a run has hundreds of steps."""
-    paths: dict[str, list[str]] = {}
-    least = WIDTH / 500
-    for bar in scene.bars:
-        left = bar.start / scene.duration * WIDTH
-        width = max((bar.stop - bar.start) / scene.duration * WIDTH, least)
-        seam = 1.2 if width > 3 * least else 0.0
-        colour = palette.bar(bar.kind, bar.lane, worst=bar.worst)
-        box = (
-            f"M{number(left)} {bar.lane * _LANE}h{number(width - seam)}v{_LANE - 2}H{number(left)}z"
-        )
-        paths.setdefault(colour, []).append(box)
-    lanes = max(bar.lane + 1 for bar in scene.bars)
-    shapes = "".join(
-        f'<path fill="{colour}" d="{"".join(boxes)}"/>' for colour, boxes in paths.items()
-    )
-    return stretched(lanes * _LANE, shapes)
-
-
 def _legend(scene: Scene) -> str:
-    return legend(curves_of(scene), f";margin:2px 0 0 {GUTTER}px")
+    return legend(line_curves(scene), f";margin:2px 0 0 {GUTTER}px")

@@ -221,7 +221,7 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
     worst = [bar for bar in bars if bar.worst]
     assert len(bars) <= MOST_BARS + 1
     assert len(worst) == 1
-    assert worst[0].told == ("step 1001 · 950 ms · the worst", "peak 9.00 GiB exact")
+    assert worst[0].lines == ("step 1001 · 950 ms · the worst", "peak 9.00 GiB exact")
 
 
 @pytest.mark.parametrize("name", ["steps", "100,000 steps"])
@@ -240,7 +240,7 @@ def test_a_group_of_steps_tells_its_worst() -> None:
     """Pointing at a group names its worst step, with its tokens and its peak."""
     session = scripted_run("100,000 steps")
     bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
-    told = next(bar.told for bar in bars if "61337" in bar.told[-1])
+    told = next(bar.lines for bar in bars if "61337" in bar.lines[-1])
     assert told[0].startswith("steps ")
     assert told[1] == "worst: step 61337, 1,152 tokens, peak 86.0 GiB exact"
 
@@ -249,7 +249,7 @@ def test_a_single_step_tells_its_batch_and_its_phases() -> None:
     """Pointing at a step tells its time, its batch, its peak and those of its phases."""
     session = scripted_run("steps")
     told = next(
-        bar.told
+        bar.lines
         for bar in lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
         if bar.label == "step 37" and not bar.worst
     )
@@ -377,5 +377,5 @@ def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str
         recorder.close_span(span.id, recorder.append(Sample(2.0 * at + 1, (GIB,))), {})
     bars = lay_lanes(session, "cuda:0", 0.0, 4.0)
 
-    assert [(bar.label, bar.told[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
+    assert [(bar.label, bar.lines[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
     assert [(bar.start, bar.stop, bar.lane) for bar in bars] == [(0.0, 1.0, 0), (2.0, 3.0, 0)]

@@ -57,7 +57,7 @@ def chart(session: Session) -> dict[str, Any]:
 
 def lines(session: Session) -> list[dict[str, Any]]:
     """Return what a chart draws of budgets and trends."""
-    named = {one.label for one in session.guides}
+    named = {"crossed", *(one.label for one in session.guides)}
     return [one for one in chart(session)[PLOTLY_MIME]["data"] if one.get("name") in named]
 
 
@@ -188,7 +188,7 @@ def test_the_word_covers_none_of_the_marks_before_it() -> None:
     """It hangs below the lowest of those that it may reach."""
     word = scene(run(oom(5.0, gib=4.5), oom(8.0, gib=5.0))).mark_word
     assert word is not None
-    assert (word.mark.time, word.level, word.side) == (8.0, 4.5 * GIB, "left")
+    assert (word.at, word.level, word.side) == (8.0, 4.5 * GIB, "left")
 
 
 def test_of_several_shortages_only_the_newest_has_a_word() -> None:
@@ -252,7 +252,7 @@ def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
         if with_chart
         else card_bundle(session, session.spans[0], with_chart=False)["text/html"]
     )
-    assert html.count(f"<g><title>{RAN_OUT}</title><path") == 2
+    assert html.count(f"<g><title>{RAN_OUT}, with 5.00 GiB allocated, at ") == 2
     assert html.count(f"{RAN_OUT}</text>") == with_chart
 
 

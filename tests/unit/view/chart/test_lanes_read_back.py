@@ -8,9 +8,9 @@ import pytest
 
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, SpanKind
 from hfmem_widget.text import MIB
-from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
-from hfmem_widget.view.chart.traces import _fitting
+from hfmem_widget.view.chart.paint_plotly import _fitting
+from hfmem_widget.view.chart.shapes import Bar
 
 NAN = math.nan
 
@@ -56,7 +56,7 @@ def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:
     bars = lay_lanes(blocks(peaks), "cuda:0", 0.0, float(len(peaks)))
 
     assert len(bars) <= MOST_BARS
-    assert all(one.told[1].startswith("peak 5.00 MiB exact in block ") for one in bars)
+    assert all(one.lines[1].startswith("peak 5.00 MiB exact in block ") for one in bars)
     assert (bars[0].start, bars[-1].stop) == (0.0, len(peaks))
 
 
@@ -83,7 +83,7 @@ def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
     """And how long it took."""
     bars = lay_lanes(blocks([1.0, 2.0], outcomes={1: "failed"}), "cuda:0", 0.0, 2.0)
 
-    assert [one.told for one in bars] == [
+    assert [one.lines for one in bars] == [
         ("block 0 · 1.0 s", "peak 1.00 MiB exact"),
         ("block 1 · 1.0 s", "peak 2.00 MiB exact", "failed"),
     ]

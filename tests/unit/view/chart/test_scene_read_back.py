@@ -11,13 +11,12 @@ from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Device, Peak
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
-from hfmem_widget.view.chart.bar import Bar
-from hfmem_widget.view.chart.curves import guide_curves, words_of
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.guides import DrawnGuide
-from hfmem_widget.view.chart.paint_svg import _corners, curves_svg, word_svg
+from hfmem_widget.view.chart.paint_svg import _corners, bars_svg, curves_svg, word_svg
 from hfmem_widget.view.chart.scene import Line, PeakMark, Scene, build_scene
-from hfmem_widget.view.chart.svg import _bars
+from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
+from hfmem_widget.view.chart.shapes import Bar
 from tests.data.svg import Drawing
 from tests.unit.view.chart.test_guides import budget, run, scene
 
@@ -112,7 +111,7 @@ def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: 
 )
 def test_instants_are_told_in_a_unit_of_which_there_are_two(duration: float, unit: str) -> None:
     """Hours from two hours on, and so forth; milliseconds for what is shorter than all."""
-    assert replace(EMPTY, duration=duration).time_unit[1] == unit
+    assert replace(EMPTY, duration=duration).frame.across[1] == unit
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_a_marks_word_is_clear_of_the_marks_near_it(
     assert word is not None
 
     assert (word.level, word.is_above) == (at, is_above)
-    assert word.mark.time == max(time for time, _ in marks)
+    assert word.at == max(time for time, _ in marks)
 
 
 def test_without_a_mark_there_is_no_word() -> None:
@@ -202,7 +201,7 @@ def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
 def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     """What would stand above its upper edge is drawn along that."""
     built = replace(EMPTY, guides=(DrawnGuide("trend", "+1 a step", [(0.0, 20.0), (100.0, last)]),))
-    drawn = curves_svg(guide_curves(built.guides[0]), built.frame, 200)
+    drawn = curves_svg(guide_curves(built), built.frame, 200)
     shapes = f'<svg viewBox="0 0 1000 200" height="200">{drawn}</svg>'
     html = f'<svg height="200">{shapes}</svg>'
     (frame,) = Drawing(html).frames()
@@ -252,7 +251,7 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
 def test_bars_are_never_too_thin_to_see(length: float, drawn: float) -> None:
     """A five-hundredth of the width at least; a wider one leaves a seam beside it."""
     built = replace(EMPTY, bars=(Bar(0, "cell", "a", 50.0, 50.0 + length, False, ()),))
-    ((path,),) = Drawing(f"<svg>{_bars(built)}</svg>").frames()
+    ((path,),) = Drawing(f"<svg>{bars_svg(built.bars, built.frame)}</svg>").frames()
     (box,) = path.runs
 
     assert box[0] == (500.0, 0.0)
@@ -263,7 +262,7 @@ def test_bars_are_never_too_thin_to_see(length: float, drawn: float) -> None:
 def test_lanes_stand_below_each_other() -> None:
     """Nine pixels each, and as many of them as there are."""
     bars = tuple(Bar(lane, "cell", "a", 10.0, 20.0, False, ()) for lane in (0, 1, 2))
-    drawing = Drawing(f"<svg>{_bars(replace(EMPTY, bars=bars))}</svg>")
+    drawing = Drawing(f"<svg>{bars_svg(bars, EMPTY.frame)}</svg>")
     tops = [run[0][1] for path in drawing.frames()[0] for run in path.runs]
 
     assert sorted(tops) == [0.0, 9.0, 18.0]

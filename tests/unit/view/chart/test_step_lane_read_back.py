@@ -10,8 +10,8 @@ import pytest
 
 from hfmem_widget.session import DeviceSteps, Session, StepGroup
 from hfmem_widget.text import MIB
-from hfmem_widget.view.chart.bar import TO, Bar
-from hfmem_widget.view.chart.step_lane import lay_steps
+from hfmem_widget.view.chart.shapes import Bar
+from hfmem_widget.view.chart.step_lane import TO, lay_steps
 
 GPU = "cuda:0"
 
@@ -124,14 +124,14 @@ def test_the_worst_step_is_a_bar_of_its_own() -> None:
     """It says that it is, first of all."""
     (bar,) = worst(session_of([1.0, 2.0, 1.0]))
 
-    assert (bar.label, bar.worst, bar.told[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
+    assert (bar.label, bar.worst, bar.lines[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
 
 
 def test_a_bar_tells_its_batch_and_its_peak() -> None:
     """What it was given, how high it rose, and what its phases came to."""
     (bar,) = laid(session_of([2.0]))
 
-    assert bar.told == (
+    assert bar.lines == (
         "step 1 · 1.0 s",
         "8 tokens (2 \u00d7 4)",
         "peak 2.00 MiB exact",
@@ -143,7 +143,7 @@ def test_a_bar_of_many_tells_the_worst_of_them() -> None:
     """By its number, with its tokens and its peak."""
     bars = laid(session_of([1.0, 3.0, 2.0, 1.0]), 2)
 
-    assert [one.told for one in bars] == [
+    assert [one.lines for one in bars] == [
         (f"steps 1{TO}2 · 2.0 s", "worst: step 2, 8 tokens, peak 3.00 MiB exact"),
         (f"steps 3{TO}4 · 2.0 s", "worst: step 3, 8 tokens, peak 2.00 MiB exact"),
     ]
@@ -155,12 +155,12 @@ def test_tokens_that_nobody_counted_are_not_told(tokens: float, said: int) -> No
     session = session_of([1.0, 2.0], tokens=tokens)
     (one, _), (both,) = laid(session), laid(session, 1)
 
-    assert sum("token" in line for line in one.told) == said
-    assert sum("token" in line for line in both.told) == said
+    assert sum("token" in line for line in one.lines) == said
+    assert sum("token" in line for line in both.lines) == said
 
 
 def test_steps_that_a_device_has_no_part_in_tell_nothing_of_it() -> None:
     """Their bars are there, with their times."""
     (bar,) = laid(session_of([math.nan, math.nan]), 1)
 
-    assert bar.told == (f"steps 1{TO}2 · 2.0 s",)
+    assert bar.lines == (f"steps 1{TO}2 · 2.0 s",)

@@ -13,10 +13,10 @@ from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.bar import Bar
 from hfmem_widget.view.chart.figure import _columns, anatomy_dict, figure_dict
+from hfmem_widget.view.chart.paint_plotly import _fitting
 from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.traces import _fitting
+from hfmem_widget.view.chart.shapes import Bar
 from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_still_svg import seconds_of, value_of
@@ -61,7 +61,7 @@ class Shown:
         """Return what a trace draws, in seconds and bytes."""
         x, y = unpacked(one["x"]), unpacked(one["y"])
         assert len(x) == len(y)
-        times, values = x / self.second, y.astype(float) * self.scene.unit[0]
+        times, values = x / self.second, y.astype(float) * self.scene.frame.unit[0]
         return list(zip(times.tolist(), values.tolist(), strict=True))
 
     def draws(self, one: dict[str, Any], wanted: Points) -> bool:
@@ -108,7 +108,9 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
         ]
 
         assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
-        assert unpacked(drawn["customdata"]) * chart.scene.unit[0] == pytest.approx(sizes, rel=1e-5)
+        assert unpacked(drawn["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
+            sizes, rel=1e-5
+        )
         assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[layer.name])
         assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
         # Down the sides of a gap all of them run over each other.
@@ -152,7 +154,7 @@ def test_ticks_stand_at_what_they_say(name: str) -> None:
     """Of both axes, which begin at zero and end with the data; times are told to their end."""
     chart = Shown(name)
     x, y = chart.layout["xaxis"], chart.layout["yaxis"]
-    divisor, unit = chart.scene.unit
+    divisor, unit = chart.scene.frame.unit
 
     assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
     assert [seconds_of(one) * chart.second for one in x["ticktext"]] == pytest.approx(
@@ -216,7 +218,7 @@ def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
     assert boxes["marker"]["color"] == [
         palette.bar(one.kind, one.lane, worst=one.worst) for one in scene.bars
     ]
-    assert boxes["hovertext"] == ["<br>".join(one.told) for one in scene.bars]
+    assert boxes["hovertext"] == ["<br>".join(one.lines) for one in scene.bars]
     assert tops + heights / 2 == pytest.approx([one.lane for one in scene.bars], abs=1e-6)
     assert heights == pytest.approx(0.84)
     for bar, middle, width in zip(scene.bars, middles.tolist(), widths.tolist(), strict=True):
@@ -290,7 +292,7 @@ def test_the_legend_has_each_colour_of_bars_that_means_something(name: str) -> N
 )
 def test_a_label_is_shortened_to_its_bar(share: float, label: str, kind: Any, text: str) -> None:
     """Cut where most of a word fits, left out where less does; steps are not cut, which are all alike."""
-    bar = Bar(0, kind, label, start=0.0, stop=1.0, worst=False, told=())
+    bar = Bar(0, kind, label, start=0.0, stop=1.0, worst=False)
 
     assert _fitting(bar, share) == text
 
@@ -299,7 +301,7 @@ def test_a_label_is_shortened_to_its_bar(share: float, label: str, kind: Any, te
 def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     """The mark at its bytes, the label's foot above all that is drawn, its text on the side with room."""
     chart = Shown(name)
-    peak, (divisor, _) = chart.scene.peak, chart.scene.unit
+    peak, (divisor, _) = chart.scene.peak, chart.scene.frame.unit
     assert peak is not None
     mark = chart.named("peak")
     (label,) = [one for one in chart.layout["annotations"] if one["text"].startswith("<b>peak")]
@@ -322,7 +324,7 @@ def test_the_capacitys_line_is_at_the_capacity() -> None:
     chart = Shown("failed")
     (line,) = chart.layout["shapes"]
     (word,) = [one for one in chart.layout["annotations"] if one["text"] == "capacity"]
-    capacity = chart.scene.device.total / chart.scene.unit[0]
+    capacity = chart.scene.device.total / chart.scene.frame.unit[0]
 
     assert (line["x0"], line["x1"], line["xref"]) == (0, 1, "paper")
     assert line["y0"] == line["y1"] == word["y"] == pytest.approx(capacity, rel=1e-4)
@@ -370,7 +372,7 @@ def test_guides_are_drawn_between_their_ends() -> None:
     """In small pieces, so that pointing anywhere at a line finds it; a trend within its band."""
     session = run(budget(6.0), trend(), oom(4.0), findings=(crossing(4.25),))
     chart = Shown(session)
-    level, mark = [one for one in chart.data if one.get("name") == "budget 6.0 GiB"]
+    level, mark = chart.named("budget 6.0 GiB"), chart.named("crossed")
     band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
     duration = chart.scene.duration
 
@@ -379,7 +381,7 @@ def test_guides_are_drawn_between_their_ends() -> None:
     assert chart.draws(casing, [(2, GIB), (10, 5 * GIB)])
     assert chart.draws(band, [(2, 1.5 * GIB), (10, 6 * GIB), (10, 4 * GIB), (2, 0.5 * GIB)])
     assert (mark["x"], mark["y"]) == ([4.25], [6.0])
-    assert "crossed at 4.2 s" in mark["hovertemplate"]
+    assert mark["hovertext"] == ["budget 6.0 GiB, crossed at 4.2 s"]
     assert all(one["showlegend"] is False for one in (level, mark, band, casing, line))
     assert band["line"]["width"] == 0
     assert {one["hoverinfo"] for one in (band, casing)} == {"skip"}
@@ -390,7 +392,7 @@ def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:
     guides = (budget(60.0), trend(600, 1800), oom(1500.0, gib=50.0))
     session = run(*guides, findings=(crossing(900.0),), name="hour with gaps")
     chart = Shown(session)
-    level, crossed = [one for one in chart.data if one.get("name") == "budget 60.0 GiB"]
+    level, crossed = chart.named("budget 60.0 GiB"), chart.named("crossed")
     band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
     mark = chart.named("out of memory")
     (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]

@@ -13,7 +13,6 @@ from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.curves import CASING
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from tests.data.parted import NAN
@@ -90,7 +89,7 @@ def alike(drawn: tuple[Point, ...], wanted: list[Point]) -> bool:
 
 
 def strokes(shown: Shown) -> list[Path]:
-    guides = {(CASING, ""), (palette.PEAK, "6 4")}
+    guides = {(palette.CASING, ""), (palette.PEAK, "6 4")}
     return [
         one
         for one in shown.paths
@@ -156,7 +155,7 @@ def test_every_tick_stands_at_its_value(name: str) -> None:
     words = chart.drawing.words()
     values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
     times = [one for one in words if one.y > chart.foot]
-    divisor, unit = chart.scene.unit
+    divisor, unit = chart.scene.frame.unit
 
     assert [one.text.split()[1:] for one in values] == [[]] * (len(values) - 1) + [[unit]]
     assert [one.y for one in values] == pytest.approx(
