@@ -11,8 +11,8 @@ from hfmem_widget.text import plain
 def memory_map(device: str = "") -> MemoryMap:
     """Read which segments an allocator has taken, and which blocks lie in them.
 
-    Nothing is allocated on a device, freed or waited for. Without a GPU, or before CUDA is initialised, it
-    is the C heap of this process, of which only sums are known.
+    Nothing is allocated on a device, freed or waited for. Without a GPU, or before CUDA is initialised, the
+    map is that of this process's C heap, of which only sums are known.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def memory_map(device: str = "") -> MemoryMap:
     734003200
     """
     reader = SegmentReader()
-    there = reader.devices()
-    if device and device not in there:
-        message = f"no memory map for {plain(device)!r}; available: {', '.join(there)}"
+    available = reader.devices()
+    if device and device not in available:
+        message = f"no memory map for {plain(device)!r}; available: {', '.join(available)}"
         raise OptionError(message)
     return reader.read(device)

@@ -1,4 +1,4 @@
-"""The memory map while a cell runs, below its chart; afterwards as it was at the end and at its highest."""
+"""The memory map below a running cell's chart; afterwards as it was at the end and at its highest."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ PERIOD = 1.0
 """Seconds between readings, at least."""
 
 MOST_SECONDS = 0.02
-"""CPU seconds that a reading may take. A longer one is not made while the cell runs: it holds the GIL."""
+"""CPU seconds that a reading may take while the cell runs: it holds the GIL."""
 
 SHARE = 0.02
-"""Of the time: what reading and drawing may take."""
+"""Share of the time that reading and drawing may take."""
 
 
 class LiveMemoryMap(Companion):
-    """Reads the allocator's segments now and then, and shows them in an output of their own.
+    """Reads the allocator's segments now and then, and shows them in their own output.
 
     Parameters
     ----------
     options : WatchOptions
     screen : Screen, optional
-        Without a live one there is only the map at the end.
+        Without a live screen there is only the map at the end.
     reader : SegmentReader, optional
     clock, cpu : callable
         Monotonic seconds; CPU seconds of the calling thread.
@@ -88,12 +88,12 @@ class LiveMemoryMap(Companion):
             self._last = self._read(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
-        """Show the end and the highest in the place of the live map; without one, return them."""
+        """Show the last and the highest map in the place of the live one; without that, return them."""
         del session, span
         moments = [("at the end", self._last)]
         if self._highest.segments and self._highest.segments != self._last.segments:
-            at = format_duration(self._highest_at)
-            moments.append((f"after {at}, when most was reserved", self._highest))
+            title = f"after {format_duration(self._highest_at)}, when most was reserved"
+            moments.append((title, self._highest))
         bundle = moments_bundle(moments)
         if self._screen is None or not self._display_id:
             return bundle
@@ -144,7 +144,7 @@ class LiveMemoryMap(Companion):
 
     def _draw(self, found: MemoryMap) -> int:
         """Show a map where it differs from the one shown; return the bytes that were sent."""
-        # What the user's code clears stays away until the end.
+        # An output that the user's code has cleared stays away until the end.
         if self._screen is None or not self._display_id or self._screen.cleared:
             return 0
         bundle = live_bundle(found)
@@ -174,7 +174,7 @@ class LiveMemoryMap(Companion):
 
 
 def _size(found: MemoryMap) -> tuple[int, int]:
-    in_use = sum(
-        block.size for one in found.segments for block in one.blocks if block.state == "allocated"
-    )
-    return sum(one.size for one in found.segments), in_use
+    """Return what was reserved and what was in use, in bytes."""
+    blocks = (block for segment in found.segments for block in segment.blocks)
+    in_use = sum(block.size for block in blocks if block.state == "allocated")
+    return sum(segment.size for segment in found.segments), in_use

@@ -1,14 +1,15 @@
 """What an allocator's segments are made of, and which of it nobody can use.
 
-Each byte of a segment is one part: what was asked for, what rounding adds, what waits for another stream, and
-what is free, told apart by who can use it and whether it can be given back.
+Each byte of a segment is one part: requested, added by rounding, waiting for another stream, or free. Free
+parts differ in who can use them and whether they can be given back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Final
 
 from hfmem_widget.features.memory_map.segments import NO_POOL, Block, Segment
@@ -27,24 +28,16 @@ LABELS: Final[Mapping[str, str]] = {
     "stream": "free, for other streams only",
     "pool": "free, in private pools only",
 }
-"""What a byte of a segment can be, by name; the order is that of tables and of legends."""
+"""The parts of a segment, in the order of tables and of legends."""
 
-_EXPANDABLE_LABELS: Final[Mapping[str, str]] = {
-    **LABELS,
-    "hole": "free, on partly used pages",
-    "whole": "free, in whole pages",
-}
-_HOST_LABELS: Final[Mapping[str, str]] = {
-    **LABELS,
-    "hole": "free, within the heap",
-    "whole": "free, at the heap's top",
-}
+_OF_PAGES = {"hole": "free, on partly used pages", "whole": "free, in whole pages"}
+_OF_A_HEAP = {"hole": "free, within the heap", "whole": "free, at the heap's top"}
 
 FREE: Final = ("hole", "whole", "stream", "pool")
 
 DEFAULT_STREAM: Final = 0
 SMALL_REQUEST: Final = int(MIB)
-"""What is not larger is served from segments of small blocks."""
+"""Requests up to this size are served from segments of small blocks."""
 
 _SMALL_PAGE: Final = 2 * int(MIB)
 _LARGE_PAGE: Final = 20 * int(MIB)
@@ -63,7 +56,7 @@ class Place:
     segments : tuple of Segment
         The largest first.
     pieces : tuple of tuple of (str, int)
-        What each of them is made of, in the order of addresses.
+        The parts of each of them, in the order of addresses.
     sums : mapping of str to int
         Bytes by the names of `LABELS`.
     largest : mapping of str to int
@@ -89,12 +82,12 @@ class Place:
 
     @property
     def is_private(self) -> bool:
-        """True where only the owner of its pool can use it."""
+        """Whether only the owner of its pool can use it."""
         return self.pool != NO_POOL
 
     @property
     def is_common(self) -> bool:
-        """True where ordinary code is served from: the default stream, nobody's private pool."""
+        """Whether it serves ordinary code: the default stream, nobody's private pool."""
         return not self.is_private and self.stream == DEFAULT_STREAM
 
     @property
@@ -106,7 +99,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """What a device's segments are made of.
+    """The parts of a device's segments.
 
     Attributes
     ----------
@@ -121,13 +114,13 @@ class Fragmentation:
 
     @property
     def is_host(self) -> bool:
-        """True of a C heap, whose blocks have no known addresses."""
-        return any(one.kind == "heap" for place in self.places for one in place.segments)
+        """Whether it is of a C heap, whose blocks have no known addresses."""
+        return any(each.kind == "heap" for place in self.places for each in place.segments)
 
     @property
     def expandable(self) -> bool:
-        """True where segments grow and give back single pages."""
-        return any(one.expandable for place in self.places for one in place.segments)
+        """Whether segments grow and give back single pages."""
+        return any(each.expandable for place in self.places for each in place.segments)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -137,10 +130,9 @@ class Fragmentation:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """What people read for the names of parts on this device."""
-        if self.is_host:
-            return _HOST_LABELS
-        return _EXPANDABLE_LABELS if self.expandable else LABELS
+        """Labels of the parts on this device, by name."""
+        own = _OF_A_HEAP if self.is_host else _OF_PAGES if self.expandable else {}
+        return {**LABELS, **own}
 
     @property
     def reserved(self) -> int:
@@ -163,16 +155,21 @@ class Fragmentation:
 
 
 def fragmentation(segments: Iterable[Segment], device: str) -> Fragmentation:
-    """Return what a device's segments are made of, every byte once."""
-    ours = sorted((one for one in segments if one.device == device), key=_place_of)
-    places = [_place(tuple(group)) for _, group in groupby(ours, key=_place_of)]
-    places.sort(key=lambda one: (not one.is_common, one.is_private, -one.reserved))
+    """Return the parts of a device's segments, every byte once."""
+    serves = attrgetter("pool", "stream")
+    ours = sorted((each for each in segments if each.device == device), key=serves)
+    places = [_place(group) for _, group in groupby(ours, key=serves)]
+    places.sort(key=lambda place: (not place.is_common, place.is_private, -place.reserved))
     return Fragmentation(device, tuple(places))
 
 
 def pieces(segment: Segment) -> Iterator[Piece]:
-    """Yield what a segment is made of, in the order of its addresses."""
-    free = _free_name(segment)
+    """Yield the parts of a segment, in the order of addresses."""
+    free = "hole" if segment.in_use else "whole"
+    if segment.pool != NO_POOL:
+        free = "pool"
+    elif segment.stream != DEFAULT_STREAM:
+        free = "stream"
     for block in segment.blocks:
         if block.state == "pending":
             yield "pending", block.size
@@ -187,19 +184,10 @@ def pieces(segment: Segment) -> Iterator[Piece]:
             yield free, block.size
 
 
-def _free_name(segment: Segment) -> str:
-    if segment.pool != NO_POOL:
-        return "pool"
-    if segment.stream != DEFAULT_STREAM:
-        return "stream"
-    return "hole" if segment.in_use else "whole"
-
-
 def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
     """Yield a free block of an expandable segment: pages that lie in it whole can be given back."""
-    page = (
-        _LARGE_PAGE if segment.kind == "large" and not segment.size % _LARGE_PAGE else _SMALL_PAGE
-    )
+    is_large = segment.kind == "large" and not segment.size % _LARGE_PAGE
+    page = _LARGE_PAGE if is_large else _SMALL_PAGE
     start = block.address - segment.address
     stop = start + block.size
     first, last = -(-start // page) * page, stop // page * page
@@ -211,24 +199,14 @@ def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
             yield name, size
 
 
-def _place_of(segment: Segment) -> tuple[tuple[int, int], int]:
-    return segment.pool, segment.stream
-
-
-def _place(segments: tuple[Segment, ...]) -> Place:
-    by_size = tuple(sorted(segments, key=lambda one: (-one.size, one.address)))
-    made_of = tuple(tuple(pieces(one)) for one in by_size)
-    sums = dict.fromkeys(LABELS, 0)
-    for one in made_of:
-        for name, size in one:
-            sums[name] += size
-    return Place(by_size[0].stream, by_size[0].pool, by_size, made_of, sums, _largest(by_size))
-
-
-def _largest(segments: Iterable[Segment]) -> dict[str, int]:
-    largest: dict[str, int] = {}
-    for segment in segments:
-        for block in segment.blocks:
-            if block.state == "free" and block.size > largest.get(segment.kind, 0):
-                largest[segment.kind] = block.size
-    return largest
+def _place(segments: Iterable[Segment]) -> Place:
+    by_size = tuple(sorted(segments, key=lambda segment: (-segment.size, segment.address)))
+    made_of = tuple(tuple(pieces(segment)) for segment in by_size)
+    sums, largest = dict.fromkeys(LABELS, 0), dict[str, int]()
+    for name, size in chain.from_iterable(made_of):
+        sums[name] += size
+    for segment in by_size:
+        free = [block.size for block in segment.blocks if block.state == "free"]
+        if free:
+            largest[segment.kind] = max(largest.get(segment.kind, 0), *free)
+    return Place(by_size[0].stream, by_size[0].pool, by_size, made_of, sums, largest)

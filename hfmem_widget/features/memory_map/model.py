@@ -13,17 +13,17 @@ from hfmem_widget.features.memory_map.segments import Segment
 
 @dataclass(frozen=True, slots=True)
 class MemoryMap(Shown):
-    """What allocators had taken at one moment, segment by segment.
+    """The segments of allocators at one moment.
 
     Attributes
     ----------
     devices : tuple of str
-        Those that were looked at.
+        All devices that were read.
     segments : tuple of Segment
     seconds : float
         How long it took to read.
     notes : mapping of str to str
-        By device, a sentence that must be known to read its figures right.
+        By device, a caveat for its figures.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.memory_map.html:memory_map_bundle"
@@ -34,20 +34,19 @@ class MemoryMap(Shown):
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def only(self, devices: Container[str]) -> MemoryMap:
-        """Return what there is of some devices."""
+        """Return the map of some devices only."""
         return MemoryMap(
-            tuple(one for one in self.devices if one in devices),
-            tuple(one for one in self.segments if one.device in devices),
+            tuple(key for key in self.devices if key in devices),
+            tuple(segment for segment in self.segments if segment.device in devices),
             self.seconds,
             {key: note for key, note in self.notes.items() if key in devices},
         )
 
     def reserved(self, device: str) -> int:
         """Return how many bytes a device's allocator has taken."""
-        return sum(one.size for one in self.segments if one.device == device)
+        return sum(segment.size for segment in self.segments if segment.device == device)
 
     def fragmentation(self, device: str = "") -> Fragmentation:
-        """Return what a device's segments are made of; by default of the device with the most."""
-        return fragmentation(
-            self.segments, device or max(self.devices, key=self.reserved, default="")
-        )
+        """Return the parts of a device's segments; by default of the device with the most."""
+        device = device or max(self.devices, key=self.reserved, default="")
+        return fragmentation(self.segments, device)

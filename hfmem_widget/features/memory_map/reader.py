@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from hfmem_widget.features.memory_map.model import MemoryMap
@@ -22,13 +23,10 @@ from hfmem_widget.sources.host import Mallinfo, ReadHeap, find_glibc_heap
 from hfmem_widget.text import format_bytes, plain
 
 HOST: Final = "cpu"
-ALLOCATED, RESERVED = 0, 1
-"""Where `readings` has them."""
-
 _STATES: Final[dict[str, BlockState]] = {
     "active_allocated": "allocated",
     "active_pending_free": "pending",
-    # What the documentation of torch calls the same.
+    # The same state, as the documentation of torch calls it.
     "active_awaiting_free": "pending",
     "inactive": "free",
 }
@@ -55,40 +53,41 @@ class SegmentReader:
     ) -> None:
         self._given = allocator
         self._find_heap = find_heap
-        self._heap: ReadHeap | None = None
-        self._looked_for_heap = False
         self._clock = clock
 
+    @cached_property
+    def _heap(self) -> ReadHeap | None:
+        return self._find_heap()
+
     def devices(self) -> tuple[str, ...]:
-        """Return the devices there are maps of; GPUs once the user's code has initialised them."""
+        """Return the devices that have maps; GPUs once the user's code has initialised them."""
         return (*keys_of(self._allocator()), HOST)
 
     def read(self, device: str = "") -> MemoryMap:
         """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
 
-        Where the allocator cannot list its segments the map has none, and a note that says so.
+        Where the allocator cannot list its segments, the map has a note instead.
         """
         started = self._clock()
         allocator = self._allocator()
         gpus = keys_of(allocator)
+        segments: tuple[Segment, ...] = ()
         if device == HOST or not gpus:
+            wanted: tuple[str, ...] = (HOST,)
             segments, notes = self._heap_segments()
-            return MemoryMap((HOST,), segments, self._clock() - started, notes)
-        wanted = tuple(one for one in gpus if one == device or not device)
-        try:
-            listed = segments_of(allocator.snapshot(), allocator.device_type)
-            segments, notes = tuple(one for one in listed if one.device in wanted), {}
-        except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
-            segments = ()
-            notes = {one: _unlisted(allocator, gpus.index(one), one, error) for one in wanted}
+        else:
+            wanted, notes = tuple(key for key in gpus if key == device or not device), {}
+            try:
+                listed = segments_of(allocator.snapshot(), allocator.device_type)
+                segments = tuple(segment for segment in listed if segment.device in wanted)
+            except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
+                notes = {key: _unlisted(allocator, gpus.index(key), key, error) for key in wanted}
         return MemoryMap(wanted, segments, self._clock() - started, notes)
 
     def _allocator(self) -> Allocator:
         return self._given or loaded_allocator()
 
-    def _heap_segments(self) -> tuple[tuple[Segment, ...], Mapping[str, str]]:
-        if not self._looked_for_heap:
-            self._heap, self._looked_for_heap = self._find_heap(), True
+    def _heap_segments(self) -> tuple[tuple[Segment, ...], dict[str, str]]:
         if self._heap is None:
             note = (
                 "This C library does not report the layout of its heap. That needs Linux with glibc 2.33 or "
@@ -104,10 +103,10 @@ class SegmentReader:
 
 def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -> str:
     try:
-        found = readings(allocator.stats(index))
+        allocated, reserved, *_ = readings(allocator.stats(index))
     except Exception:  # noqa: BLE001  (the same allocators)
-        found = (NOT_AVAILABLE, NOT_AVAILABLE)
-    sums = f"{format_bytes(found[ALLOCATED])} in use of {format_bytes(found[RESERVED])} reserved"
+        allocated = reserved = NOT_AVAILABLE
+    sums = f"{format_bytes(allocated)} in use of {format_bytes(reserved)} reserved"
     return (
         f"The allocator of {device} ({plain(error)}) does not list its segments, so fragmentation cannot be "
         f"shown; its totals are {sums}."
@@ -118,31 +117,26 @@ def segments_of(listed: Iterable[Mapping[str, Any]], kind: str = "cuda") -> tupl
     """Return the segments of `torch.cuda.memory_snapshot`, of devices of a kind."""
     return tuple(
         Segment(
-            device=f"{kind}:{one['device']}",
-            address=one["address"],
-            size=one["total_size"],
-            kind="small" if one["segment_type"] == "small" else "large",
-            blocks=_blocks_of(one),
-            stream=one.get("stream", 0),
-            pool=_pool_of(one),
-            expandable=bool(one.get("is_expandable", False)),
+            device=f"{kind}:{each['device']}",
+            address=each["address"],
+            size=each["total_size"],
+            kind="small" if each["segment_type"] == "small" else "large",
+            blocks=_blocks_of(each),
+            stream=each.get("stream", 0),
+            pool=tuple(each.get("segment_pool_id", NO_POOL)),
+            expandable=bool(each.get("is_expandable", False)),
         )
-        for one in listed
+        for each in listed
     )
-
-
-def _pool_of(segment: Mapping[str, Any]) -> tuple[int, int]:
-    first, second = segment.get("segment_pool_id", NO_POOL)
-    return first, second
 
 
 def _blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
     blocks, address = [], segment["address"]
-    for one in segment["blocks"]:
-        size, state = one["size"], _STATES.get(one["state"], "allocated")
-        # What was asked for stays noted in blocks that have been freed since.
-        asked = min(one.get("requested_size", size), size) if state == "allocated" else 0
-        blocks.append(Block(address, size, asked, state))
+    for block in segment["blocks"]:
+        size, state = block["size"], _STATES.get(block["state"], "allocated")
+        # Blocks that have been freed still have the size of the request.
+        requested = min(block.get("requested_size", size), size) if state == "allocated" else 0
+        blocks.append(Block(address, size, requested, state))
         address += size
     return tuple(blocks)
 
@@ -150,9 +144,8 @@ def _blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
 def heap_segments(heap: Mallinfo) -> tuple[Segment, ...]:
     """Return a C heap as segments: the heap in pieces, its free top, and what was mapped by itself."""
     top = min(int(heap.keepcost), int(heap.fordblks))
-    used, free = int(heap.uordblks), int(heap.fordblks) - top
     parts: tuple[tuple[SegmentKind, int, int], ...] = (
-        ("heap", used, free),
+        ("heap", int(heap.uordblks), int(heap.fordblks) - top),
         ("mapped", int(heap.hblkhd), 0),
         ("top", 0, top),
     )
@@ -165,4 +158,4 @@ def heap_segments(heap: Mallinfo) -> tuple[Segment, ...]:
 
 def _halves(used: int, free: int) -> tuple[Block, ...]:
     blocks = (Block(0, used, used, "allocated"), Block(used, free, 0, "free"))
-    return tuple(one for one in blocks if one.size)
+    return tuple(block for block in blocks if block.size)

@@ -1,4 +1,4 @@
-"""How segments are laid out as bars in rows, on one scale, and blocks too fine to see are put together."""
+"""How segments are laid out as bars in rows, on one scale; blocks too fine to see are put together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, Place
 from hfmem_widget.features.memory_map.segments import Segment
@@ -20,18 +22,17 @@ GAP = 2.0
 """Units between neighbouring bars."""
 
 NARROW = 5.0
-"""Units below which a segment has no bar of its own: such ones stand end to end."""
+"""Units below which a segment has no bar of its own: narrow segments stand end to end."""
 
 COARSE_BARS = 8
 """Times as many where there is little room for pieces."""
 
-
 SLIVER = 0.1
-"""Of the finest length: what is shorter waits to be drawn with what comes after it."""
+"""Of the finest length: shorter pieces wait, to be drawn with those after them."""
 
 Pieces = tuple[Piece, ...]
 
-_ORDER = {name: place for place, name in enumerate(LABELS)}
+_ORDER = list(LABELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +62,11 @@ class Bar:
         return sum(size for _, size in self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Bars of all places of a device.
-
-    Attributes
-    ----------
-    full : float
-        Bytes across all of the width.
-    places : tuple of (Place, tuple of Bar)
-    finest : float
-        Neighbouring blocks that are smaller than so many bytes were put together.
-    """
+class Layout(NamedTuple):
+    """The bars of all places of a device, and how many bytes the whole width stands for."""
 
     full: float
     places: tuple[tuple[Place, tuple[Bar, ...]], ...]
-    finest: float
 
 
 def layout(places: Sequence[Place], most: int) -> Layout:
@@ -84,19 +74,19 @@ def layout(places: Sequence[Place], most: int) -> Layout:
     total = sum(place.reserved for place in places)
     largest = max((place.segments[0].size for place in places), default=0)
     full = _full_width(largest, total / ROWS)
-    made_of: list[Sequence[Pieces]] = [place.pieces for place in places]
+    pieces: list[Sequence[Pieces]] = [place.pieces for place in places]
     coarse = 1.0
     while True:
         finest = coarse * full / WIDTH
         # What was put together stays together, so each round has fewer pieces than the one before.
-        made_of = [[_joined(merged(one, finest)) for one in place] for place in made_of]
+        pieces = [[_joined(merged(each, finest)) for each in segments] for segments in pieces]
         laid = tuple(
-            (place, _bars(place, one, full, coarse))
-            for place, one in zip(places, made_of, strict=True)
+            (place, _bars(place, segments, full, coarse))
+            for place, segments in zip(places, pieces, strict=True)
         )
         count = sum(len(bar.pieces) for _, bars in laid for bar in bars)
         if count <= most or coarse > WIDTH:
-            return Layout(full, laid, finest)
+            return Layout(full, laid)
         coarse *= 2
 
 
@@ -108,49 +98,34 @@ def _full_width(largest: int, wanted: float) -> float:
     return abreast * largest * WIDTH / (WIDTH - (abreast - 1) * GAP)
 
 
-def merged(found: Iterable[Piece], finest: float) -> Iterator[Piece]:
+def merged(pieces: Iterable[Piece], finest: float) -> Iterator[Piece]:
     """Put neighbours together that are alike, or too small to be seen; the sums stay what they are."""
-    waiting = _Waiting(finest)
-    for name, run in groupby(found, key=_name):
-        size = sum(size for _, size in run)
+    waiting: dict[str, int] = {}
+
+    def drain(least: float) -> Iterator[Piece]:
+        for name in sorted(waiting, key=_ORDER.index):
+            if waiting[name] >= least:
+                yield name, waiting.pop(name)
+
+    for name, size in _joined(pieces):
+        if size < finest:
+            waiting[name] = waiting.get(name, 0) + size
+        if size >= finest or sum(waiting.values()) >= finest:
+            yield from drain(finest * SLIVER)
         if size >= finest:
-            yield from waiting.drain()
             yield name, size
-        elif waiting.take(name, size):
-            yield from waiting.drain()
-    yield from waiting.drain(everything=True)
+    yield from drain(0)
 
 
-class _Waiting:
-    """Small pieces that wait until they are together as long as the finest that is drawn."""
-
-    def __init__(self, finest: float) -> None:
-        self._finest = finest
-        self._sums: dict[str, int] = {}
-
-    def take(self, name: str, size: int) -> bool:
-        """Take a piece in, and say whether there is enough."""
-        self._sums[name] = self._sums.get(name, 0) + size
-        return sum(self._sums.values()) >= self._finest
-
-    def drain(self, *, everything: bool = False) -> Iterator[Piece]:
-        """Yield what there is; what would be a sliver waits for more of its kind."""
-        least = 0 if everything else self._finest * SLIVER
-        ready = {name: size for name, size in self._sums.items() if size >= least}
-        self._sums = {name: size for name, size in self._sums.items() if size < least}
-        yield from sorted(ready.items(), key=lambda one: _ORDER[one[0]])
-
-
-def _bars(place: Place, made_of: Sequence[Pieces], full: float, coarse: float) -> tuple[Bar, ...]:
+def _bars(place: Place, pieces: Sequence[Pieces], full: float, coarse: float) -> tuple[Bar, ...]:
     finest, narrow = coarse * full / WIDTH, min(coarse, COARSE_BARS) * NARROW * full / WIDTH
-    wide = sum(one.size >= narrow for one in place.segments)
+    wide = sum(segment.size >= narrow for segment in place.segments)
     bars = [
-        Bar(made, (one,)) for one, made in zip(place.segments[:wide], made_of[:wide], strict=True)
+        Bar(made_of, (segment,))
+        for segment, made_of in zip(place.segments[:wide], pieces[:wide], strict=True)
     ]
-    narrow_ones = place.segments[wide:]
-    if narrow_ones:
-        strip = _joined(merged(chain.from_iterable(made_of[wide:]), finest))
-        bars += [Bar(part, narrow_ones) for part in _cut(strip, int(full))]
+    strip = merged(chain.from_iterable(pieces[wide:]), finest)
+    bars += [Bar(part, place.segments[wide:]) for part in _cut(_joined(strip), int(full))]
     return tuple(_placed(bars, full))
 
 
@@ -166,27 +141,23 @@ def _placed(bars: Iterable[Bar], full: float) -> Iterator[Bar]:
         ends[row] += width + GAP
 
 
-def _cut(found: Sequence[Piece], size: int) -> Iterator[Pieces]:
+def _cut(pieces: Iterable[Piece], size: int) -> Iterator[Pieces]:
     """Yield pieces in stretches of `size` bytes; the last one may be shorter."""
     stretch: list[Piece] = []
     room = size
-    for name, whole in found:
-        left = whole
-        while left:
-            taken = min(left, room)
-            stretch.append((name, taken))
-            left -= taken
-            room -= taken
-            if not room:
-                yield tuple(stretch)
-                stretch, room = [], size
+    for name, left in pieces:
+        while left > room:
+            yield (*stretch, (name, room))
+            left, stretch, room = left - room, [], size  # noqa: PLW2901
+        stretch.append((name, left))
+        room -= left
+        if not room:
+            yield tuple(stretch)
+            stretch, room = [], size
     if stretch:
         yield tuple(stretch)
 
 
-def _joined(found: Iterable[Piece]) -> Pieces:
-    return tuple((name, sum(size for _, size in run)) for name, run in groupby(found, key=_name))
-
-
-def _name(piece: Piece) -> str:
-    return piece[0]
+def _joined(pieces: Iterable[Piece]) -> Pieces:
+    runs = groupby(pieces, key=itemgetter(0))
+    return tuple((name, sum(size for _, size in run)) for name, run in runs)

@@ -9,7 +9,7 @@ BlockState = Literal["allocated", "pending", "free"]
 """In use; freed while another stream may still read it; free."""
 
 SegmentKind = Literal["small", "large", "heap", "top", "mapped"]
-"""The CUDA allocator's pool for requests up to 1 MiB, and for others; the parts of a C heap."""
+"""The CUDA allocator's pools for requests up to 1 MiB and for larger ones; the parts of a C heap."""
 
 NO_POOL = (0, 0)
 
@@ -24,7 +24,7 @@ class Block:
     size : int
         Bytes.
     requested : int
-        Bytes of it that were asked for; 0 unless it is allocated.
+        Bytes of it that were requested; 0 unless it is allocated.
     state : {"allocated", "pending", "free"}
     """
 
@@ -36,14 +36,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What an allocator took in one piece.
+    """Memory that an allocator took in one piece.
 
     Attributes
     ----------
     device : str
         The device's key.
     address : int
-        0 where it is not known, as of a C heap.
+        0 where it is not known, as for a C heap.
     size : int
         Bytes.
     kind : {"small", "large", "heap", "top", "mapped"}
@@ -52,7 +52,7 @@ class Segment:
     stream : int
         The CUDA stream that its free blocks are for; 0 is the default stream.
     pool : tuple of int
-        Whose private pool it is in, such as a CUDA graph's; ``(0, 0)`` for nobody's.
+        Its private pool, such as a CUDA graph's; ``(0, 0)`` for none.
     expandable : bool
         True if it can grow, and give back single pages.
     """
