@@ -1,6 +1,6 @@
-"""The kit that cards and tables are made of: described once, shown as HTML and as plain text.
+"""The kit of cards and tables: described once, shown as HTML and as plain text.
 
-A `Fragment` is both. Text from outside becomes one here, and only here: made plain, capped and escaped.
+Text from outside becomes a `Fragment` here, and only here: made plain, capped and escaped.
 The HTML has inline styles, no script, and no class but MathJax's: JupyterLab's sanitizer, nbconvert and
 GitHub keep it as it is.
 """
@@ -16,7 +16,7 @@ from hfmem_widget.text import MIB, format_bytes, plain
 AS_TEXT = "mathjax_ignore tex2jax_ignore"
 """Within these classes MathJax 3 (JupyterLab, Notebook) and 2 (nbviewer, nbconvert) find no formulas.
 
-Entities would not do: they are dollars again by the time that it reads the page.
+Entities would not do: they are dollars again when MathJax reads the page.
 """
 
 LETTERS = (
@@ -30,7 +30,7 @@ TINY = f"font-size:11px;{QUIET}"
 NAME_LENGTH = 120
 PATH_LENGTH = 140
 NOTE_LENGTH = 500
-"""Characters of a sentence of ours at most: labels of the user's may stand in it."""
+"""Characters of one of our sentences at most: it may hold labels of the user's."""
 
 UNBROKEN = "\u00a0"
 SQUARE, BULLET = "\u25a0", "\u25cf"
@@ -52,7 +52,7 @@ class Fragment:
     text : str
         The same as plain text; empty for what is only drawn.
     is_section : bool
-        True for what a blank line parts from its like in plain text.
+        Whether plain text has a blank line between it and a section next to it.
     """
 
     html: str
@@ -71,15 +71,15 @@ def shown(content: Content, limit: int = NAME_LENGTH) -> Fragment:
     """Return a text as a fragment, plain and escaped; a fragment as it is."""
     if isinstance(content, Fragment):
         return content
-    told = plain(content, limit)
-    return Fragment(escape(told, quote=True), told)
+    text = plain(content, limit)
+    return Fragment(escape(text, quote=True), text)
 
 
 def words(*contents: Content, between: str = " ", limit: int = NAME_LENGTH) -> Fragment:
-    """Return contents one after the other, those that are empty left out."""
-    found = [shown(one, limit) for one in contents if one]
-    told = between.join(one.text for one in found if one.text)
-    return Fragment(escape(between).join(one.html for one in found), told)
+    """Return contents one after the other, without empty ones."""
+    found = [shown(content, limit) for content in contents if content]
+    text = between.join(fragment.text for fragment in found if fragment.text)
+    return Fragment(escape(between).join(fragment.html for fragment in found), text)
 
 
 def _tag(name: str, style: str, *contents: Content, limit: int = NAME_LENGTH) -> Fragment:
@@ -104,16 +104,16 @@ def quiet(*contents: Content, style: str = QUIET) -> Fragment:
 
 
 def marked(colour: str, content: Content = "", sign: str = SQUARE) -> Fragment:
-    """Return a content behind a sign in a colour, which plain text and screen readers leave out."""
-    told = shown(content)
+    """Return a content behind a sign in a colour; plain text and screen readers do without the sign."""
+    inside = shown(content)
     square = f'<span aria-hidden="true" style="color:{colour}">{sign}</span>'
-    return Fragment(f"{square}{UNBROKEN}{told.html}" if told else square, told.text)
+    return Fragment(f"{square}{UNBROKEN}{inside.html}" if inside else square, inside.text)
 
 
 def block(style: str, *contents: Content, limit: int = NOTE_LENGTH) -> Fragment:
     """Return contents as a block of its own style; nothing if there are none."""
     inside = words(*contents, limit=limit)
-    return Fragment(f'<div style="{style}">{inside.html}</div>', inside.text) if inside else NOTHING
+    return _tag("div", style, inside) if inside else NOTHING
 
 
 def line(*contents: Content, style: str = "") -> Fragment:
@@ -128,32 +128,32 @@ def note(*contents: Content, limit: int = NOTE_LENGTH) -> Fragment:
 
 def notes(texts: Iterable[Content]) -> list[Fragment]:
     """Return a note for each text."""
-    return [note(one) for one in texts]
+    return list(map(note, texts))
 
 
-def phrases(told: Sequence[Content], dot: str = " \u00b7") -> Fragment:
+def phrases(contents: Sequence[Content], dot: str = " \u00b7") -> Fragment:
     """Return phrases with dots between them, none of them broken."""
-    found = [shown(one) for one in told if one]
-    last = len(found) - 1
+    found = [shown(content) for content in contents if content]
+    dots = [dot] * (len(found) - 1) + [""]
     html = " ".join(
-        f'<span style="white-space:nowrap">{one.html}{dot if at < last else ""}</span>'
-        for at, one in enumerate(found)
+        f'<span style="white-space:nowrap">{phrase.html}{after}</span>'
+        for phrase, after in zip(found, dots, strict=False)
     )
-    return Fragment(html, " \u00b7 ".join(one.text for one in found))
+    return Fragment(html, " \u00b7 ".join(phrase.text for phrase in found))
 
 
 def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = False) -> Fragment:
-    """Return what is one click away, and in plain text stands below its summary."""
+    """Return contents behind a click on their summary; in plain text they stand below it."""
     head, below = shown(summary), words(*inside, between="\n")
     styled = f' style="{style}"' if style else ""
-    html = "".join(shown(one).html for one in inside)
+    html = "".join(shown(content).html for content in inside)
     opening = f"<details{' open' * is_open}{styled}>"
     summed = f'<summary style="cursor:pointer;{SMALL}">{head.html}</summary>'
     return Fragment(f"{opening}{summed}{html}</details>", f"{head.text}\n{below.text}")
 
 
 def figures(found: Iterable[tuple[str, str, str]], gap: int = 22) -> Fragment:
-    """Return the figures of a card: what each is, what it reads, and what stands small below it."""
+    """Return the figures of a card, each as its label, its value, and the small text below it."""
     drawn = "".join(
         '<div style="flex:1 1 84px;min-width:max-content;white-space:nowrap">'
         f'<div style="{TINY}">{shown(label).html}</div>'
@@ -179,24 +179,22 @@ FRAMED = root(
 CHART = root("max-width:860px;font:11px/1.5 sans-serif")
 
 
-def headed(name: Content, *told: Content, at_right: Content = "") -> Fragment:
+def headed(name: Content, *about: Content, at_right: Content = "") -> Fragment:
     """Return a heading: what this is, and of what."""
-    about = words(*(_tag("span", QUIET, one) for one in told if one))
-    right = _tag("span", "margin-left:auto", at_right) if at_right else NOTHING
     return block(
         "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px;overflow-wrap:anywhere",
         _tag("strong", "font-size:15px", name),
-        about,
-        right,
+        words(*(quiet(content) for content in about if content)),
+        _tag("span", "margin-left:auto", at_right) if at_right else "",
     )
 
 
 def section(title: Content, about: Content, *inside: Fragment) -> Fragment:
     """Return a part of a whole with its own title, such as a device."""
-    head = block("margin:0 0 4px", strong(title), quiet(about) if about else "")
-    told = "\n".join(one.text for one in (head, *inside) if one.text)
-    html = f'<div style="margin:0 0 10px">{head.html}{"".join(one.html for one in inside)}</div>'
-    return Fragment(html, told, is_section=True)
+    parts = (block("margin:0 0 4px", strong(title), quiet(about) if about else ""), *inside)
+    html = "".join(part.html for part in parts)
+    text = "\n".join(part.text for part in parts if part.text)
+    return Fragment(f'<div style="margin:0 0 10px">{html}</div>', text, is_section=True)
 
 
 def bundle(
@@ -214,30 +212,26 @@ def bundle(
     frame : str, optional
         The opening tag.
     """
-    told = [Fragment("", title)] if title else []
-    told += [one for one in inside if one.text]
-    text = "".join(
-        f"{_between(told[at - 1], one) if at else ''}{one.text}" for at, one in enumerate(told)
-    )
-    html = "".join(one.html for one in (heading, *inside))
+    text, above = title, NOTHING
+    for part in inside:
+        if part.text:
+            apart = "\n" * (1 + (above.is_section and part.is_section)) if text else ""
+            text, above = f"{text}{apart}{part.text}", part
+    html = "".join(part.html for part in (heading, *inside))
     return {"text/html": f"{frame}{html}</div>", "text/plain": text}
-
-
-def _between(above: Fragment, below: Fragment) -> str:
-    return "\n\n" if above.is_section and below.is_section else "\n"
 
 
 def drawing(svg: str) -> str:
     """Return a drawing whose only words are its tips.
 
-    JupyterLab takes the drawings out of a notebook that it does not trust, and leaves their words: without a
+    JupyterLab removes the drawings of a notebook that it does not trust, and leaves their words: without a
     size they are not seen.
     """
     return f'<div style="font-size:0">{svg}</div>'
 
 
 def caption(text: str, *, at_right: bool = False) -> str:
-    """Return small words about a drawing, which go with it where drawings are taken out."""
+    """Return small words about a drawing, which go with it where drawings are removed."""
     place = 'x="100%" text-anchor="end"' if at_right else 'x="0"'
     return drawing(
         '<svg style="display:block;width:100%;height:15px;font-size:11px" fill="currentColor" '
@@ -248,7 +242,7 @@ def caption(text: str, *, at_right: bool = False) -> str:
 def bar(
     pieces: Iterable[tuple[str, float, str]],
     full: float,
-    said: str,
+    label: str,
     *,
     height: int = 16,
     over: str = "",
@@ -259,28 +253,28 @@ def bar(
     Parameters
     ----------
     pieces : iterable of (str, float, str)
-        Colour and size of each, and what pointing at it says.
+        The colour, the size and the tip of each.
     full : float
         The size that is as long as the bar.
-    said : str
-        What the bar says to who does not see it; empty for nothing.
+    label : str
+        For screen readers; empty for none.
     over : str, optional
         SVG drawn over it.
     """
-    left, boxes = 0.0, []
+    left, boxes = 0.0, ""
     for colour, size, tip in pieces:
-        boxes.append(
+        boxes += (
             f'<rect x="{100 * left / full:.2f}%" width="{100 * size / full:.2f}%" height="{height}" '
             f'fill="{colour}"><title>{shown(tip).html}</title></rect>'
         )
         left += size
-    role = f'role="img" aria-label="{shown(said).html}"' if said else 'aria-hidden="true"'
+    role = f'role="img" aria-label="{shown(label).html}"' if label else 'aria-hidden="true"'
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     # In grey print parts are alike: a thin line keeps them apart.
     return drawing(
         f'<svg {role} width="100%" height="{height}" '
         f'style="display:block;width:100%;height:{height}px;max-width:none{style}">'
-        f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{"".join(boxes)}</g>{over}</svg>'
+        f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{boxes}</g>{over}</svg>'
     )
 
 

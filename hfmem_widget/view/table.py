@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from hfmem_widget.view import html as kit
 
 GAP = "  "
 LINE = 300
-"""Characters of what stands in one place, at most."""
+"""Characters in one cell, at most."""
 
 MOST_LETTERS = 28
-"""Of a name: a longer one breaks where there is little room."""
+"""Of a name: a longer name breaks where there is little room."""
 
 _NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
 _FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
@@ -25,20 +27,12 @@ _SCROLLS = (
 """Style of what may be wider than its frame: a shadow at the right for as long as there is more."""
 
 Cell = kit.Content | tuple[kit.Content, ...]
-"""What stands in a place; of several, the first is the figure, the others stand small below it."""
+"""The content of a cell; of several, the first is the figure, the others stand small below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
-
-    Attributes
-    ----------
-    head : str or Fragment
-    is_words : bool
-        True for words, at the left; figures stand at the right.
-    is_quiet, is_bold : bool
-    """
+    """A column of a table: figures stand at the right, words at the left."""
 
     head: kit.Content = ""
     is_words: bool = False
@@ -59,13 +53,13 @@ class Row:
     below : tuple of (str or Fragment)
         Lines below that.
     is_sum : bool
-        True where all of it is bold.
+        Whether all of it is bold.
     is_ruled : bool
-        True where a line parts it from the rows above.
+        Whether a line separates it from the rows above.
     is_quiet : bool
-        True where it is of less weight.
+        Whether it matters less.
     is_indented : bool
-        True where it is a part of a row above.
+        Whether it is a part of a row above.
     """
 
     cells: tuple[Cell, ...]
@@ -75,11 +69,6 @@ class Row:
     is_ruled: bool = False
     is_quiet: bool = False
     is_indented: bool = False
-
-    @property
-    def is_high(self) -> bool:
-        """Whether it has more than one line."""
-        return bool(self.facts or self.below or any(isinstance(one, tuple) for one in self.cells))
 
 
 def table(
@@ -99,21 +88,23 @@ def table(
         The first is that of the names.
     rows : sequence of Row
     names_last : bool
-        True where names are long: plain text has the figures first, and no heads.
+        Whether names are long: plain text has the figures first, and no heads.
     fills : bool
-        True where the figures stand at the right of the page.
+        Whether the figures stand at the right of the page.
     scrolls : str
-        What it is called where it may be wider than the page: it is then reached with the keyboard.
+        The label of a table that may be wider than the page: it is then reached with the keyboard.
     size : float
         Of its letters, in pixels.
     """
     if not rows:
         return kit.NOTHING
-    told = _list_text(rows) if names_last else _aligned_text(columns, rows)
-    is_high = any(row.is_high for row in rows) or any(one.is_words for one in columns[1:])
+    text = _list_text(rows) if names_last else _aligned_text(columns, rows)
+    is_high = any(column.is_words for column in columns[1:]) or any(
+        row.facts or row.below or any(isinstance(cell, tuple) for cell in row.cells) for row in rows
+    )
     longest = max(len(_figure(row.cells[0])) for row in rows)
     width = f"{min(longest, MOST_LETTERS) * size / 2:.0f}px"
-    heads = "".join(_head_html(at, one, width) for at, one in enumerate(columns))
+    heads = "".join(_head_html(at, column, width) for at, column in enumerate(columns))
     # JupyterLab stripes rows, and gives every table columns of the same width.
     head = f'<thead style="border:0"><tr style="background:none">{heads}</tr></thead>'
     body = "".join(_row_html(columns, row, is_high=is_high) for row in rows)
@@ -123,14 +114,17 @@ def table(
         f'<div{more} style="{_SCROLLS if scrolls else "overflow-x:auto"};margin:6px 0 0">'
         '<table style="border-collapse:collapse;table-layout:auto;border:0;margin:0;'
         f'font-size:{size:g}px;color:inherit{filled}">'
-        f"{head if any(one.head for one in columns) else ''}<tbody>{body}</tbody></table></div>",
-        told,
+        f"{head if any(column.head for column in columns) else ''}<tbody>{body}</tbody></table></div>",
+        text,
     )
 
 
+def _place(at: int, column: Column) -> str:
+    return _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
+
+
 def _head_html(at: int, column: Column, width: str) -> str:
-    place = _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
-    place += f";min-width:{width}" if at == 0 else ";white-space:normal"
+    place = _place(at, column) + (f";min-width:{width}" if at == 0 else ";white-space:normal")
     faint = "font-weight:normal" + (f";{kit.TINY}" if isinstance(column.head, str) else "")
     return f'<th scope="col" style="{place};vertical-align:bottom;{faint}">{kit.shown(column.head).html}</th>'
 
@@ -139,29 +133,24 @@ def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:
     top = ";vertical-align:top" if is_high else ""
     rule = ";border-top:1px solid rgba(128,128,128,.35)" if row.is_ruled else ""
     cells = (*row.cells, *[""] * (len(columns) - len(row.cells)))
-    drawn = []
-    for at, (cell, column) in enumerate(zip(cells, columns, strict=True)):
-        style = (_NAME if at == 0 else _WORDS if column.is_words else _FIGURE) + top + rule
+    drawn = ""
+    for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
         is_bold = column.is_bold or (row.is_sum and not (at and column.is_words))
-        style += (
-            ";font-weight:600"
-            if is_bold and not row.is_quiet
-            else ";font-weight:normal"
-            if at == 0
-            else ""
-        )
+        weight = ";font-weight:600" if is_bold and not row.is_quiet else ""
+        style = _place(at, column) + top + rule
+        style += weight or (";font-weight:normal" if at == 0 else "")
         style += f";{kit.QUIET}" if row.is_quiet or column.is_quiet else ""
         style += ";padding-left:12px" if at == 0 and row.is_indented else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
         small += [row.facts, *row.below] if at == 0 else []
         below = "".join(
-            f'<div style="{kit.SMALL};font-weight:normal">{kit.shown(one, LINE).html}</div>'
-            for one in small
-            if one
+            f'<div style="{kit.SMALL};font-weight:normal">{kit.shown(content, LINE).html}</div>'
+            for content in small
+            if content
         )
         tag = 'th scope="row"' if at == 0 else "td"
-        drawn.append(f'<{tag} style="{style}">{kit.shown(first, LINE).html}{below}</{tag[:2]}>')
-    return f'<tr style="background:none">{"".join(drawn)}</tr>'
+        drawn += f'<{tag} style="{style}">{kit.shown(first, LINE).html}{below}</{tag[:2]}>'
+    return f'<tr style="background:none">{drawn}</tr>'
 
 
 def _figure(cell: Cell) -> str:
@@ -169,44 +158,41 @@ def _figure(cell: Cell) -> str:
 
 
 def _name(row: Row) -> str:
-    return _figure(row.cells[0]) + (
-        f"{GAP}({kit.shown(row.facts, LINE).text})" if row.facts else ""
-    )
+    facts = f"{GAP}({kit.shown(row.facts, LINE).text})" if row.facts else ""
+    return f"{_figure(row.cells[0])}{facts}"
+
+
+def _below(row: Row) -> list[str]:
+    return [f"{GAP}{kit.shown(content).text}" for content in row.below if content]
 
 
 def _list_text(rows: Sequence[Row]) -> str:
     """Return the figures and, behind them, the names."""
-    count = max(len(row.cells) for row in rows)
-    figures = [[*map(_figure, row.cells[1:]), *[""] * (count - len(row.cells))] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*figures, strict=True)]
-    indent = " " * (sum(widths) + len(GAP) * len(widths))
-    told = []
-    for row, found in zip(rows, figures, strict=True):
-        aligned = [one.rjust(width) for one, width in zip(found, widths, strict=True)]
-        told.append(GAP.join((*aligned, _name(row))))
-        told += [f"{indent}{GAP}{kit.shown(one).text}" for one in row.below if one]
-    return "\n".join(told)
+    count = max(len(row.cells) for row in rows) - 1
+    lines = []
+    for row in rows:
+        figures = [*map(_figure, row.cells[1:])]
+        lines.append([*figures, *[""] * (count - len(figures)), _name(row)])
+        lines += [[*[""] * count, text] for text in _below(row)]
+    return aligned(lines, {count})
 
 
 def _aligned_text(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """Return names and figures below the heads; what stands small below figures has a line of its own."""
-    heads = [kit.shown(one.head).text for one in columns]
+    heads = [kit.shown(column.head).text for column in columns]
     lines: list[list[str] | str] = [heads] if any(heads) else []
     for row in rows:
-        if row.is_ruled:
-            lines.append("")
+        lines += [""] if row.is_ruled else []
         lines.append([_name(row), *map(_figure, row.cells[1:])])
-        small = [list(one[1:]) if isinstance(one, tuple) else [] for one in row.cells[1:]]
-        for at in range(max(map(len, small), default=0)):
-            told = [kit.shown(one[at]).text if at < len(one) else "" for one in small]
-            lines += [["", *told]] if any(told) else []
-        lines += [f"{GAP}{kit.shown(one).text}" for one in row.below if one]
-    return aligned(lines, {at for at, one in enumerate(columns) if one.is_words})
+        small = [cell[1:] if isinstance(cell, tuple) else () for cell in row.cells[1:]]
+        for contents in zip_longest(*small, fillvalue=""):
+            texts = [kit.shown(content).text for content in contents]
+            lines += [["", *texts]] if any(texts) else []
+        lines += _below(row)
+    return aligned(lines, {0, *(at for at, column in enumerate(columns) if column.is_words)})
 
 
-def aligned(
-    lines: Sequence[Sequence[str] | str], words: frozenset[int] | set[int] = frozenset()
-) -> str:
+def aligned(lines: Sequence[Sequence[str] | str], words: AbstractSet[int] = frozenset({0})) -> str:
     """Return rows of text as columns.
 
     Parameters
@@ -214,23 +200,18 @@ def aligned(
     lines : sequence of (sequence of str, or str)
         A text of its own stands as it is; an empty one is a rule.
     words : set of int
-        The columns that stand at the left, as the first does; the others stand at the right.
+        The columns that stand at the left; the others stand at the right.
     """
-    rows = [one for one in lines if not isinstance(one, str)]
-    count = max(map(len, rows), default=0)
-    widths = [
-        max((len(row[at]) for row in rows if at < len(row)), default=0) for at in range(count)
-    ]
-    told = []
+    rows = (row for row in lines if not isinstance(row, str))
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    text = []
     for row in lines:
         if isinstance(row, str):
-            told.append(row or GAP.join("\u2500" * width for width in widths))
+            text.append(row or GAP.join("\u2500" * width for width in widths))
             continue
-        cells = zip(row, widths, strict=False)
-        told.append(
-            GAP.join(
-                text.ljust(width) if at == 0 or at in words else text.rjust(width)
-                for at, (text, width) in enumerate(cells)
-            ).rstrip()
+        cells = (
+            cell.ljust(width) if at in words else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=False))
         )
-    return "\n".join(told)
+        text.append(GAP.join(cells).rstrip())
+    return "\n".join(text)
