@@ -103,8 +103,7 @@ class MemanatomyMagics(ReportMagics):
         predicted: bool,
     ) -> None:
         from hfmem_widget.analysis.facts import active_devices
-        from hfmem_widget.view.anatomy import anatomy_bundle
-        from hfmem_widget.view.contents import contents_text
+        from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
         from hfmem_widget.view.screen import Screen
 
         devices = [one.key for one in active_devices(session)] if every else [device]

@@ -1,22 +1,41 @@
-"""The anatomy as a table with its bars: HTML that needs no script and no kernel, and plain text."""
+"""The anatomy as bars and a table: HTML that needs no script and no kernel, and plain text."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from hfmem_widget.session import HELD, Anatomy
-from hfmem_widget.text import format_bytes, plain
+from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
+from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.session import HELD, Anatomy, Contents, Device
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import TABLE
+from hfmem_widget.text import MINUS, format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.anatomy_bar import bars_html
-from hfmem_widget.view.anatomy_table import anatomy_table
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.scene import CAPACITY_FROM
+from hfmem_widget.view.table import Column, Row, table
 
 NOTE_LENGTH = 300
 NOTHING_FOUND = (
     "No model or optimizer with tensors on this device was found, so nothing is attributed."
 )
+SUMS = ("allocated", "reserved", "process")
+
+PROCESS = tuple(LABELS)[: tuple(LABELS).index("context") + 1]
+BESIDE = ("driver", "others", "unexplained")
+BESIDE_UP_TO = 2.0
+"""Other users of the device are drawn where they leave the process this share of the bar, as 1 to 2."""
+
+MOST_NAMES = 3
+ALL = 0.9995
+"""From this share on, all parameters are said to be trainable."""
 
 Predicted = Mapping[str, Mapping[str, float]]
 """Bytes by the name of a part, or of a sum ("allocated", "reserved", "process"), by device key."""
+
+_Cells = tuple[Column, Sequence[str]]
+"""A column with its cells, one for each row."""
 
 
 def anatomy_bundle(
@@ -33,55 +52,206 @@ def anatomy_bundle(
     anatomies : sequence of Anatomy
         Those of one device stand beside each other, in this order.
     predicted : mapping of str to mapping of str to float, optional
-        What was forecast, in bytes: by device key, then by the name of a part or a sum. It is
+        The forecast in bytes: by device key, then by the name of a part or a sum. It is
         compared with the last moment of the device; the difference is the forecast less that.
     title : str, optional
         What the memory is of.
     contents : str, optional
         What is known of the models in it, in one line; see `contents_text`.
     """
-    told: dict[str, list[Anatomy]] = {}
-    for one in anatomies:
-        told.setdefault(one.device.key, []).append(one)
-    forecasts = predicted or {}
-    title, about = plain(title), plain(contents, NOTE_LENGTH)
+    by_device: dict[str, list[Anatomy]] = {}
+    for anatomy in anatomies:
+        by_device.setdefault(anatomy.device.key, []).append(anatomy)
+    forecasts, title = predicted or {}, plain(title)
     return kit.bundle(
         kit.headed("memanatomy", title),
-        kit.block(f"margin:0 0 6px;font-size:12px;{kit.QUIET}", about),
-        *(_section(group, forecasts.get(key, {})) for key, group in told.items()),
+        kit.block(f"margin:0 0 6px;font-size:12px;{kit.QUIET}", plain(contents, NOTE_LENGTH)),
+        *(_section(group, forecasts.get(key, {})) for key, group in by_device.items()),
         title=title,
     )
-
-
-def notes_of(anatomies: Sequence[Anatomy]) -> list[str]:
-    """Return what must be known to read the figures right, as plain sentences."""
-    notes = [
-        note if len(anatomies) == 1 else f"{one.moment.capitalize()}: {note}"
-        for one in anatomies
-        for note in one.notes
-    ]
-    if any(one.allocated > 0 for one in anatomies) and not any(
-        one.bytes(name) > 0 for one in anatomies for name in HELD
-    ):
-        notes.append(NOTHING_FOUND)
-    return [plain(note, NOTE_LENGTH) for note in notes]
-
-
-def _heading(anatomy: Anatomy) -> tuple[str, str]:
-    device = anatomy.device
-    told = [plain(device.name)] if device.name else []
-    if device.total > 0:
-        told.append(format_bytes(device.total))
-    return plain(device.key), " \u00b7 ".join(told)
-
-
-def _section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
-    key, about = _heading(anatomies[0])
-    bars = kit.Fragment(bars_html(anatomies))
-    table = anatomy_table(anatomies, predicted)
-    return kit.section(key, about, bars, table, *kit.notes(notes_of(anatomies)))
 
 
 def shown_anatomy(anatomy: Anatomy) -> Mapping[str, str]:
     """Return how one anatomy shows itself."""
     return anatomy_bundle([anatomy])
+
+
+def moment_text(anatomy: Anatomy) -> str:
+    """Return the moment as plain text, and of a peak how it is known."""
+    moment = plain(anatomy.moment)
+    return moment if moment in {NOW, END_MOMENT} else f"{moment} ({anatomy.certainty})"
+
+
+def _section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
+    device = anatomies[0].device
+    about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
+    notes = [
+        note if len(anatomies) == 1 else f"{anatomy.moment.capitalize()}: {note}"
+        for anatomy in anatomies
+        for note in anatomy.notes
+    ]
+    if any(anatomy.allocated > 0 for anatomy in anatomies) and not any(
+        anatomy.bytes(name) > 0 for anatomy in anatomies for name in HELD
+    ):
+        notes.append(NOTHING_FOUND)
+    return kit.section(
+        plain(device.key),
+        " \N{MIDDLE DOT} ".join(text for text in about if text),
+        kit.Fragment(bars_html(anatomies)),
+        _table(anatomies, predicted),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in notes),
+    )
+
+
+def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
+    """Return the names of the parts that bars of these anatomies show.
+
+    Those of the process always; others where they would not squeeze it; free memory where little is left.
+    """
+    ours, beside = _longest(anatomies, PROCESS), _longest(anatomies, (*PROCESS, *BESIDE))
+    if 0 < ours * BESIDE_UP_TO < beside:
+        return PROCESS
+    is_full = beside >= CAPACITY_FROM * anatomies[0].device.total or not beside
+    return (*PROCESS, *BESIDE, "free") if is_full else (*PROCESS, *BESIDE)
+
+
+def bars_html(anatomies: Sequence[Anatomy]) -> str:
+    """Return a bar for each moment of one device, all on one scale; empty where nothing is known."""
+    names = drawn_parts(anatomies)
+    full = _longest(anatomies, names)
+    if not full > 0:
+        return ""
+    rows = ""
+    for anatomy in anatomies:
+        moment = moment_text(anatomy)
+        pieces = (
+            (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+            for part in anatomy.parts
+            if part.name in names
+        )
+        allocated = f"allocated {format_bytes(anatomy.allocated)}"
+        bar = kit.bar(pieces, full, f"{anatomy.device.key} {moment}: {allocated}")
+        rows += (
+            '<div style="display:flex;flex-wrap:wrap;align-items:center;gap:0 10px;margin:0 0 4px">'
+            f'<span style="flex:0 0 122px">{kit.caption(moment)}</span> '
+            f'<span style="flex:1 1 180px;min-width:0">{bar}</span></div>'
+        )
+    scale = "" if "free" in names else _scale(full, anatomies[0].device.total)
+    return f"<div>{rows}{scale}</div>"
+
+
+def _scale(full: float, total: float) -> str:
+    of = f" of {format_bytes(total)}" if total > 0 else ""
+    return kit.caption(f"full width: {format_bytes(full)}{of}", at_right=True)
+
+
+def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
+    return max(sum(part.bytes for part in each.parts if part.name in names) for each in anatomies)
+
+
+def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
+    """Return the table of one device: the parts, and below them the sums."""
+    last = anatomies[-1]
+    known = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
+    parts = [name for name in LABELS if name in known]
+    labels = _labels(last.device)
+    sums = [
+        name
+        for name in SUMS
+        if name in labels and any(not math.isnan(_value(each, name)) for each in anatomies)
+    ]
+    names = (*parts, *sums)
+    columns = [_measured(anatomy, names) for anatomy in anatomies]
+    if (total := last.device.total) > 0:
+        # Of the last moment only, lest the table grow too wide to be read.
+        shares = [
+            _known(value := _value(last, name), format_share(value / total)) for name in names
+        ]
+        columns.append((Column(f"of {format_bytes(total)}", is_quiet=True), shares))
+    if predicted:
+        wanted = [predicted.get(name, NOT_AVAILABLE) for name in names]
+        off = [_off(value, _value(last, name)) for name, value in zip(names, wanted, strict=True)]
+        forecast = [_known(value, format_bytes(value)) for value in wanted]
+        columns += [(Column("predicted"), forecast), (Column("off by"), off)]
+    notes = {
+        part.name: part.note for each in reversed(anatomies) for part in each.parts if part.note
+    }
+    if any(name in notes for name in names):
+        texts = [plain(notes.get(name, "")) for name in names]
+        columns.append((Column(is_words=True, is_quiet=True), texts))
+    rows = [
+        Row(
+            (_marked(name, labels[name]), *(cells[at] for _, cells in columns)),
+            is_sum=at >= len(parts),
+            is_ruled=at == len(parts),
+        )
+        for at, name in enumerate(names)
+    ]
+    return table([Column("part"), *(column for column, _ in columns)], rows)
+
+
+def _marked(name: str, label: str) -> kit.Content:
+    return kit.marked(palette.PARTS[name], label) if name in LABELS else label
+
+
+def _labels(device: Device) -> dict[str, str]:
+    is_host = ":" not in device.key
+    labels = {name: row.called(is_host=is_host) for name, row in TABLE.items()}
+    return labels if is_host else labels | {"process": "this process"}
+
+
+def _value(anatomy: Anatomy, name: str) -> float:
+    return float(getattr(anatomy, name)) if name in SUMS else anatomy.bytes(name)
+
+
+def _measured(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
+    cells = []
+    for name in names:
+        value = _value(anatomy, name)
+        is_bound = name == "allocated" and anatomy.certainty == "at least"
+        cells.append(_known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
+    return Column(moment_text(anatomy)), cells
+
+
+def _off(predicted: float, measured: float) -> str:
+    """Return the forecast less the figure, also in percent of the figure."""
+    off = predicted - measured
+    if math.isnan(off):
+        return ""
+    text = format_bytes(off, signed=True)
+    if not measured > 0:
+        return text
+    percent = round(1000 * off / measured) / 10
+    sign = "+" if percent > 0 else MINUS if percent < 0 else "±"
+    return f"{text} ({sign}{abs(percent):.1f} %)"
+
+
+def _known(value: float, text: str) -> str:
+    return "" if math.isnan(value) else text
+
+
+def contents_text(contents: Contents) -> str:
+    """Return what models and optimizers consist of, in one line.
+
+    Such as ``BertModel, AdamW · 110,000,000 parameters, all trainable · float32``. Empty where nothing was
+    found. Weights of several types have their bytes.
+    """
+    texts = [", ".join((*_named(contents.modules), *_named(contents.optimizers)))]
+    if contents.parameters:
+        share = contents.trainable / contents.parameters
+        some = f"{format_count(contents.trainable)} ({100 * share:.2g} %)"
+        trainable = "all" if share >= ALL else some if contents.trainable else "none"
+        texts.append(f"{format_count(contents.parameters)} parameters, {trainable} trainable")
+    types = sorted(contents.dtypes.items(), key=lambda item: -item[1])[:MOST_NAMES]
+    texts += [
+        plain(name) if len(types) == 1 else f"{plain(name)} {format_bytes(size)}"
+        for name, size in types
+    ]
+    return " \N{MIDDLE DOT} ".join(text for text in texts if text)
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Return the names, each once, the first few of them."""
+    unique = [plain(name) for name in dict.fromkeys(names)]
+    more = len(unique) - MOST_NAMES
+    return unique if more <= 0 else [*unique[:MOST_NAMES], f"{more} more"]

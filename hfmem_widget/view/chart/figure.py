@@ -10,8 +10,7 @@ from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Anatomy, Session, Span
 from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy_bar import drawn_parts
-from hfmem_widget.view.anatomy_table import moment_text
+from hfmem_widget.view.anatomy import drawn_parts, moment_text
 from hfmem_widget.view.chart.layers import layers_of
 from hfmem_widget.view.chart.paint_plotly import (
     BASE,

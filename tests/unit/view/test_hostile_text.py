@@ -31,10 +31,9 @@ from hfmem_widget.session import (
     Span,
 )
 from hfmem_widget.text import GIB
-from hfmem_widget.view.anatomy import anatomy_bundle
+from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
 from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
-from hfmem_widget.view.contents import contents_text
 from hfmem_widget.view.html import AS_TEXT
 from tests.data.oom_incidents import CASES
 

@@ -16,8 +16,7 @@ from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import GAP, ROWS, WIDTH, _full_width
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB, MIB
-from hfmem_widget.view.anatomy_bar import drawn_parts
-from hfmem_widget.view.anatomy_table import _off
+from hfmem_widget.view.anatomy import _off, drawn_parts
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
 from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, build_scene

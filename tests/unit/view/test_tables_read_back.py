@@ -17,8 +17,7 @@ from hfmem_widget.features.stacks.icicle import icicle_html
 from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.sources.heap.model import Grown, Kind
 from hfmem_widget.text import GIB, MIB
-from hfmem_widget.view.anatomy import anatomy_bundle
-from hfmem_widget.view.anatomy_bar import _scale, bars_html
+from hfmem_widget.view.anatomy import _scale, anatomy_bundle, bars_html
 from tests.data.parted import NAN
 from tests.unit.features.compare.test_html import kept, two
 from tests.unit.features.memory_map.test_html_read_back import segment
