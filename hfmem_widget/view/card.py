@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from hfmem_widget.analysis.facts import Facts, facts_of, samples_in
+from hfmem_widget.analysis import anatomy as anatomies
+from hfmem_widget.analysis.facts import (
+    Facts,
+    active_devices,
+    allocated_peak,
+    facts_of,
+    samples_in,
+)
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import Moved, moved_devices, sentence
-from hfmem_widget.session import Device, Finding, Polling, Session, Span
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.session import Anatomy, Device, Polling, Session, Span
 from hfmem_widget.text import (
     format_bytes,
     format_change,
+    format_counted,
     format_duration,
     number,
     plain,
@@ -19,7 +28,6 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.card_parts import parts_html
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines
 from hfmem_widget.view.line import (
@@ -34,13 +42,16 @@ from hfmem_widget.view.phases import phases_html, worst_step_text
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_NOTES = 3
-TIMES = "\u00d7"
 NOTE_LENGTH = 300
 MOST_ON_LINE = 200
 
 MANY_MISSED = 0.05
 LONG_GAP = 1.0
 LONG_GAP_INTERVALS = 5
+
+OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
+PASSING = {"activations"}
+"""The parts that nobody expects to stay."""
 
 _ALONE = kit.root("font-size:13px;line-height:1.45;margin:2px 0")
 _ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
@@ -54,33 +65,40 @@ def card_bundle(
     Parameters
     ----------
     with_chart : bool
-        True where the chart is an output of its own; otherwise the card carries a small picture.
+        Whether the chart is an output of its own; otherwise the card carries a small picture.
     lead : mapping of str to str, optional
         By MIME type, why memory ran out: it stands above the card, whose findings then leave that out.
     """
     facts, moved = facts_of(session, span), moved_devices(session, span)
     findings = findings_of(session, span)
     if lead is not None:
-        findings = tuple(one for one in findings if (one.kind, one.severity) != ("oom", "critical"))
-    picture = "" if with_chart else _picture(session, span)
+        findings = tuple(
+            each for each in findings if (each.kind, each.severity) != ("oom", "critical")
+        )
+    picture = kit.Fragment("" if with_chart else _picture(session, span))
     own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
     card = kit.bundle(
         _header(session, span, facts, moved),
-        *((*_moved(moved), kit.Fragment(picture), own) if moved else ()),
+        *((*_moved(moved), picture, own) if moved else ()),
         kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
         kit.Fragment(findings_html(findings)),
         kit.Fragment(parts_html(session, span)),
         kit.Fragment(phases_html(session, span)),
-        kit.Fragment("" if moved else picture),
+        kit.NOTHING if moved else picture,
         *([kit.note(_use(facts[0]))] if len(facts) == 1 else []),
-        *kit.notes(plain(one, NOTE_LENGTH) for one in session.notes[:MOST_NOTES]),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in session.notes[:MOST_NOTES]),
         kit.note(plain(_polling(session.polling), NOTE_LENGTH)),
     )
-    above = lead["text/html"] if lead is not None else ""
-    told = [lead["text/plain"]] if lead is not None else []
+    above = lead or {"text/html": "", "text/plain": ""}
+    # The one line, with the worst step where it fits, and a line for each finding.
+    text = line(session, span)
+    worst = worst_step_text(session, span)
+    if worst and "\n" not in text and len(f"{text} · {worst}") <= MOST_ON_LINE:
+        text = f"{text} · {worst}"
+    texts = (*([above["text/plain"]] if lead else []), text, *findings_lines(findings))
     return {
-        "text/html": f"{above}{card['text/html']}",
-        "text/plain": "\n".join((*told, _plain(session, span, findings))),
+        "text/html": f"{above['text/html']}{card['text/html']}",
+        "text/plain": "\n".join(texts),
     }
 
 
@@ -92,103 +110,93 @@ def running_bundle(label: str) -> dict[str, str]:
 
 def lost_bundle(label: str) -> dict[str, str]:
     """Return what stands in the card's place where the page did not see the cell end."""
-    sentence = (
+    text = (
         "This page was closed or reloaded before the watch ended. With %%memwatch --output NAME, show NAME "
         "to see its card."
     )
-    html = _on_one_line(palette.DEVICE_USED, label, f"· {sentence}")
-    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {sentence}'}
+    html = _on_one_line(palette.DEVICE_USED, label, f"· {text}")
+    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {text}'}
 
 
-def _on_one_line(colour: str, label: str, *told: kit.Content) -> str:
+def _on_one_line(colour: str, label: str, text: str) -> str:
     inside = kit.words(
         kit.marked(colour, sign=kit.BULLET),
         kit.strong(label),
-        *(kit.quiet(kit.shown(one, NOTE_LENGTH)) for one in told),
+        kit.quiet(kit.shown(text, NOTE_LENGTH)),
     )
     return f"{_ALONE}{inside.html}</div>"
 
 
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     """Return the card of a quick cell: its change and its peak on one line."""
-    facts, moved = facts_of(session, span), moved_devices(session, span)
-    findings = findings_of(session, span)
-    devices = [[one.device.key, *parts(one, brief=True)] for one in facts]
+    moved, findings = moved_devices(session, span), findings_of(session, span)
+    devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
     first = devices.pop(0) if len(devices) == 1 and not moved else []
     first = sentence(moved).split(", ") if moved else first
-    below = [kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(one)) for one in devices]
-    html = kit.words(
+    inside = kit.words(
         kit.marked(_outcome_colour(span), sign=kit.BULLET),
         kit.strong(span.label or span.kind),
         kit.quiet(kit.phrases([*how_it_went(session, span), *first])),
-        *below,
+        *(kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(device)) for device in devices),
         kit.Fragment(findings_html(findings, in_sight=1)),
-    ).html
-    html = f"{_ON_ONE_LINE}{html}</div>"
-    told = "\n".join((line(session, span, brief=True), *findings_lines(findings, in_sight=1)))
-    return {"text/html": html, "text/plain": told}
-
-
-def _plain(session: Session, span: Span, findings: tuple[Finding, ...]) -> str:
-    """Return the one line, with the worst step where it fits, and a line for each finding."""
-    told = line(session, span)
-    worst = worst_step_text(session, span)
-    longer = f"{told} · {worst}"
-    if worst and "\n" not in told and len(longer) <= MOST_ON_LINE:
-        told = longer
-    return "\n".join((told, *findings_lines(findings)))
+    )
+    texts = (line(session, span, brief=True), *findings_lines(findings, in_sight=1))
+    return {"text/html": f"{_ON_ONE_LINE}{inside.html}</div>", "text/plain": "\n".join(texts)}
 
 
 def _header(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: tuple[Moved, ...]
 ) -> kit.Fragment:
-    devices = [one.device for one in (moved or facts)]
-    told = [span.kind, duration_text(session, span), *_devices(devices), *_budgets(session, facts)]
+    devices = _devices([each.device for each in (moved or facts)])
+    about = [span.kind, duration_text(session, span), *devices, *_budgets(session, facts)]
     return kit.headed(
         span.label or span.kind,
-        kit.phrases(told),
+        kit.phrases(about),
         at_right=kit.marked(_outcome_colour(span), span.outcome or "running", kit.BULLET),
     )
 
 
 def _devices(devices: Sequence[Device]) -> list[str]:
     if len(devices) < 2:
-        return [f"{one.key} {one.name}" for one in devices]
-    names, count = {one.name for one in devices}, len(devices)
-    return [f"{count} {TIMES} {names.pop()}" if len(names) == 1 else f"{count} devices"]
+        return [f"{device.key} {device.name}" for device in devices]
+    names, count = {device.name for device in devices}, len(devices)
+    alike = f"{count} \N{MULTIPLICATION SIGN} {names.pop()}" if len(names) == 1 else ""
+    return [alike or f"{count} devices"]
 
 
 def _budgets(session: Session, facts: tuple[Facts, ...]) -> list[str]:
-    """Return the budgets of what is shown, which the chart draws only where the data come near."""
-    shown = {one.device.key for one in facts}
-    told = [one.label for one in session.guides if one.kind == "budget" and one.device in shown]
-    return list(dict.fromkeys(told))[:1]
+    """Return the first budget of what is shown; the chart draws it only where the data come near."""
+    shown = {each.device.key for each in facts}
+    budgets = (guide for guide in session.guides if guide.kind == "budget")
+    return [guide.label for guide in budgets if guide.device in shown][:1]
 
 
 def _outcome_colour(span: Span) -> str:
-    if span.outcome in {"", "done"}:
-        return palette.GOOD if span.outcome else palette.ALLOCATED
-    return palette.STOPPED if span.outcome == "interrupted" else palette.BAD
+    colours = {
+        "": palette.ALLOCATED,
+        "done": palette.GOOD,
+        "interrupted": palette.STOPPED,
+    }
+    return colours.get(span.outcome, palette.BAD)
 
 
 def _columns(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return the five figures: what each is, what it reads, and what stands small below it."""
+    """Return the five figures: the label, the value, and the small text below it."""
     certainty = "" if math.isnan(facts.peak.value) else f" ({facts.peak.certainty})"
     bound = "≥ " if facts.peak.certainty == "at least" else ""
+    above, reserved = facts.above_start, facts.reserved_peak
     return [
         (f"{facts.allocated_label}, start → end", format_change(facts.before, facts.after), ""),
         ("left behind", format_bytes(facts.left_behind, signed=True), ""),
         (
             f"peak{certainty}",
             bound + format_bytes(facts.peak.value),
-            _known(
-                facts.above_start, f"{format_bytes(facts.above_start, signed=True)} above the start"
-            ),
+            _known(above, f"{format_bytes(above, signed=True)} above the start"),
         ),
         (
             facts.reserved_label,
             format_bytes(facts.reserved),
-            _known(facts.reserved_peak, f"{format_bytes(facts.reserved_peak)} at its peak"),
+            _known(reserved, f"{format_bytes(reserved)} at its peak"),
         ),
         (
             "headroom at the peak",
@@ -206,12 +214,12 @@ def _moved(moved: tuple[Moved, ...]) -> tuple[kit.Fragment, kit.Fragment]:
     """Return the devices that others filled."""
     rows = [
         (
-            one.device.key,
-            format_change(one.before, one.after),
-            format_bytes(one.rise, signed=True),
-            format_bytes(one.highest),
+            device.device.key,
+            format_change(device.before, device.after),
+            format_bytes(device.rise, signed=True),
+            format_bytes(device.highest),
         )
-        for one in moved
+        for device in moved
     ]
     heads = ("device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest")
     said = kit.block("margin:7px 0 0;font-size:14px", f"{sentence(moved)}.")
@@ -221,56 +229,101 @@ def _moved(moved: tuple[Moved, ...]) -> tuple[kit.Fragment, kit.Fragment]:
 def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
     heads = ["device", *(label for label, _, _ in _columns(facts[0]))] if facts else [""] * 4
     heads[3] = "peak"
-    return _table_of(heads, [(one.device.key, *_row(one)) for one in facts])
+    rows = [
+        (
+            each.device.key,
+            format_change(each.before, each.after),
+            format_bytes(each.left_behind, signed=True),
+            peak_text(each.peak),
+            format_bytes(each.reserved),
+            headroom_text(each),
+        )
+        for each in facts
+    ]
+    return _table_of(heads, rows)
 
 
 def _table_of(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> kit.Fragment:
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(heads)]
-    return table(columns, [Row(row) for row in rows])
+    return table(columns, list(map(Row, rows)))
 
 
-def _row(facts: Facts) -> list[str]:
-    return [
-        format_change(facts.before, facts.after),
-        format_bytes(facts.left_behind, signed=True),
-        peak_text(facts.peak),
-        format_bytes(facts.reserved),
-        headroom_text(facts),
+def parts_html(session: Session, span: Span) -> str:
+    """Return the parts at a span's peak, and at its end where other parts are left.
+
+    Of several devices it is the one with the highest peak. Empty where nothing was found.
+    """
+    active = active_devices(session, span)
+    known = [device for device in anatomies.devices_with_parts(session) if device in active]
+    if not known:
+        return ""
+    device = max(known, key=lambda device: allocated_peak(session, span, device.key).value)
+    peak = anatomies.peak_of(session, span, device)
+    end = anatomies.end_of(session, span, device)
+    where = f"{device.key} " if len(active) > 1 else ""
+    is_left = span.after is not None and _kinds(end) - PASSING != _kinds(peak) - PASSING
+    rows = (_parts(f"{where}{each.moment}", each) for each in ((peak, end) if is_left else (peak,)))
+    return kit.block("margin:8px 0 0;font-size:12px", *rows).html
+
+
+def _sizes(anatomy: Anatomy) -> dict[str, str]:
+    """Return the figures, by name, of what does not read as nothing beside the whole."""
+    divisor, _ = unit_for(anatomy.allocated)
+    sizes = {name: number(anatomy.bytes(name), divisor) for name in OF_USE}
+    return {
+        name: text for name, text in sizes.items() if anatomy.bytes(name) > 0 and text != "0.00"
+    }
+
+
+def _kinds(anatomy: Anatomy) -> set[str]:
+    return set(_sizes(anatomy))
+
+
+def _parts(moment: str, anatomy: Anatomy) -> kit.Fragment:
+    """Return the parts in one row that may break between them; the first has the unit."""
+    units = [f" {unit_for(anatomy.allocated)[1]}", *[""] * len(OF_USE)]
+    shown = [
+        kit.marked(palette.PARTS[name], f"{LABELS[name]} {text}{unit}")
+        for (name, text), unit in zip(_sizes(anatomy).items(), units, strict=False)
     ]
+    if not shown:
+        return kit.NOTHING
+    return kit.block("margin:0", kit.words(kit.quiet(f"{moment}:"), kit.phrases(shown)))
 
 
 def _picture(session: Session, span: Span) -> str:
-    drawn = sparkline(session, span)
-    if drawn:
-        return drawn
-    count = samples_in(session, span)
-    samples = "1 sample" if count == 1 else f"{count} samples"
-    return kit.note(f"too short to chart: {samples} in {duration_text(session, span)}").html
+    samples = format_counted(samples_in(session, span), "sample")
+    short = f"too short to chart: {samples} in {duration_text(session, span)}"
+    return sparkline(session, span) or kit.note(short).html
 
 
 def _use(facts: Facts) -> kit.Fragment:
     """Return who uses the device, in the unit of its capacity."""
     if math.isnan(facts.used):
         return kit.NOTHING
-    divisor, _ = unit_for(facts.device.total if facts.device.total > 0 else facts.used)
-    told = [
-        f"{facts.used_label} {number(facts.used, divisor)} of {format_bytes(facts.device.total)}"
-    ]
-    if math.isfinite(facts.process):
-        told.append(f"this process {number(facts.process, divisor)}")
-    if math.isfinite(facts.others):
-        told.append(f"other processes {number(facts.others, divisor)}")
-    return kit.phrases(told)
+    total = facts.device.total
+    divisor, _ = unit_for(total if total > 0 else facts.used)
+    users = {"this process": facts.process, "other processes": facts.others}
+    return kit.phrases(
+        [
+            f"{facts.used_label} {number(facts.used, divisor)} of {format_bytes(total)}",
+            *(
+                f"{who} {number(size, divisor)}"
+                for who, size in users.items()
+                if math.isfinite(size)
+            ),
+        ]
+    )
 
 
 def _polling(polling: Polling) -> str:
     """Say how far the samples can be trusted, only where they came badly."""
-    told = []
+    texts = []
     due = polling.ticks + polling.missed
     if due and polling.missed / due > MANY_MISSED:
-        told.append(f"{polling.missed} of {due} samples were missed")
+        texts.append(f"{polling.missed} of {due} samples were missed")
     if polling.longest_gap > max(LONG_GAP, LONG_GAP_INTERVALS * polling.interval):
-        told.append(f"no samples for up to {format_duration(polling.longest_gap)}")
+        texts.append(f"no samples for up to {format_duration(polling.longest_gap)}")
     if polling.stopped:
-        told.append(f"sampling stopped early: {polling.stopped}")
-    return "; ".join(told)
+        texts.append(f"sampling stopped early: {polling.stopped}")
+    return "; ".join(texts)

@@ -1,8 +1,9 @@
-"""How findings look: sentences with a figure, at most three in sight, each with what to do one click away."""
+"""Findings as sentences with a figure, at most three in sight, each with its advice one click away."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from hfmem_widget.session import Finding
 from hfmem_widget.text import plain
@@ -11,7 +12,7 @@ from hfmem_widget.view.html import Fragment, block, fold, shown
 
 IN_SIGHT = 3
 MOST = 12
-"""More in one card nobody reads, and the card must stay small."""
+"""Nobody reads more in one card, and the card must stay small."""
 
 SENTENCE = 300
 MOST_ADVICE = 5
@@ -21,7 +22,7 @@ MARKS = {
     "warn": ("\u25b2", palette.BAD, "warning"),
     "info": ("\u25cf", palette.ALLOCATED, "note"),
 }
-"""What stands before a finding of each severity: a form, its colour, and the word for who sees neither."""
+"""The sign before a finding of each severity, its colour, and the word for screen readers."""
 
 _STOPS = {"", ".", "!", "?", "\u2026"}
 _UNSEEN = (
@@ -41,9 +42,9 @@ def findings_html(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> str:
 
 def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> list[str]:
     """Return the findings as lines of plain text."""
-    told = [f"  {MARKS[one.severity][2]}: {sentence(one.title)}" for one in findings[:in_sight]]
-    more = len(findings) - len(told)
-    return [*told, f"  {_more(more)}"] if more > 0 else told
+    seen = [f"{MARKS[each.severity][2]}: {sentence(each.title)}" for each in findings[:in_sight]]
+    more = len(findings) - len(seen)
+    return [f"  {text}" for text in (*seen, *([_more(more)] if more > 0 else []))]
 
 
 def _more(count: int) -> str:
@@ -57,12 +58,10 @@ def _finding(finding: Finding) -> Fragment:
         f'width:17px;text-indent:0">{mark}</span><span style="{_UNSEEN};text-indent:0">{word}: </span>'
         f"{_shown(finding.title)}</div>"
     )
-    advice = "".join(
-        f'<li style="margin:2px 0 0">{_shown(one)}</li>' for one in finding.advice[:MOST_ADVICE]
-    )
-    if advice:
-        items = Fragment(f'<ol style="margin:0;padding-left:20px">{advice}</ol>')
-        html += fold("what to do", items, style="margin:0 0 0 17px").html
+    items = (f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in finding.advice)
+    if advice := "".join(islice(items, MOST_ADVICE)):
+        listed = Fragment(f'<ol style="margin:0;padding-left:20px">{advice}</ol>')
+        html += fold("what to do", listed, style="margin:0 0 0 17px").html
     return block("margin:4px 0 0", Fragment(html))
 
 
@@ -71,6 +70,6 @@ def _shown(text: str) -> str:
 
 
 def sentence(text: str, limit: int = SENTENCE) -> str:
-    """Return a text as a sentence: plain, and with a full stop unless it ends with something of the kind."""
-    told = plain(text, limit)
-    return told if told[-1:] in _STOPS else f"{told}."
+    """Return a text as a sentence: plain, and with a full stop unless it ends with one or the like."""
+    text = plain(text, limit)
+    return text if text[-1:] in _STOPS else f"{text}."

@@ -11,30 +11,27 @@ from hfmem_widget.text import format_bytes, format_change, format_duration, numb
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
-    """Return what a span cost; each further device gets a line of its own.
+    """Return what a span cost; each of several devices gets a line of its own.
 
     Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) ·
     peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``.
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
     devices = [
-        " · ".join((plain(one.device.key), *parts(one, brief=brief)))
-        for one in facts_of(session, span)
+        " · ".join((plain(facts.device.key), *parts(facts, brief=brief)))
+        for facts in facts_of(session, span)
     ]
     moved = moved_devices(session, span)
-    if moved:
-        return "\n  ".join((" · ".join((*head, plain(sentence(moved)))), *devices))
-    if len(devices) > 1:
-        return "\n  ".join((" · ".join((*head, f"{len(devices)} devices")), *devices))
-    return " · ".join((*head, *devices))
+    if not moved and len(devices) <= 1:
+        return " · ".join((*head, *devices))
+    head.append(plain(sentence(moved)) if moved else f"{len(devices)} devices")
+    return "\n  ".join((" · ".join(head), *devices))
 
 
 def how_it_went(session: Session, span: Span) -> list[str]:
     """Return how long it took, and its outcome where that is not "done"."""
-    told = [duration_text(session, span)]
-    if span.outcome != "done":
-        told.append(plain(span.outcome) or "running")
-    return told
+    outcome = [] if span.outcome == "done" else [plain(span.outcome) or "running"]
+    return [duration_text(session, span), *outcome]
 
 
 def duration_text(session: Session, span: Span) -> str:
@@ -43,13 +40,17 @@ def duration_text(session: Session, span: Span) -> str:
 
 
 def parts(facts: Facts, *, brief: bool = False) -> list[str]:
-    """Return one device's figures as short phrases, always in the same order; the first two in brief."""
-    told = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]
+    """Return one device's figures as short phrases, always in the same order; in brief the first two."""
+    phrases = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]
     if brief:
-        return told
+        return phrases
+    # In the unit of the peak, which is said just before.
+    divisor, _ = unit_for(facts.peak.value)
+    is_alike = unit_for(facts.reserved)[0] == divisor
+    reserved = number(facts.reserved, divisor) if is_alike else format_bytes(facts.reserved)
     return [
-        *told,
-        f"{facts.reserved_label} {_like(facts.reserved, facts.peak.value)}",
+        *phrases,
+        f"{facts.reserved_label} {reserved}",
         f"headroom {headroom_text(facts)}",
     ]
 
@@ -66,21 +67,15 @@ def change(facts: Facts) -> str:
 
 def peak_text(peak: Peak) -> str:
     """Return a peak and how it is known, such as ``6.99 GiB exact`` or ``≥ 6.99 GiB``."""
+    size = format_bytes(peak.value)
     if math.isnan(peak.value):
-        return format_bytes(peak.value)
-    if peak.certainty == "at least":
-        return f"≥ {format_bytes(peak.value)}"
-    return f"{format_bytes(peak.value)} {peak.certainty}"
+        return size
+    return f"≥ {size}" if peak.certainty == "at least" else f"{size} {peak.certainty}"
 
 
 def headroom_text(facts: Facts) -> str:
-    """Return the headroom in the unit of the capacity it is a part of."""
+    """Return the headroom in the unit of the capacity that it is a part of."""
     if math.isnan(facts.headroom):
         return format_bytes(facts.headroom)
     divisor, unit = unit_for(facts.device.total)
     return f"{number(facts.headroom, divisor)} {unit}"
-
-
-def _like(value: float, neighbour: float) -> str:
-    divisor, _ = unit_for(neighbour)
-    return number(value, divisor) if unit_for(value)[0] == divisor else format_bytes(value)

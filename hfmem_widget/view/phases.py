@@ -1,4 +1,4 @@
-"""What a watched span was made of: a row for each kind of phase, with the highest peak of it."""
+"""The phases of a watched span: a row for each kind, with its highest peak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_IN_SIGHT = 8
-"""More rows than these are folded away until somebody asks for them."""
+"""More rows than these are folded away."""
 
 LEAST_RIVALS = 3
 """Of fewer steps none is called the worst."""
@@ -22,30 +22,30 @@ _ORDER: tuple[SpanKind, ...] = (
     *("train", "step", "forward", "backward", "optimizer", "substep"),
     *("evaluate", "predict", "load", "shard", "save", "block"),
 )
-"""What is worth a row; the rest says nothing that these, or the card, do not."""
+"""The kinds that are worth a row; the others add nothing to these and the card."""
 
 _PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """One kind of phase as it is told.
+    """The row of one kind of phase.
 
     Attributes
     ----------
     name : str
         Plain text.
     is_part : bool
-        True for what a step is made of.
+        Whether steps are made of it.
     count : int
     seconds : float
         Taken together.
     device : str
-        The key of the device on which the peak was highest; empty where none is known.
+        The key of the device with the highest peak; empty where none is known.
     peak : Peak
         Of allocated memory.
     note : str
-        Which one was the worst; empty where that says nothing.
+        The worst one; empty where that says nothing.
     """
 
     name: str
@@ -71,8 +71,8 @@ def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
 
 def worst_step_text(session: Session, span: Span) -> str:
     """Return which step rose highest, such as ``worst step 97 (1,024 tokens)``; empty if none did."""
-    notes = [row.note for row in phase_rows(session, span) if row.name == "step" and row.note]
-    return notes[0].replace(":", "", 1) if notes else ""
+    notes = (row.note for row in phase_rows(session, span) if row.name == "step" and row.note)
+    return next(notes, "").replace(":", "", 1)
 
 
 def phases_html(session: Session, span: Span) -> str:
@@ -80,38 +80,38 @@ def phases_html(session: Session, span: Span) -> str:
     rows = phase_rows(session, span)
     if not rows:
         return ""
-    names_devices = len({row.device for row in rows} - {""}) > 1
-    heads = ("phase", "count", "time", "highest peak")
-    columns = [*map(Column, heads), Column(is_words=True, is_quiet=True)]
-    drawn = table(columns, [_told(row, names_device=names_devices) for row in rows], size=12)
+    names_device = len({row.device for row in rows} - {""}) > 1
+    columns = [
+        *map(Column, ("phase", "count", "time", "highest peak")),
+        Column(is_words=True, is_quiet=True),
+    ]
+    drawn = table(columns, [_shown(row, names_device=names_device) for row in rows], size=12)
     return fold(f"{len(rows)} phases", drawn).html if len(rows) > MOST_IN_SIGHT else drawn.html
 
 
 def _is_itself(phase: Phase, span: Span) -> bool:
-    """Whether a phase is only the span whose phases these are."""
+    """Return whether a phase is only the span whose phases these are."""
     return (phase.kind, phase.count) == (span.kind, 1) and all(
-        one.id == span.id for one in phase.highest.values()
+        highest.id == span.id for highest in phase.highest.values()
     )
 
 
 def _row(phase: Phase, devices: list[str]) -> PhaseRow:
     peaks = {
-        device: phase.highest[key]
+        device: phase.highest[key].peaks[key]
         for device in devices
         if (key := f"{device}/allocated") in phase.highest
     }
-    device = max(peaks, key=lambda one: peaks[one].peaks[f"{one}/allocated"].value, default="")
-    worst = peaks.get(device)
-    peak = Peak(math.nan, "sampled") if worst is None else worst.peaks[f"{device}/allocated"]
-    note = _note(worst) if phase.kind == "step" and phase.count >= LEAST_RIVALS else ""
+    device = max(peaks, key=lambda device: peaks[device].value, default="")
+    worst = phase.highest.get(f"{device}/allocated") if device else None
     return PhaseRow(
         name=plain(phase.label) or phase.kind,
         is_part=phase.kind in _PARTS,
         count=phase.count,
         seconds=phase.seconds,
         device=device,
-        peak=peak,
-        note=note,
+        peak=peaks.get(device, Peak(math.nan, "sampled")),
+        note=_note(worst) if phase.kind == "step" and phase.count >= LEAST_RIVALS else "",
     )
 
 
@@ -125,9 +125,9 @@ def _note(worst: Span | None) -> str:
     return f"worst: {name}" + (f" ({format_count(tokens)} tokens)" if tokens > 0 else "")
 
 
-def _told(row: PhaseRow, *, names_device: bool) -> Row:
+def _shown(row: PhaseRow, *, names_device: bool) -> Row:
     peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
-    notes = [row.device if names_device and peak else "", row.note]
-    told = " \u00b7 ".join(note for note in notes if note)
-    cells = (row.name, format_count(row.count), format_duration(row.seconds), peak, told)
+    notes = (row.device if names_device and peak else "", row.note)
+    note = " \u00b7 ".join(text for text in notes if text)
+    cells = (row.name, format_count(row.count), format_duration(row.seconds), peak, note)
     return Row(cells, is_indented=row.is_part)

@@ -10,8 +10,7 @@ import pytest
 from hfmem_widget.session import Recorder, Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
-from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
-from hfmem_widget.view.card_parts import parts_html
+from hfmem_widget.view.card import card_bundle, compact_bundle, parts_html, running_bundle
 from tests.data.parted import Script, training
 
 
