@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Broadcast:
-    """A widget that is fed after each tick: what the chart in a cell and JupyterLab's panel both draw.
+    """A widget that is fed after each tick; the chart in a cell and JupyterLab's panel draw from it.
 
-    The panel has no way of its own to the kernel: it overhears what is sent to the widget, so there is
-    one also where no chart is shown.
+    The panel has no connection of its own to the kernel: it overhears what is sent to the widget. So there
+    is a widget even where no chart is shown.
     """
 
     def __init__(self, session: Session, *, panel: bool) -> None:
@@ -57,11 +57,11 @@ class Broadcast:
             self._publisher.finish()
 
     def close(self) -> None:
-        """Send the end and take the widget away; its output is for somebody else to fill."""
+        """Send the end and remove the widget; its output is for somebody else to fill."""
         self.refresh()
         widget, self._widget = self._widget, None
         if widget is not None:
-            # A widget that is closed leaves its layout behind: a widget of its own, with an open comm.
+            # A closed widget leaves its layout behind: a widget of its own, with an open comm.
             layout = widget.layout
             widget.close()
             layout.close()
@@ -72,7 +72,44 @@ class Broadcast:
             widget.publish(message, buffers)
 
 
-class CellView:
+class _View:
+    """Among a cell's outputs, a live chart where the front end can show one."""
+
+    def __init__(self, recorder: Recorder, screen: Screen, *, chart: bool, panel: bool) -> None:
+        self._recorder = recorder
+        self._session = recorder.session
+        self._screen = screen
+        self._wants_chart = chart
+        self._wants_panel = panel
+        self._chart_id = ""
+        self._chart_shown = False
+        self._broadcast: Broadcast | None = None
+
+    def _open(self) -> Broadcast | None:
+        """Show the live chart, and return what feeds it; None where neither it nor the panel is there."""
+        from hfmem_widget.view.wire.widget import serves_labextensions
+
+        if not (self._wants_chart or serves_labextensions()):
+            return None
+        broadcast = Broadcast(self._session, panel=self._wants_panel)
+        self._show_chart(broadcast)
+        return broadcast
+
+    def _show_chart(self, broadcast: Broadcast) -> None:
+        # While an Output widget catches what the cell shows, an update of a display is lost.
+        if self._chart_id and not self._chart_shown and self._screen.live:
+            self._chart_shown = True
+            broadcast.show(self._screen, self._chart_id)
+
+    def _note_without_chart(self, error: Exception, complete: str) -> None:
+        reason = f"No live chart ({type(error).__name__}: {error})."
+        # https://github.com/ipython/ipykernel/issues/1450: in 7.0 only the shell's thread sends on a comm.
+        if isinstance(error, LookupError) and "shell_parent" in str(error):
+            reason = "No live chart: ipykernel 7.0 does not support it. Upgrade to ipykernel 7.1 or newer."
+        self._session.notes.append(f"{reason} {complete}")
+
+
+class CellView(_View):
     """A card and a live chart among a cell's outputs; afterwards their still forms, in the same places.
 
     Parameters
@@ -80,7 +117,7 @@ class CellView:
     recorder : Recorder
     screen : Screen
     aside : callable
-        Does something on a thread of its own; importing what the chart needs takes a while.
+        Runs a function on a thread of its own; importing what the chart needs takes a while.
     chart : bool
         Whether there is a chart.
     panel : bool
@@ -99,19 +136,12 @@ class CellView:
         panel: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._recorder = recorder
-        self._session = recorder.session
-        self._screen = screen
-        self._wants_chart = chart
-        self._wants_panel = panel
+        super().__init__(recorder, screen, chart=chart, panel=panel)
         self._aside = aside
         self._clock = clock
         self._began = clock()
         self._card_id = ""
-        self._chart_id = ""
-        self._broadcast: Broadcast | None = None
         self._asked_for_broadcast = False
-        self._chart_shown = False
         self._finished = False
         self._lock = threading.Lock()
 
@@ -140,24 +170,26 @@ class CellView:
                 self._broadcast.close()
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
-        is_quiet = lead is None and self._tells_nothing(span)
+        session = self._session
+        # One line then tells all there is to tell.
+        is_quiet = (
+            lead is None
+            and not session.notes
+            and did_nothing(session, span)
+            and not findings_of(session, span)
+        )
         long_enough = bool(self._chart_id) and span.duration >= PATIENCE and not is_quiet
-        still = chart_bundle(self._session, span) if long_enough else None
+        still = chart_bundle(session, span) if long_enough else None
         if is_quiet:
-            bundle = compact_bundle(self._session, span)
+            bundle = compact_bundle(session, span)
         else:
-            bundle = card_bundle(self._session, span, with_chart=still is not None, lead=lead)
+            bundle = card_bundle(session, span, with_chart=still is not None, lead=lead)
         if self._card_id:
             self._screen.replace(self._card_id, bundle)
         else:
             self._screen.show(bundle)
         if self._chart_id and (still is not None or self._broadcast is not None):
             self._screen.replace(self._chart_id, still or {})
-
-    def _tells_nothing(self, span: Span) -> bool:
-        """Return whether one line tells all there is to tell."""
-        session = self._session
-        return not session.notes and did_nothing(session, span) and not findings_of(session, span)
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         broadcast = self._broadcast
@@ -171,25 +203,16 @@ class CellView:
     def _appear(self) -> None:
         try:
             # Takes long, so not under the lock.
-            from hfmem_widget.view.wire.widget import serves_labextensions
+            import hfmem_widget.view.wire.widget  # noqa: F401
 
             with self._lock:
-                if self._finished or not (self._wants_chart or serves_labextensions()):
-                    return
-                broadcast = Broadcast(self._session, panel=self._wants_panel)
-                self._show_chart(broadcast)
-                self._broadcast = broadcast
+                if not self._finished:
+                    self._broadcast = self._open()
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
-            self._session.notes.append(f"{_no_live_chart(error)} The card is complete.")
-
-    def _show_chart(self, broadcast: Broadcast) -> None:
-        # While an Output widget catches what the cell shows, an update of a display is lost.
-        if self._chart_id and not self._chart_shown and self._screen.live:
-            self._chart_shown = True
-            broadcast.show(self._screen, self._chart_id)
+            self._note_without_chart(error, "The card is complete.")
 
 
-class NotebookView:
+class NotebookView(_View):
     """One live chart for a whole notebook, and an annotation under each of its cells.
 
     Parameters
@@ -199,7 +222,7 @@ class NotebookView:
     chart, panel : bool
         As for `CellView`.
     least : float
-        Bytes; a cell that changed less than that, and of which there is nothing else to say, has none.
+        Bytes; a cell that changed less, and has nothing else to say, gets no annotation.
     """
 
     def __init__(
@@ -211,14 +234,8 @@ class NotebookView:
         panel: bool = True,
         least: float = 0.0,
     ) -> None:
-        self._recorder = recorder
-        self._session = recorder.session
+        super().__init__(recorder, screen, chart=chart, panel=panel)
         self._least = least
-        self._screen = screen
-        self._wants_chart = chart
-        self._wants_panel = panel
-        self._chart_id = ""
-        self._broadcast: Broadcast | None = None
 
     def begin(self) -> None:
         """Show the live chart."""
@@ -227,9 +244,11 @@ class NotebookView:
         if self._wants_chart:
             self._chart_id = self._screen.show({})
         try:
-            self._appear()
+            self._broadcast = self._open()
         except Exception as error:  # noqa: BLE001  (the cells and their cards go on without)
-            self._session.notes.append(f"{_no_live_chart(error)} The cards are complete.")
+            self._note_without_chart(error, "The cards are complete.")
+        if self._broadcast is not None:
+            self._recorder.subscribe(self._broadcast)
 
     def annotate(self, span: Span) -> None:
         """Show what a finished cell did: one line for a quick one, a card for a long one."""
@@ -251,23 +270,3 @@ class NotebookView:
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
         if broadcast is not None:
             broadcast.close()
-
-    def _appear(self) -> None:
-        from hfmem_widget.view.wire.widget import serves_labextensions
-
-        if not (self._wants_chart or serves_labextensions()):
-            return
-        broadcast = Broadcast(self._session, panel=self._wants_panel)
-        if self._chart_id:
-            broadcast.show(self._screen, self._chart_id)
-        self._broadcast = broadcast
-        self._recorder.subscribe(broadcast)
-
-
-def _no_live_chart(error: Exception) -> str:
-    # https://github.com/ipython/ipykernel/issues/1450: in 7.0 a comm speaks from the shell's thread alone.
-    if isinstance(error, LookupError) and "shell_parent" in str(error):
-        return (
-            "No live chart: ipykernel 7.0 does not support it. Upgrade to ipykernel 7.1 or newer."
-        )
-    return f"No live chart ({type(error).__name__}: {error})."

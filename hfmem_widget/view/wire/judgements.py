@@ -1,4 +1,4 @@
-"""What is judged of a session as it travels: findings and guides, sent when they change."""
+"""The findings and guides of a session as the wire has them, sent when they change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 8
 """Findings that are sent at most."""
 
 MOST_OF_A_KIND = 10
-"""Of guides, that are sent at most: a budget or a trend for each of eight GPUs and the host."""
+"""Guides that are sent at most: a budget or a trend for each of eight GPUs and the host."""
 
 SENTENCE = 200
 LABEL = 80
@@ -24,39 +24,43 @@ NOTHING: Judged = {"findings": [], "guides": []}
 
 
 class Judgements:
-    """What is judged of one session so far.
-
-    Parameters
-    ----------
-    session : Session
-    """
+    """The findings and guides of one session so far."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._seen: list[Finding | Guide] = []
-        self._told = NOTHING
+        self._rows = NOTHING
 
     def now(self) -> Judged:
         """Return ``findings`` and ``guides`` as they go into a message; the same object until they change."""
         seen: list[Finding | Guide] = [*self._session.findings, *self._session.guides]
         if seen != self._seen:
-            self._seen, self._told = seen, judged(self._session)
-        return self._told
+            self._seen, self._rows = seen, judged(self._session)
+        return self._rows
 
 
 def judged(session: Session) -> Judged:
     """Return the findings of a session, of its newest spans and the gravest first, and its guides."""
-    told = sorted(session.findings, key=_place)
-    guides = [one for one in session.guides if all(map(math.isfinite, _figures(one)))]
-    of_kinds = ([one for one in guides if one.kind == kind] for kind in ("budget", "trend", "oom"))
+
+    def place(finding: Finding) -> tuple[float, int]:
+        span = math.inf if finding.span_id is None else finding.span_id
+        return -span, GRAVITY[finding.severity]
+
+    guides = [
+        guide
+        for guide in session.guides
+        if all(map(math.isfinite, (guide.start, guide.first, guide.last, *guide.band)))
+    ]
+    kinds = ("budget", "trend", "oom")
+    of_kinds = ([guide for guide in guides if guide.kind == kind] for kind in kinds)
     return {
-        "findings": [describe_finding(one) for one in told[:MOST]],
-        "guides": [describe_guide(one) for few in of_kinds for one in few[-MOST_OF_A_KIND:]],
+        "findings": list(map(describe_finding, sorted(session.findings, key=place)[:MOST])),
+        "guides": [describe_guide(each) for alike in of_kinds for each in alike[-MOST_OF_A_KIND:]],
     }
 
 
 def describe_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding without its advice and its evidence, but for when and where it was."""
+    """Return a finding with its time and place, without the rest of its evidence and its advice."""
     described: dict[str, Any] = {
         "kind": plain(finding.kind, LABEL),
         "severity": finding.severity,
@@ -83,12 +87,3 @@ def describe_guide(guide: Guide) -> dict[str, Any]:
         "last": round(guide.last),
     }
     return {**described, "band": list(map(round, guide.band))} if any(guide.band) else described
-
-
-def _place(finding: Finding) -> tuple[float, int]:
-    span = math.inf if finding.span_id is None else finding.span_id
-    return -span, GRAVITY[finding.severity]
-
-
-def _figures(guide: Guide) -> tuple[float, ...]:
-    return guide.start, guide.first, guide.last, *guide.band

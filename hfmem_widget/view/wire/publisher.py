@@ -1,4 +1,4 @@
-"""When the wire is used: what is new, at a pace that neither floods nor outlives its readers."""
+"""Sends what is new, at a pace that neither floods the page nor outlives its readers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
@@ -26,12 +27,12 @@ class Pace:
     news, full : float
         Seconds between messages, and between full snapshots.
     outline : int
-        Of so many messages one is a coarse snapshot in the place of news.
+        One of so many messages is a coarse snapshot instead of news.
     detail : Detail
-        How much of what is new goes into one message.
+        How much news goes into one message.
     rate : float
-        Bytes a second of all but the full snapshots. Where more would come together, as with many devices,
-        messages come less often.
+        Bytes a second without the full snapshots. Where there would be more, as with many devices, messages
+        come less often.
     """
 
     unseen: float
@@ -49,14 +50,14 @@ PACES = (
     Pace(unseen=math.inf, news=2.6, outline=3, full=600.0, detail=BRIEF_NEWS, rate=1000.0),
 )
 """A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
-slows down while nobody is seen watching. It stays quick enough that a page which is reloaded, or opened
-anew, in the middle of a long run soon shows it."""
+slows down while nobody is seen watching. It stays quick enough that a page that is reloaded, or opened
+anew, during a long run soon shows it."""
 
 ENVELOPE = 1300
-"""Bytes that a message takes in the server beside its content: headers, and the objects that hold it."""
+"""Bytes of a message in the server beside its content: headers, and the objects that hold it."""
 
 BURST = 6000
-"""Bytes that may be sent ahead of the rate: a coarse snapshot of one device."""
+"""Bytes that may be sent ahead of the rate: those of a coarse snapshot of one device."""
 
 
 class Publisher:
@@ -101,7 +102,7 @@ class Publisher:
         self._judged = NOTHING
 
     def seen(self) -> None:
-        """Somebody is watching: keep, or take up again, the quick pace."""
+        """Keep or resume the quick pace: somebody is watching."""
         self._seen_at = self._clock()
 
     def resync(self) -> None:
@@ -109,7 +110,7 @@ class Publisher:
         self._full_at = -math.inf
 
     def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
-        """Take in the newest samples, and send what has come together if it is time to."""
+        """Collect the newest samples, and send all that is new if it is time to."""
         self._collect(session, samples)
         now = self._clock()
         pace = self._pace(now)
@@ -126,7 +127,7 @@ class Publisher:
         self._send_everything(self._clock(), NEWS)
 
     def _collect(self, session: Session, samples: Sequence[Sample]) -> None:
-        # An edge that was entered late has the time of a sample that was sent, and a page has one row for it.
+        # An edge that was entered late has the time of a sent sample, and a page has one row for that.
         new = [sample for sample in samples if sample.time > self._sent_until]
         if not new:
             return
@@ -135,7 +136,7 @@ class Publisher:
             start, self._gap_until = gaps[-1]
             self._outbox.append(((start + self._gap_until) / 2, ()))
         self._outbox += [(sample.time, sample.values) for sample in new]
-        self._outbox.sort(key=_time)
+        self._outbox.sort(key=itemgetter(0))
         self._sent_until = new[-1].time
 
     def _send_news(self, now: float, detail: Detail) -> None:
@@ -151,12 +152,12 @@ class Publisher:
             self._session, self.run, self._seq, samples, changed, steps=steps, detail=detail
         )
         before, self._judged = self._judged, self._judgements.now()
-        message |= {name: told for name, told in self._judged.items() if told != before[name]}
+        message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
         self._pass_on(now, message, buffers)
         self._remember(changed)
 
     def _send_outline(self, now: float) -> None:
-        # For pages that miss something. What is new is still to come as rows, for those that do not.
+        # For pages that miss something. The others get what is new as rows, later.
         self._since_snapshot = 0
         self._seq += 1
         message, buffers = protocol.snapshot(
@@ -165,7 +166,7 @@ class Publisher:
         self._pass_on(now, message | self._all_judged(), buffers)
 
     def _send_everything(self, now: float, news: Detail) -> None:
-        # A page that missed nothing keeps its own finer rows, so these must come to it as rows.
+        # A page that missed nothing keeps its own finer rows, so it needs these as rows.
         columns = _columns(self._session)
         has_steps = self._session.steps.ended_at > self._steps_until
         if (self._outbox or has_steps) and self._columns == columns:
@@ -175,7 +176,7 @@ class Publisher:
         self._columns = columns
         self._seq += 1
         self._outbox.clear()
-        # What ends from here on may come twice, which a page takes once.
+        # Steps that end from here on may come twice; a page takes them once.
         self._steps_until = self._session.steps.ended_at
         spans = protocol.told_as_spans(self._session.spans)
         message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
@@ -184,9 +185,9 @@ class Publisher:
         self._remember(spans[-200:])
 
     def _all_judged(self) -> protocol.Message:
-        """Return what is judged so far, for a snapshot: there what is left out is not there."""
+        """Return all judgements, for a snapshot, in which a missing list means none."""
         self._judged = self._judgements.now()
-        return {name: told for name, told in self._judged.items() if told}
+        return {name: rows for name, rows in self._judged.items() if rows}
 
     def _owed(self, now: float, pace: Pace) -> float:
         """Return the bytes that were sent ahead of the rate."""
@@ -208,9 +209,5 @@ class Publisher:
 
 
 def _columns(session: Session) -> tuple[int, int]:
-    """How many columns there are, of samples and of steps: a new one needs a new schema."""
+    """Return the number of columns of samples and of steps: a new one needs a new schema."""
     return len(session.series), len(session.steps.columns) if len(session.steps) else 0
-
-
-def _time(row: tuple[float, tuple[float, ...]]) -> float:
-    return row[0]

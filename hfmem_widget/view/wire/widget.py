@@ -26,14 +26,8 @@ def _asset(name: str) -> str:
 
 def serves_labextensions() -> bool:
     """Return False on hosts known not to serve the wheel's labextension folder to the page."""
-    return not (
-        "google.colab" in sys.modules
-        or "marimo" in sys.modules
-        or any(
-            name in os.environ
-            for name in ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION")
-        )
-    )
+    variables = {"VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"}
+    return not ({"google.colab", "marimo"} & sys.modules.keys() or variables & os.environ.keys())
 
 
 def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
@@ -41,9 +35,9 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
         return {}
     session, run, panel = history
     message, buffers = protocol.snapshot(session, run, 0, panel=panel)
-    told = {name: some for name, some in judged(session).items() if some}
+    known = {name: rows for name, rows in judged(session).items() if rows}
     # Without steps there is no third.
-    return {**message, **told, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
+    return {**message, **known, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
 
 
 class MemoryWidget(anywidget.AnyWidget):
@@ -57,8 +51,8 @@ class MemoryWidget(anywidget.AnyWidget):
     panel : bool, optional
         Whether JupyterLab's panel may open by itself.
     on_seen, on_resync : callable
-        What to do when the page says that someone watches, or that it missed something. They are called on
-        whichever thread handles the message.
+        Called when the page says that someone watches, or that it missed something, on whichever thread
+        handles the message.
     """
 
     # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).
@@ -84,7 +78,7 @@ class MemoryWidget(anywidget.AnyWidget):
         """Open the comm so that the page's messages are handled while a cell is busy."""
         super().open()
         # ipykernel 7.4 sends a comm's messages to the shell that last published on it, which is the busy
-        # one (`BaseComm._reply_subshell_for`); the page asked for a subshell, so leave them there.
+        # one (`BaseComm._reply_subshell_for`). The page asked for a subshell, so leave them there.
         comm = self.comm
         if hasattr(comm, "_reply_subshell_for"):
             comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001
