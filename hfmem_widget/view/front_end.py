@@ -1,4 +1,4 @@
-"""Who shows what a cell puts out: the shell that runs it, and whether its front end replaces outputs."""
+"""The shell that runs a cell, and whether its front end replaces outputs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether the front end of an execute request shows updates of displays.
 
-    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints the first and nothing after it, and
-    no message says who it is. It is known by what it does not say: it is a client of Python's own
-    (`jupyter_client`), which names the user and leaves the metadata empty, where pages send the cell's
-    id; it can be asked for input, which who runs notebooks unattended (nbclient) cannot; and its kernel
-    was not started for a notebook of a server's.
+    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output, and no message
+    names it. It is recognised by these signs: it is a Python client (`jupyter_client`), which names the user
+    and leaves the metadata empty, where pages send the cell's id; it can be asked for input, unlike a
+    program that runs notebooks unattended (nbclient); and its kernel was not started for a server's notebook.
 
     Parameters
     ----------

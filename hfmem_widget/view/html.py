@@ -43,21 +43,11 @@ _CODE = (
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A piece of what is shown.
+    """A piece of what is shown."""
 
-    Attributes
-    ----------
-    html : str
-        Markup that this kit has made.
-    text : str
-        The same as plain text; empty for what is only drawn.
-    is_section : bool
-        Whether plain text has a blank line between it and a section next to it.
-    """
-
-    html: str
-    text: str = ""
-    is_section: bool = False
+    html: str  # markup that this kit has made
+    text: str = ""  # the same as plain text; empty for what is only drawn
+    is_section: bool = False  # plain text has a blank line between two of these
 
     def __bool__(self) -> bool:
         return bool(self.html or self.text)

@@ -1,6 +1,6 @@
-"""The colours, in one place: Okabe and Ito's, which stay apart for colour-blind eyes, and greys.
+"""All colours: Okabe and Ito's, which colour-blind eyes can tell apart, and greys.
 
-Plotly takes no CSS variables, so what it draws must read on white and on black alike. No grey has 4.5:1
+Plotly takes no CSS variables, so what it draws must be legible on white and on black. No grey has 4.5:1
 on both #ffffff and #111111 (their own 18.9:1 allows √18.9 = 4.35 at best); `INK` has that.
 """
 
@@ -13,7 +13,7 @@ RESERVED = series.TABLE["reserved"].color
 DEVICE_USED = series.TABLE["device_used"].color
 PEAK = "#D55E00"
 ON_PEAK = "#000000"
-"""What is written on it: black has 5.4:1 there, white 3.9:1."""
+"""Ink on it: black has 5.4:1 there, white 3.9:1."""
 
 CASING = "rgba(255,255,255,.7)"
 """What keeps a line apart from whatever colour it lies on."""
@@ -38,7 +38,7 @@ DEVICES: tuple[tuple[str, str], ...] = (
     ("#9C8A00", "solid"),
     ("#868C94", "dash"),
 )
-"""Colour and dash of each device's line; the yellow is darkened, since #F0E442 is lost on white."""
+"""Colour and dash of each device's line; the yellow is darkened, since #F0E442 is illegible on white."""
 
 STROKES: dict[str, str] = {
     "solid": "",
@@ -48,10 +48,10 @@ STROKES: dict[str, str] = {
     "longdash": "10 4",
     "longdashdot": "10 3 2 3",
 }
-"""Plotly's names of dashes as SVG writes them."""
+"""Plotly's names of dashes, with their SVG."""
 
 PARTS = {name: row.color for name, row in series.PARTS.items()}
-"""Colours of what memory is for; greys for what nobody chose to have there."""
+"""Colours of the parts; greys for those that nobody chose."""
 
 BLOCKS: dict[str, str] = {
     "used": "#5F6875",
@@ -62,7 +62,7 @@ BLOCKS: dict[str, str] = {
     "stream": "#CC79A7",
     "pool": "#B3A125",
 }
-"""Colours of what a byte of a segment is, not those of weights and activations; grey for what is free."""
+"""Colours of the parts of a segment, other than those of weights and activations; grey for free memory."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
 _KINDS: dict[SpanKind, str] = {
@@ -80,24 +80,20 @@ _KIND_NAMES: dict[SpanKind, str] = {
 
 
 def bar(kind: SpanKind, lane: int, *, worst: bool = False) -> str:
-    """Return the colour of a span's bar: grey by depth, and a hue for what is done between steps."""
+    """Return the colour of a span's bar: grey by depth, or a hue for what happens between steps."""
     if worst:
         return PEAK
     return _KINDS.get(kind, _DEPTHS[min(lane, len(_DEPTHS) - 1)])
 
 
 def bar_name(kind: SpanKind, *, worst: bool = False) -> str:
-    """Return what a bar of a colour of its own is called in the legend; empty for the greys."""
+    """Return the name in the legend of a bar with its own colour; empty for the greys."""
     return "worst step" if worst else _KIND_NAMES.get(kind, "")
 
 
 def ink_on(background: str) -> str:
     """Return black or white, whichever reads better on a ``#rrggbb`` background."""
-    return (
-        "#ffffff"
-        if contrast("#ffffff", background) > contrast("#000000", background)
-        else "#000000"
-    )
+    return max("#000000", "#ffffff", key=lambda ink: contrast(ink, background))
 
 
 def contrast(first: str, second: str) -> float:
@@ -107,9 +103,8 @@ def contrast(first: str, second: str) -> float:
 
 
 def _luminance(colour: str) -> float:
-    red, green, blue = (_linear(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    red, green, blue = (
+        level / 12.92 if level <= 0.04045 else float(((level + 0.055) / 1.055) ** 2.4)
+        for level in (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _linear(channel: float) -> float:
-    return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)

@@ -29,32 +29,15 @@ _PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """The row of one kind of phase.
-
-    Attributes
-    ----------
-    name : str
-        Plain text.
-    is_part : bool
-        Whether steps are made of it.
-    count : int
-    seconds : float
-        Taken together.
-    device : str
-        The key of the device with the highest peak; empty where none is known.
-    peak : Peak
-        Of allocated memory.
-    note : str
-        The worst one; empty where that says nothing.
-    """
+    """The row of one kind of phase."""
 
     name: str
-    is_part: bool
+    is_part: bool  # steps are made of it
     count: int
-    seconds: float
-    device: str
-    peak: Peak
-    note: str
+    seconds: float  # taken together
+    device: str  # the key of the one with the highest peak; empty where none is known
+    peak: Peak  # of allocated memory
+    note: str  # the worst one; empty where that says nothing
 
 
 def phase_rows(session: Session, span: Span) -> list[PhaseRow]:

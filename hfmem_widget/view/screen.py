@@ -8,30 +8,77 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfmem_widget.view.clearing import is_caught, on_clearing, request_of
+from hfmem_widget.guard import harmless
 from hfmem_widget.view.front_end import replaces_outputs
 
 Bundle = Mapping[str, Any]
 
 MARK = "hfmem-widget"
-"""The metadata of an output that is to be replaced: its display id, which a page that is reloaded forgets,
-and what stands there if nothing replaces it. JupyterLab's panel reads both (`panel/outputs.ts`)."""
+"""The metadata of an output that is to be replaced: its display id, which a reloaded page forgets, and
+what stands there if nothing replaces it. JupyterLab's panel reads both (`panel/outputs.ts`)."""
 
 STAND_INS = str.maketrans(
-    {
-        "·": "|",
-        "→": "->",
-        "\N{MINUS SIGN}": "-",
-        "±": "+-",
-        "≥": ">=",
-        "≤": "<=",
-        "\N{MULTIPLICATION SIGN}": "x",
-        "µ": "u",
-        "…": "...",
-        "\N{EN DASH}": "-",
-    }
+    {"·": "|", "→": "->", "±": "+-", "≥": ">=", "≤": "<=", "µ": "u", "…": "..."}
+    | {"\N{MINUS SIGN}": "-", "\N{MULTIPLICATION SIGN}": "x", "\N{EN DASH}": "-"}
 )
 """For a terminal, a pipe or a file that is not UTF-8."""
+
+
+def request_of(publisher: Any) -> str:
+    """Return the id of the request whose outputs are shown now, on this thread; empty without one."""
+    header = getattr(publisher, "parent_header", None) or {}
+    return str(header.get("msg_id", ""))
+
+
+def is_caught(request: str) -> bool:
+    """Return whether an ``ipywidgets.Output`` catches what is shown for a request, and is cleared with it.
+
+    While a widget has the request's id in `msg_id`, the page sends it all outputs of the request; an
+    update of a display gets lost there.
+    """
+    output = sys.modules.get("ipywidgets.widgets.widget_output")
+    base = sys.modules.get("ipywidgets.widgets.widget")
+    if output is None or not request:
+        return False
+    widgets = list(getattr(base, "_instances", {}).values())
+    return any(isinstance(each, output.Output) and each.msg_id == request for each in widgets)
+
+
+class Clearing:
+    """Stands for a publisher's `clear_output`, and announces each call, whichever thread makes it.
+
+    A publisher's own hooks only learn what their own thread sends.
+    """
+
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
+        self._usual = publisher.clear_output
+        self._listeners: list[Callable[[], None]] = []
+        publisher.clear_output = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the listeners, then clear."""
+        for listener in tuple(self._listeners):
+            harmless(listener)
+        return self._usual(*args, **kwargs)
+
+    def begin(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a listener before each clearing, and return what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._end(listener)
+
+    def _end(self, listener: Callable[[], None]) -> None:
+        self._listeners.remove(listener)
+        # Not where somebody else has replaced ours since: theirs would be lost.
+        if not self._listeners and vars(self._publisher).get("clear_output") is self:
+            del self._publisher.clear_output
+
+
+def on_clearing(publisher: Any, listener: Callable[[], None]) -> Callable[[], None]:
+    """Call a listener before each `clear_output` of a publisher, and return what ends that."""
+    usual = publisher.clear_output
+    clearing = usual if isinstance(usual, Clearing) else Clearing(publisher)
+    return clearing.begin(listener)
 
 
 class Screen:
@@ -50,7 +97,7 @@ class Screen:
 
     @property
     def live(self) -> bool:
-        """True where an output can be shown now and replaced later: a kernel's, not captured ones."""
+        """Whether an output can be shown now and replaced later: a kernel's, not a captured one."""
         return (
             self._is_kernels
             and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
@@ -60,7 +107,7 @@ class Screen:
 
     @property
     def _request(self) -> Mapping[str, Any]:
-        """The message that asked for what runs; empty where there is none."""
+        """The execute request that runs; empty where there is none."""
         get_parent = getattr(self._shell, "get_parent", None)
         return (get_parent() if get_parent is not None else None) or {}
 
@@ -71,7 +118,7 @@ class Screen:
 
     @property
     def cleared(self) -> bool:
-        """True once the user's code has cleared the outputs."""
+        """Whether the user's code has cleared the outputs."""
         return self._cleared
 
     def show(self, bundle: Bundle, *, display_id: str = "", lost: Bundle | None = None) -> str:
@@ -80,7 +127,7 @@ class Screen:
         Parameters
         ----------
         lost : mapping, optional
-            Of an output that is to be replaced: what stands there where nothing came to replace it.
+            What stands there if nothing comes to replace this output.
         """
         display_id = display_id or f"hfmem-{secrets.token_hex(8)}"
         self._publish(bundle, display_id, update=False, lost=lost)
@@ -91,21 +138,21 @@ class Screen:
         self._publish(bundle, display_id, update=not self._cleared, lost=lost)
 
     def watch_clearing(self) -> None:
-        """Notice from now on if the user's code clears the outputs."""
+        """Watch from now on whether the user's code clears the outputs."""
         publisher: Any = getattr(self._shell, "display_pub", None)
         if self._stop_listening is not None or not hasattr(publisher, "clear_output"):
             return
         request = request_of(publisher)
 
         def notice() -> None:
-            # What a callback clears is its own request's, and what a widget catches is the widget's.
+            # A callback clears the outputs of its own request, and a widget those that it catches.
             if request_of(publisher) == request and not is_caught(request):
                 self._cleared = True
 
         self._stop_listening = on_clearing(publisher, notice)
 
     def close(self) -> None:
-        """Stop noticing."""
+        """Stop watching."""
         stop, self._stop_listening = self._stop_listening, None
         if stop is not None:
             stop()
@@ -128,7 +175,7 @@ class Screen:
 
 
 def printable(text: str, encoding: str | None) -> str:
-    """Return a text as far as an encoding has letters for it; unchanged where it has all."""
+    """Return a text in the letters of an encoding; unchanged where that has all of them."""
     encoding = encoding or "utf-8"
     try:
         text.encode(encoding)

@@ -42,33 +42,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table.
+    """A row of a table; missing cells at its end are empty."""
 
-    Attributes
-    ----------
-    cells : tuple of Cell
-        The first is its name; those missing at the end are empty.
-    facts : str
-        Small below the name; in plain text behind it in parentheses.
-    below : tuple of (str or Fragment)
-        Lines below that.
-    is_sum : bool
-        Whether all of it is bold.
-    is_ruled : bool
-        Whether a line separates it from the rows above.
-    is_quiet : bool
-        Whether it matters less.
-    is_indented : bool
-        Whether it is a part of a row above.
-    """
-
-    cells: tuple[Cell, ...]
-    facts: str = ""
-    below: tuple[kit.Content, ...] = ()
-    is_sum: bool = False
-    is_ruled: bool = False
-    is_quiet: bool = False
-    is_indented: bool = False
+    cells: tuple[Cell, ...]  # the first is its name
+    facts: str = ""  # small below the name; in plain text behind it in parentheses
+    below: tuple[kit.Content, ...] = ()  # lines below that
+    is_sum: bool = False  # bold
+    is_ruled: bool = False  # a line separates it from the rows above
+    is_quiet: bool = False  # it matters less
+    is_indented: bool = False  # it is a part of a row above
 
 
 def table(

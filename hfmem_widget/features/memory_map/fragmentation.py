@@ -45,30 +45,14 @@ _LARGE_PAGE: Final = 20 * int(MIB)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Segments that serve the same requests: those of one stream in one pool.
+    """Segments that serve the same requests: those of one stream in one pool."""
 
-    Attributes
-    ----------
-    stream : int
-        0 is the default stream.
-    pool : tuple of int
-        ``(0, 0)`` is nobody's private pool.
-    segments : tuple of Segment
-        The largest first.
-    pieces : tuple of tuple of (str, int)
-        The parts of each of them, in the order of addresses.
-    sums : mapping of str to int
-        Bytes by the names of `LABELS`.
-    largest : mapping of str to int
-        The largest free block, in bytes, by kind of segment; only where there is one.
-    """
-
-    stream: int
-    pool: tuple[int, int]
-    segments: tuple[Segment, ...]
-    pieces: tuple[tuple[Piece, ...], ...]
-    sums: Mapping[str, int]
-    largest: Mapping[str, int]
+    stream: int  # 0 is the default stream
+    pool: tuple[int, int]  # (0, 0) is nobody's private pool
+    segments: tuple[Segment, ...]  # the largest first
+    pieces: tuple[tuple[Piece, ...], ...]  # of each segment, in the order of addresses
+    sums: Mapping[str, int]  # bytes by the names of `LABELS`
+    largest: Mapping[str, int]  # the largest free block in bytes, by kind of segment with one
 
     @property
     def reserved(self) -> int:

@@ -37,24 +37,12 @@ _ORDER = list(LABELS)
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A segment, or several narrow ones end to end.
+    """A segment, or several narrow ones end to end, which may take several bars."""
 
-    Attributes
-    ----------
-    pieces : tuple of (str, int)
-        Names of parts and bytes, from left to right.
-    segments : tuple of Segment
-        What it stands for; the same ones where narrow segments take several bars.
-    row : int
-        From 0, at the top of its place.
-    left : float
-        Units.
-    """
-
-    pieces: Pieces
+    pieces: Pieces  # from left to right
     segments: tuple[Segment, ...]
     row: int = 0
-    left: float = 0.0
+    left: float = 0.0  # units
 
     @property
     def size(self) -> int:

@@ -20,29 +20,14 @@ NEAR = 0.6
 
 @dataclass(frozen=True, slots=True)
 class DrawnGuide:
-    """A line or a mark over the chart, in seconds of the scene and bytes.
-
-    Attributes
-    ----------
-    kind : {"budget", "trend", "oom"}
-    label : str
-        Plain text.
-    line : list of (float, float)
-        Both ends; those of a mark are the same.
-    band : tuple of float
-        The uncertainty at each end, either way.
-    is_crossed : bool
-        Whether the data rise above a budget.
-    crossed_at : float or None
-        When they first did, where that is known and lies in the picture.
-    """
+    """A line or a mark over the chart, in seconds of the scene and bytes."""
 
     kind: Literal["budget", "trend", "oom"]
     label: str
-    line: Points
-    band: tuple[float, float] = (0.0, 0.0)
-    is_crossed: bool = False
-    crossed_at: float | None = None
+    line: Points  # both ends; those of a mark are the same
+    band: tuple[float, float] = (0.0, 0.0)  # the uncertainty at each end, either way
+    is_crossed: bool = False  # the data rise above a budget
+    crossed_at: float | None = None  # the first time, if it is known and in the picture
 
     @property
     def time(self) -> float:

@@ -25,19 +25,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One part of the stack.
+    """One part of the stack: its upper edge between breaks, and its own bytes at each of these points."""
 
-    Attributes
-    ----------
-    name : str
-        One of `STACK`.
-    runs : tuple of list
-        Its upper edge between breaks.
-    heights : tuple of list of float
-        The bytes of the part itself at each of these points.
-    """
-
-    name: str
+    name: str  # one of `STACK`
     runs: tuple[Points, ...]
     heights: tuple[list[float], ...]
 

@@ -18,60 +18,28 @@ from hfmem_widget.view.chart.axis import Ticks
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """How a line is drawn.
-
-    Attributes
-    ----------
-    colour : str
-    width : float
-        Pixels.
-    dash : str
-        A name of `palette.STROKES`, or lengths in pixels such as ``4 3``.
-    faint : float
-        Above 0: the opacity of a line in the page's own ink, where the painter knows that ink.
-    """
+    """How a line is drawn."""
 
     colour: str
-    width: float = 1.0
-    dash: str = ""
-    faint: float = 0.0
+    width: float = 1.0  # pixels
+    dash: str = ""  # a name of `palette.STROKES`, or lengths in pixels such as "4 3"
+    faint: float = 0.0  # above 0: the opacity of a line in the page's own ink
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line, an area, or both.
+    """A line, an area, or both."""
 
-    Attributes
-    ----------
-    points : sequence of (float, float)
-        A height of NaN breaks the line.
-    stroke : Stroke or None
-    fill : str
-        The colour of the area; empty without one.
-    opacity : float
-        Of the area.
-    is_closed : bool
-        Whether the points go round the area; otherwise it reaches down to zero.
-    name, tip : str
-        The name in the legend, and on hover; hovering does not find a curve without a tip.
-    heights : sequence of float
-        The values on hover, where they are not the heights of the points.
-    is_key : bool
-        Whether the legend has it.
-    rank : int
-        In the legend, curves with a rank come first.
-    """
-
-    points: Points
+    points: Points  # a height of NaN breaks the line
     stroke: Stroke | None = None
-    fill: str = ""
-    opacity: float = 1.0
-    is_closed: bool = False
-    name: str = ""
-    tip: str = ""
-    heights: Sequence[float] = ()
-    is_key: bool = True
-    rank: int = 0
+    fill: str = ""  # the colour of the area; empty without one
+    opacity: float = 1.0  # of the area
+    is_closed: bool = False  # the points go round the area; else it reaches down to zero
+    name: str = ""  # in the legend
+    tip: str = ""  # on hover, which does not find a curve without one
+    heights: Sequence[float] = ()  # on hover, where they are not those of the points
+    is_key: bool = True  # whether the legend has it
+    rank: int = 0  # in the legend, curves with a rank come first
 
     @property
     def is_layer(self) -> bool:
@@ -104,29 +72,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar in a lane: a span, steps, or alike neighbours.
+    """A bar in a lane: a span, steps, or alike neighbours; in seconds of the view, cut to it."""
 
-    Attributes
-    ----------
-    lane : int
-        0 is the top.
-    kind : str
-    label : str
-    start, stop : float
-        Seconds since the view begins, cut to it.
-    worst : bool
-        Whether it is the step with the highest peak.
-    lines : tuple of str
-        What hovering says.
-    """
-
-    lane: int
+    lane: int  # 0 is the top
     kind: SpanKind
     label: str
     start: float
     stop: float
-    worst: bool = False
-    lines: tuple[str, ...] = ()
+    worst: bool = False  # the step with the highest peak
+    lines: tuple[str, ...] = ()  # what hovering says
 
     @property
     def colour(self) -> str:
@@ -136,60 +90,29 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word at a point, or at an end of a level line.
-
-    Attributes
-    ----------
-    text : str
-    level : float
-        Bytes.
-    side : {"left", "right", ""}
-        The side of its point on which it stands; empty for the middle.
-    at : float or None
-        Where across; None for the end of the plot opposite to its side.
-    is_above : bool
-        Whether it stands above its level, or below.
-    is_boxed : bool
-        Whether it has a background, since data may lie behind it.
-    is_off : bool
-        Whether it keeps off a mark at its point.
-    points_at : float
-        The height that a line leads to from it; NaN without one. Such a word is bold.
-    """
+    """A word at a point, or at an end of a level line."""
 
     text: str
     level: float
-    side: str
-    at: float | None = None
-    is_above: bool = True
-    is_boxed: bool = False
-    is_off: bool = False
-    points_at: float = math.nan
+    side: str  # "left" or "right" of its point; empty for the middle
+    at: float | None = None  # without one, the end of the plot opposite to its side
+    is_above: bool = True  # or below its level
+    is_boxed: bool = False  # with a background, since data may lie behind it
+    is_off: bool = False  # away from a mark at its point
+    points_at: float = math.nan  # the height that a line leads to; such a word is bold
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The axes that shapes are drawn between.
+    """The axes that shapes are drawn between; the lower end of the vertical one is 0."""
 
-    Attributes
-    ----------
-    start, stop : float
-        The range of the horizontal axis.
-    top : float
-        The upper end of the vertical axis, in bytes; the lower end is 0.
-    unit, across : (float, str)
-        Divisor and name of the unit of the vertical and the horizontal axis.
-    ticks, levels : Ticks
-        Of the horizontal axis; of the vertical one, in units.
-    """
-
-    start: float
+    start: float  # of the horizontal axis
     stop: float
-    top: float
-    unit: tuple[float, str]
-    ticks: Ticks
-    levels: Ticks
-    across: tuple[float, str] = (1.0, "")
+    top: float  # of the vertical axis, in bytes
+    unit: tuple[float, str]  # divisor and name, of the vertical axis
+    ticks: Ticks  # of the horizontal axis
+    levels: Ticks  # of the vertical one, in units
+    across: tuple[float, str] = (1.0, "")  # divisor and name, of the horizontal axis
 
     def share(self, at: float) -> float:
         """Return how far right something stands, from 0 to 1."""

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.session import FINE_KINDS, Series, Session, Span, Timeline
+from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline
 from hfmem_widget.session.series import LINES, TABLE
 from hfmem_widget.text import plain
 
 PROTOCOL = 1
 METRICS = tuple(name for name, row in TABLE.items() if row.sent)
-"""What is charted of every device, as far as it is known."""
+"""The metrics that are sent of every device, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much one message may hold, of samples, steps and closed spans; of bytes or rows whichever is less.
+    """The most samples, steps and closed spans of one message; by count or by bytes, whichever is less.
 
     A row of one device takes 20 bytes, 44 with its parts, of eight 104 or 296; a step of one 144,
     of eight 648.
@@ -38,7 +38,7 @@ COARSE = Detail(rows=60, row_bytes=1_400, steps=4, step_bytes=1_300, spans=1)
 NEWS = Detail(rows=math.inf, row_bytes=3_072, steps=20, step_bytes=6_480, spans=20)
 BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
 FEWEST_ROWS, FEWEST_STEPS = 8, 2
-"""So much there is room for, whatever the number of devices."""
+"""There is always room for so many, whatever the number of devices."""
 
 MOST_IN_PATH = 6
 
@@ -50,14 +50,13 @@ Buffers = list[bytes]
 
 def charted(session: Session) -> list[int]:
     """Return the columns of the session that are sent, in order."""
-    return [i for i, series in enumerate(session.series) if series.metric in METRICS]
+    return [at for at, series in enumerate(session.series) if series.metric in METRICS]
 
 
 def describe(session: Session, *, panel: bool = True) -> Message:
-    """Return the schema: what the columns are, and whether JupyterLab's panel may open by itself."""
-    columns = charted(session)
-    series = [session.series[column] for column in columns]
-    sent = {one.device for one in series}
+    """Return the schema: the columns, and whether JupyterLab's panel may open by itself."""
+    series = [session.series[column] for column in charted(session)]
+    sent = {each.device for each in series}
     schema: Message = {
         "label": session.label,
         "started_at": session.started_at,
@@ -67,23 +66,20 @@ def describe(session: Session, *, panel: bool = True) -> Message:
             for device in session.devices
             if device.key in sent
         ],
-        "series": [_describe_series(one) for one in series],
+        # Eight devices have some seventy: the labels that the page knows by itself are left out.
+        "series": [
+            {"device": each.device, "metric": each.metric}
+            | ({"label": plain(each.label or each.metric)} if each.metric in LINES else {})
+            for each in series
+        ],
     }
     if len(session.steps):
         schema["step_columns"] = list(session.steps.columns)
     return schema
 
 
-def _describe_series(series: Series) -> Message:
-    # Eight devices have some seventy: what the page knows by itself is left out.
-    described = {"device": series.device, "metric": series.metric}
-    if series.metric in LINES:
-        described["label"] = plain(series.label or series.metric)
-    return described
-
-
 def describe_span(session: Session, span: Span) -> Message:
-    """Return a span with what it did to allocated memory on each device it touched."""
+    """Return a span with the change of allocated memory on each device that it touched."""
     devices = {}
     for device in session.devices:
         key = f"{device.key}/allocated"
@@ -91,8 +87,7 @@ def describe_span(session: Session, span: Span) -> Message:
         after = session.value(span.after, key) if span.after is not None else math.nan
         peak = span.peaks.get(key)
         highest = peak.value if peak is not None else session.highest_in(span.id, key)
-        known = (value for value in (before, after, highest) if not math.isnan(value))
-        if max(known, default=0.0) > 0:
+        if any(value > 0 for value in (before, after, highest)):
             devices[device.key] = {
                 "before": _number(before),
                 "after": _number(after),
@@ -115,12 +110,12 @@ def describe_span(session: Session, span: Span) -> Message:
 
 
 def told_as_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that travel as such: steps, and what they are made of, are told as steps."""
+    """Return the spans that are sent as such: steps and their parts are sent as rows of steps."""
     return [span for span in spans if span.kind not in FINE_KINDS]
 
 
 def describe_status(session: Session) -> Message:
-    """Return how the watch is doing."""
+    """Return how the watch is doing, and the open spans."""
     polling = session.polling
     state = "failed" if polling.stopped else "running" if session.running else "stopped"
     status: Message = {
@@ -132,19 +127,17 @@ def describe_status(session: Session) -> Message:
         "text": polling.stopped,
     }
     path = _path(session)
-    if path:
-        status["path"] = path
-    return status
+    return {**status, "path": path} if path else status
 
 
 def new_steps(session: Session, after: float, detail: Detail = NEWS) -> StepRows:
-    """Return the steps that ended after some second, as they go into a `rows` message."""
+    """Return the steps that ended after some second, for a `rows` message."""
     fits = detail.step_bytes // (8 * len(session.steps.columns))
     return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
 
 
 def _path(session: Session) -> list[str]:
-    """Name the open spans, outermost first; a step by its number and how many there will be."""
+    """Name the open spans, outermost first; a step by its number and the number of all steps."""
     path: list[str] = []
     steps = math.nan
     for span in session.open_spans[:MOST_IN_PATH]:
@@ -170,7 +163,7 @@ def rows(
     A sample without values marks a gap. More samples than `detail` has room for fold as in a snapshot.
     """
     columns = charted(session)
-    time = np.array([sample[0] for sample in samples], "<f8")
+    time = np.array([at for at, _ in samples], "<f8")
     values = np.full((len(samples), len(columns)), np.nan, "<f4")
     for row, (_, sample) in enumerate(samples):
         for place, column in enumerate(columns):
@@ -187,7 +180,7 @@ def rows(
         "spans": [describe_span(session, span) for span in spans],
         "status": describe_status(session),
     }
-    return _with_steps(message, _packed(time, values), steps)
+    return _packed(message, time, values, steps)
 
 
 def snapshot(
@@ -213,20 +206,17 @@ def snapshot(
     }
     if detail is not FULL:
         message["coarse"] = True
-    return _with_steps(message, _packed(time, values), new_steps(session, -math.inf, detail))
+    return _packed(message, time, values, new_steps(session, -math.inf, detail))
 
 
 def _most_rows(columns: int, detail: Detail) -> float:
     return max(FEWEST_ROWS, min(detail.rows, detail.row_bytes // (8 + 4 * max(1, columns))))
 
 
-def _packed(time: Floats, values: Floats) -> Buffers:
-    return [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
-
-
-def _with_steps(
-    message: Message, buffers: Buffers, steps: StepRows | None
+def _packed(
+    message: Message, time: Floats, values: Floats, steps: StepRows | None
 ) -> tuple[Message, Buffers]:
+    buffers = [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
     if steps is None or not len(steps):
         return message, buffers
     return {**message, "steps": len(steps)}, [*buffers, steps.astype("<f8").tobytes()]
@@ -234,8 +224,8 @@ def _with_steps(
 
 def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     """Return rows, those of NaN alone marking gaps, as at most `most`; see `decimate`."""
-    is_gap = np.isnan(values).all(axis=1)
     timeline = Timeline(values.shape[1])
+    is_gap = np.isnan(values).all(axis=1)
     for at, row in zip(time[~is_gap].tolist(), values[~is_gap].tolist(), strict=True):
         timeline.append(at, row)
     for at in time[is_gap].tolist():

@@ -20,27 +20,16 @@ Send = Callable[[protocol.Message, protocol.Buffers], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often what is sent while nobody has been seen for up to `unseen` seconds.
-
-    Attributes
-    ----------
-    news, full : float
-        Seconds between messages, and between full snapshots.
-    outline : int
-        One of so many messages is a coarse snapshot instead of news.
-    detail : Detail
-        How much news goes into one message.
-    rate : float
-        Bytes a second without the full snapshots. Where there would be more, as with many devices, messages
-        come less often.
-    """
+    """How often what is sent while nobody has been seen for up to `unseen` seconds."""
 
     unseen: float
-    news: float
-    outline: int
-    full: float
-    detail: Detail = NEWS
-    rate: float = math.inf
+    news: float  # seconds between messages
+    outline: int  # one of so many messages is a coarse snapshot instead of news
+    full: float  # seconds between full snapshots
+    detail: Detail = NEWS  # how much news goes into one message
+    rate: float = (
+        math.inf
+    )  # bytes a second without the full snapshots; above it, messages come less often
 
 
 PACES = (

@@ -19,10 +19,9 @@ from hfmem_widget.features.free.model import Change
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, Timeline
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.clearing import is_caught, request_of
 from hfmem_widget.view.line import line, peak_text
 from hfmem_widget.view.phases import worst_step_text
-from hfmem_widget.view.screen import Screen, printable
+from hfmem_widget.view.screen import Screen, is_caught, printable, request_of
 from hfmem_widget.view.wire.protocol import decimate
 from hfmem_widget.view.wire.widget import MemoryWidget, _pack_history, serves_labextensions
 from tests.data.drawn_scenes import training
