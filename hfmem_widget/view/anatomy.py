@@ -28,14 +28,12 @@ BESIDE_UP_TO = 2.0
 """Other users of the device are drawn where they leave the process this share of the bar, as 1 to 2."""
 
 MOST_NAMES = 3
-ALL = 0.9995
-"""From this share on, all parameters are said to be trainable."""
+ALL = 0.9995  # from this share on, all parameters are said to be trainable
 
 Predicted = Mapping[str, Mapping[str, float]]
 """Bytes by the name of a part, or of a sum ("allocated", "reserved", "process"), by device key."""
 
-_Cells = tuple[Column, Sequence[str]]
-"""A column with its cells, one for each row."""
+_Cells = tuple[Column, Sequence[str]]  # a column with its cells, one for each row
 
 
 def anatomy_bundle(

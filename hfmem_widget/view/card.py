@@ -50,8 +50,7 @@ LONG_GAP = 1.0
 LONG_GAP_INTERVALS = 5
 
 OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
-PASSING = {"activations"}
-"""The parts that nobody expects to stay."""
+PASSING = {"activations"}  # the parts that nobody expects to stay
 
 _ALONE = kit.root("font-size:13px;line-height:1.45;margin:2px 0")
 _ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
@@ -62,12 +61,8 @@ def card_bundle(
 ) -> dict[str, str]:
     """Return the card by MIME type.
 
-    Parameters
-    ----------
-    with_chart : bool
-        Whether the chart is an output of its own; otherwise the card carries a small picture.
-    lead : mapping of str to str, optional
-        By MIME type, why memory ran out: it stands above the card, whose findings then leave that out.
+    It carries a small picture, unless it is shown `with_chart`. `lead` says by MIME type why memory ran
+    out: it stands above the card, whose findings then leave that out.
     """
     facts, moved = facts_of(session, span), moved_devices(session, span)
     findings = findings_of(session, span)

@@ -11,8 +11,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.html import Fragment, block, fold, shown
 
 IN_SIGHT = 3
-MOST = 12
-"""Nobody reads more in one card, and the card must stay small."""
+MOST = 12  # nobody reads more in one card, and the card must stay small
 
 SENTENCE = 300
 MOST_ADVICE = 5

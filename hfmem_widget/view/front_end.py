@@ -14,13 +14,6 @@ def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> 
     names it. It is recognised by these signs: it is a Python client (`jupyter_client`), which names the user
     and leaves the metadata empty, where pages send the cell's id; it can be asked for input, unlike a
     program that runs notebooks unattended (nbclient); and its kernel was not started for a server's notebook.
-
-    Parameters
-    ----------
-    request : mapping
-        The message; empty where there is none.
-    environ : mapping
-        The kernel's environment.
     """
     is_terminals = (
         bool(request.get("content", {}).get("allow_stdin"))

@@ -29,8 +29,7 @@ TINY = f"font-size:11px;{QUIET}"
 
 NAME_LENGTH = 120
 PATH_LENGTH = 140
-NOTE_LENGTH = 500
-"""Characters of one of our sentences at most: it may hold labels of the user's."""
+NOTE_LENGTH = 500  # characters of one of our sentences at most: it may hold labels of the user's
 
 UNBROKEN = "\u00a0"
 SQUARE, BULLET = "\u25a0", "\u25cf"
@@ -190,18 +189,7 @@ def section(title: Content, about: Content, *inside: Fragment) -> Fragment:
 def bundle(
     heading: Fragment, *inside: Fragment, title: str = "", frame: str = FRAMED
 ) -> dict[str, str]:
-    """Return a framed output by MIME type.
-
-    Parameters
-    ----------
-    heading : Fragment
-        Of the frame; plain text does without it.
-    inside : Fragment
-    title : str, optional
-        The first line of the plain text.
-    frame : str, optional
-        The opening tag.
-    """
+    """Return a framed output by MIME type; plain text has the title in place of the heading."""
     text, above = title, NOTHING
     for part in inside:
         if part.text:
@@ -247,7 +235,7 @@ def bar(
     full : float
         The size that is as long as the bar.
     label : str
-        For screen readers; empty for none.
+        For screen readers, if any.
     over : str, optional
         SVG drawn over it.
     """

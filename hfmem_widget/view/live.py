@@ -112,18 +112,8 @@ class _View:
 class CellView(_View):
     """A card and a live chart among a cell's outputs; afterwards their still forms, in the same places.
 
-    Parameters
-    ----------
-    recorder : Recorder
-    screen : Screen
-    aside : callable
-        Runs a function on a thread of its own; importing what the chart needs takes a while.
-    chart : bool
-        Whether there is a chart.
-    panel : bool
-        Whether JupyterLab's panel may open by itself.
-    clock : callable, optional
-        Monotonic seconds.
+    `aside` runs a function on a thread of its own: importing what the chart needs takes a while. `panel`
+    says whether JupyterLab's panel may open by itself.
     """
 
     def __init__(
@@ -215,14 +205,7 @@ class CellView(_View):
 class NotebookView(_View):
     """One live chart for a whole notebook, and an annotation under each of its cells.
 
-    Parameters
-    ----------
-    recorder : Recorder
-    screen : Screen
-    chart, panel : bool
-        As for `CellView`.
-    least : float
-        Bytes; a cell that changed less, and has nothing else to say, gets no annotation.
+    A cell that changed less than `least` bytes, and has nothing else to say, gets no annotation.
     """
 
     def __init__(

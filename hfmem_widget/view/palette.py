@@ -12,11 +12,8 @@ ALLOCATED = series.TABLE["allocated"].color
 RESERVED = series.TABLE["reserved"].color
 DEVICE_USED = series.TABLE["device_used"].color
 PEAK = "#D55E00"
-ON_PEAK = "#000000"
-"""Ink on it: black has 5.4:1 there, white 3.9:1."""
-
-CASING = "rgba(255,255,255,.7)"
-"""What keeps a line apart from whatever colour it lies on."""
+ON_PEAK = "#000000"  # ink on it: black has 5.4:1 there, white 3.9:1
+CASING = "rgba(255,255,255,.7)"  # what keeps a line apart from whatever colour it lies on
 
 CAPACITY = "#D55E00"
 SAVE = "#B3A125"

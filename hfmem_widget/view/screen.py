@@ -82,13 +82,7 @@ def on_clearing(publisher: Any, listener: Callable[[], None]) -> Callable[[], No
 
 
 class Screen:
-    """The outputs of an IPython shell, addressed by display ids.
-
-    Parameters
-    ----------
-    shell : InteractiveShell or None
-        Without one, plain text is printed.
-    """
+    """The outputs of an IPython shell, addressed by display ids; without a shell, plain text is printed."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
@@ -124,10 +118,7 @@ class Screen:
     def show(self, bundle: Bundle, *, display_id: str = "", lost: Bundle | None = None) -> str:
         """Show a bundle of MIME types as a new output, and return its display id.
 
-        Parameters
-        ----------
-        lost : mapping, optional
-            What stands there if nothing comes to replace this output.
+        `lost` stands there if nothing comes to replace this output.
         """
         display_id = display_id or f"hfmem-{secrets.token_hex(8)}"
         self._publish(bundle, display_id, update=False, lost=lost)

@@ -8,8 +8,7 @@ from hfmem_widget.view.card import card_bundle, compact_bundle
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.html import BOX
 
-MOST_CELLS = 10
-"""Cells of `%memwatch on` that are listed, the newest."""
+MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
 def session_bundle(session: Session) -> dict[str, str]:

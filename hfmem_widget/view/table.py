@@ -10,11 +10,8 @@ from itertools import zip_longest
 from hfmem_widget.view import html as kit
 
 GAP = "  "
-LINE = 300
-"""Characters in one cell, at most."""
-
-MOST_LETTERS = 28
-"""Of a name: a longer name breaks where there is little room."""
+LINE = 300  # characters in one cell, at most
+MOST_LETTERS = 28  # of a name: a longer name breaks where there is little room
 
 _NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
 _FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
@@ -68,7 +65,6 @@ def table(
     ----------
     columns : sequence of Column
         The first is that of the names.
-    rows : sequence of Row
     names_last : bool
         Whether names are long: plain text has the figures first, and no heads.
     fills : bool
@@ -175,14 +171,9 @@ def _aligned_text(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str] | str], words: AbstractSet[int] = frozenset({0})) -> str:
-    """Return rows of text as columns.
+    """Return rows of text as columns: those of `words` at the left, the others at the right.
 
-    Parameters
-    ----------
-    lines : sequence of (sequence of str, or str)
-        A text of its own stands as it is; an empty one is a rule.
-    words : set of int
-        The columns that stand at the left; the others stand at the right.
+    A text among the rows stands as it is; an empty one is a rule.
     """
     rows = (row for row in lines if not isinstance(row, str))
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]

@@ -20,27 +20,15 @@ from hfmem_widget.text import format_duration
 from hfmem_widget.view.screen import Screen
 from hfmem_widget.view.wire.publisher import ENVELOPE, PACES
 
-PERIOD = 1.0
-"""Seconds between readings, at least."""
-
-MOST_SECONDS = 0.02
-"""CPU seconds that a reading may take while the cell runs: it holds the GIL."""
-
-SHARE = 0.02
-"""Share of the time that reading and drawing may take."""
+PERIOD = 1.0  # seconds between readings, at least
+MOST_SECONDS = 0.02  # CPU seconds that a reading may take while the cell runs: it holds the GIL
+SHARE = 0.02  # share of the time that reading and drawing may take
 
 
 class LiveMemoryMap(Companion):
     """Reads the allocator's segments now and then, and shows them in their own output.
 
-    Parameters
-    ----------
-    options : WatchOptions
-    screen : Screen, optional
-        Without a live screen there is only the map at the end.
-    reader : SegmentReader, optional
-    clock, cpu : callable
-        Monotonic seconds; CPU seconds of the calling thread.
+    Without a live screen there is only the map at the end.
     """
 
     def __init__(

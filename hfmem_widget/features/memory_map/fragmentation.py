@@ -16,8 +16,7 @@ from hfmem_widget.features.memory_map.segments import NO_POOL, Block, Segment
 from hfmem_widget.session import Part
 from hfmem_widget.text import MIB
 
-Piece = tuple[str, int]
-"""The name of a part, and bytes of it that lie together."""
+Piece = tuple[str, int]  # the name of a part, and bytes of it that lie together
 
 LABELS: Final[Mapping[str, str]] = {
     "used": "in use",
@@ -36,8 +35,7 @@ _OF_A_HEAP = {"hole": "free, within the heap", "whole": "free, at the heap's top
 FREE: Final = ("hole", "whole", "stream", "pool")
 
 DEFAULT_STREAM: Final = 0
-SMALL_REQUEST: Final = int(MIB)
-"""Requests up to this size are served from segments of small blocks."""
+SMALL_REQUEST: Final = int(MIB)  # requests up to this size are served from segments of small blocks
 
 _SMALL_PAGE: Final = 2 * int(MIB)
 _LARGE_PAGE: Final = 20 * int(MIB)
@@ -83,18 +81,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The parts of a device's segments.
-
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    places : tuple of Place
-        The common one first, then by bytes.
-    """
+    """The parts of a device's segments."""
 
     device: str
-    places: tuple[Place, ...]
+    places: tuple[Place, ...]  # the common one first, then by bytes
 
     @property
     def is_host(self) -> bool:

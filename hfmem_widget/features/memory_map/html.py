@@ -27,8 +27,7 @@ from hfmem_widget.view.table import Column, Row, table
 MOST_PIECES = 2400
 """Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
 
-LIVE_PIECES = 640
-"""The same while a cell runs, for 20 kB."""
+LIVE_PIECES = 640  # the same while a cell runs, for 20 kB
 
 MOST_SEGMENTS = 8
 """Rows in all tables of the largest segments."""
@@ -36,8 +35,7 @@ MOST_SEGMENTS = 8
 ROWS_OF_A_HEAP = 4
 """With its scale."""
 
-STRIP = 64
-"""Characters of the picture in plain text."""
+STRIP = 64  # characters of the picture in plain text
 
 NOTE_LENGTH = 400
 NONE = "\N{EN DASH}"
@@ -62,13 +60,7 @@ def memory_map_bundle(found: MemoryMap) -> dict[str, str]:
 
 
 def moments_bundle(moments: Moments) -> dict[str, str]:
-    """Return maps of several moments by MIME type: for each and its devices a picture with what it means.
-
-    Parameters
-    ----------
-    moments : sequence of (str, MemoryMap)
-        The name of each moment, and what was there.
-    """
+    """Return maps of several moments by MIME type: for each and its devices a picture with what it means."""
     groups = [group for title, found in moments for group in _groups_of(title, found)]
     sections = (_section(group, len(groups)) for group in groups)
     blocks = sum(len(segment.blocks) for _, found in moments for segment in found.segments)

@@ -33,16 +33,9 @@ _STATES: Final[dict[str, BlockState]] = {
 
 
 class SegmentReader:
-    """Reads memory maps.
+    """Reads memory maps: by default of the allocator of the torch that is loaded when it reads.
 
-    Parameters
-    ----------
-    allocator : Allocator, optional
-        By default that of the torch that is loaded when it reads.
-    find_heap : callable
-        Returns how to read the C heap, or None where that cannot be known.
-    clock : callable
-        Seconds.
+    `find_heap` returns how to read the C heap, or None where that cannot be known.
     """
 
     def __init__(

@@ -12,12 +12,8 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.chart.paint_svg import number
 from hfmem_widget.view.html import caption, drawing, shown
 
-HEIGHT = 13
-STEP = 17
-"""Pixels of a bar, and from one row to the next."""
-
-PIECES_PER_TITLE = 40
-"""For so many pieces one bar has a title on hover, the widest first."""
+HEIGHT, STEP = 13, 17  # pixels of a bar, and from one row to the next
+PIECES_PER_TITLE = 40  # for so many pieces one bar has a title on hover, the widest first
 
 
 def picture_html(how: Fragmentation, most: int) -> str:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 MARK = "hfmem"
 
-PLOT = 262
-"""Pixels of lanes and plot together."""
+PLOT = 262  # pixels of lanes and plot together
 
 MARGIN = {"l": 56, "r": 14, "t": 4, "autoexpand": False}
 """Not wider where a legend needs it: on a change of size Plotly draws the legend by the margins before."""
@@ -50,11 +49,8 @@ BAR_ROW = 34
 LANE = 15
 LANE_GAP = 8
 
-POINTS = 3000
-"""For all lines together: about 11 bytes each."""
-
-LAYER_COSTS = 1.5
-"""A layer's points have three figures, a line's two."""
+POINTS = 3000  # for all lines together: about 11 bytes each
+LAYER_COSTS = 1.5  # a layer's points have three figures, a line's two
 
 CONFIG = {"displayModeBar": False}
 """Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
@@ -62,20 +58,11 @@ CONFIG = {"displayModeBar": False}
 JupyterLab's renderer tells Plotly of every new width by itself.
 """
 
-HOVER = "rgba(32,36,42,.94)"
-ON_HOVER = "#f2f4f6"
-"""On any page; Plotly's own is as clear as the chart's background."""
+HOVER, ON_HOVER = "rgba(32,36,42,.94)", "#f2f4f6"  # Plotly's own is as clear as the background
 
 
 def figure(session: Session, span: Span | None = None) -> go.Figure:
-    """Return a chart of a whole session, or of one span of it, as a Plotly figure.
-
-    Parameters
-    ----------
-    session : Session
-    span : Span, optional
-        Show only its time.
-    """
+    """Return a chart of a whole session, or of one span of it, as a Plotly figure."""
     import plotly.graph_objects as go
 
     drawn = figure_dict(session, span)

@@ -54,14 +54,7 @@ def guides_in(
 ) -> tuple[DrawnGuide, ...]:
     """Return the lines and the newest marks over the chart of one device between two instants.
 
-    Parameters
-    ----------
-    device : str
-        Its key.
-    view : tuple of float
-        Both instants, in seconds of the session.
-    highest : float
-        The most that was allocated on the device, in bytes.
+    `highest` is the most that was allocated on the device, in bytes.
     """
     guides = [guide for guide in session.guides if guide.device == device]
     lines = [guide for guide in guides if guide.kind != "oom"][:MOST]

@@ -17,8 +17,7 @@ STACK = tuple(name for name, row in PARTS.items() if row.stacked)
 _ON_HOST = tuple(sorted(STACK, key=lambda name: name != "unattributed"))
 """On the host, what is not attributed is the process itself, and almost constant."""
 
-SLIVER = 0.002
-"""A layer that is never as high as this share of the stack is not drawn."""
+SLIVER = 0.002  # a layer that is never as high as this share of the stack is not drawn
 
 Floats = NDArray[np.float64]
 
@@ -54,14 +53,8 @@ def layers(
     """Return the stack of a device's parts, from the bottom to the top; empty where none is known.
 
     All parts are drawn by the rows of the allocated line, so that those drawn at one point are of one
-    instant. The top of the stack is always the allocated line.
-
-    Parameters
-    ----------
-    part : Timeline
-        The rows within `view`, a pair of instants.
-    columns : int
-        How finely time is resolved.
+    instant. The top of the stack is always the allocated line. `part` has the rows between the two
+    instants of `view`.
     """
     start, stop = view
 

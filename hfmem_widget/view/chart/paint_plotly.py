@@ -19,11 +19,8 @@ from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, Mark, Stroke, Word
 Trace = dict[str, Any]
 
 CLEAR = "rgba(0,0,0,0)"
-HOVER_POINTS = 17
-"""Plotly's pointer finds the points of a line, not what lies between them."""
-
-WORD, _OFF = 10, 7
-"""Pixels: the size of a word, and from the middle of a mark to its word."""
+HOVER_POINTS = 17  # Plotly's pointer finds the points of a line, not what lies between them
+WORD, _OFF = 10, 7  # pixels: the size of a word, and from the middle of a mark to its word
 
 FONT = {
     "family": "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif",
@@ -51,11 +48,8 @@ AXIS: Trace = {
 }
 """How every axis looks; the chart sets its ticks."""
 
-BAR_HEIGHT = 0.84
-"""Of a lane's."""
-
-LAST = 2000
-"""In the legend: behind the lines, which have Plotly's own 1000."""
+BAR_HEIGHT = 0.84  # of a lane's
+LAST = 2000  # in the legend: behind the lines, which have Plotly's own 1000
 
 _NARROW = 320
 """Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""

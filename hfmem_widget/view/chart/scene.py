@@ -33,31 +33,21 @@ from hfmem_widget.view.line import peak_text
 
 _Item = TypeVar("_Item")
 
-CAPACITY_FROM = 0.6
-"""The capacity is drawn where the data reach this share of it."""
+CAPACITY_FROM = 0.6  # the capacity is drawn where the data reach this share of it
 
 DEVICE_USED_UP_TO = 2.0
 """Memory in use on the device is drawn up to so many times the process's own data."""
 
-LABEL_ROOM = 0.11
-CLEARANCE = 0.03
-"""Shares of the plot's height: what a label needs, and its distance from a line."""
+LABEL_ROOM, CLEARANCE = 0.11, 0.03  # of the height: what a label needs, its distance from a line
 
 TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 LEAST_OF_UNIT = 2
 """A scene is at least so many units long in the unit of its times."""
 
-_EDGE = 0.25
-"""Closer to a side than this share of the width, the peak's label turns inwards."""
-
-_EDGE_OF_MARK = 0.4
-"""The same for the word at a mark, which is longer."""
-
-_REACH_OF_WORD = 0.7
-"""Share of the width that a mark's word may cover in a narrow notebook."""
-
-_LOW = 0.25
-"""Below this share of the height there is no room for a word below a mark."""
+_EDGE = 0.25  # closer to a side than this share of the width, the peak's label turns inwards
+_EDGE_OF_MARK = 0.4  # the same for the word at a mark, which is longer
+_REACH_OF_WORD = 0.7  # share of the width that a mark's word may cover in a narrow notebook
+_LOW = 0.25  # below this share of the height there is no room for a word below a mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,39 +82,19 @@ class PeakMark:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is to be drawn. Times are seconds since its own beginning, heights are bytes.
-
-    Attributes
-    ----------
-    duration : float
-    device : Device
-        The one shown in full; the others only have their allocated line.
-    lines : tuple of Line
-        In order of drawing.
-    peak : PeakMark or None
-    capacity : float or None
-        Where the data come near it.
-    ceiling, top : float
-        The highest of what is drawn, and the upper end of the vertical axis; labels stand between.
-    bars : tuple of Bar
-    gaps : tuple of (float, float)
-    layers : tuple of Layer
-        The parts below the allocated line of the device shown in full, where they are known.
-    guides : tuple of DrawnGuide
-        Its budgets, where the data come near them, its trends, and where any device ran out of memory.
-    """
+    """What is to be drawn. Times are seconds since its own beginning, heights are bytes."""
 
     duration: float
-    device: Device
-    lines: tuple[Line, ...]
+    device: Device  # the one shown in full; the others only have their allocated line
+    lines: tuple[Line, ...]  # in order of drawing
     peak: PeakMark | None
-    capacity: float | None
-    ceiling: float
-    top: float
+    capacity: float | None  # where the data come near it
+    ceiling: float  # the highest of what is drawn; labels stand between it and the top
+    top: float  # the upper end of the vertical axis
     bars: tuple[Bar, ...]
     gaps: tuple[Gap, ...]
-    layers: tuple[Layer, ...] = ()
-    guides: tuple[DrawnGuide, ...] = ()
+    layers: tuple[Layer, ...] = ()  # the parts below the allocated line, where they are known
+    guides: tuple[DrawnGuide, ...] = ()  # near budgets, trends, and where any device ran out
 
     @property
     def frame(self) -> Frame:
@@ -228,10 +198,7 @@ def _side(share: float, edge: float) -> str:
 def build_scene(session: Session, span: Span | None = None, *, columns: int) -> Scene | None:
     """Return what to draw of a span, or of the whole session; None where there is too little for it.
 
-    Parameters
-    ----------
-    columns : int
-        How finely time is resolved; each line has about two points a column at most.
+    Each line has at most about two points for each of so many columns of the picture.
     """
     start, stop = (span.start, end_of(session, span)) if span else (0.0, _session_end(session))
     devices = active_devices(session, span)

@@ -10,8 +10,7 @@ from hfmem_widget.view.chart.layers import Layer
 from hfmem_widget.view.chart.scene import Line, Scene
 from hfmem_widget.view.chart.shapes import Curve, Mark, Stroke, Word
 
-SEAM = "rgba(0,0,0,.3)"
-"""Between parts, which look alike in grey print."""
+SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
 
 _OPACITY = {"haze": 0.22, "area": 0.28}
 

@@ -61,7 +61,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A sign at a point; marks of one name are one entry on hover, if they have a tip."""
+    """A sign at a point; hovering says its tip, if it has one."""
 
     sign: Literal["dot", "triangle", "cross"]
     at: float

@@ -24,18 +24,9 @@ LaneOf = Callable[[int], int]
 def lay_steps(
     session: Session, device: str, view: tuple[float, float], lane_of: LaneOf, most: int
 ) -> tuple[list[Bar], list[Bar]]:
-    """Return the bars of the steps within a view, and that of the worst of them, if one stands out.
+    """Return about `most` bars of the steps within a view, and that of the worst, if one stands out.
 
-    Parameters
-    ----------
-    device : str
-        The device whose peaks count.
-    view : (float, float)
-        Seconds.
-    lane_of : callable
-        Takes the id of the span in which steps were made.
-    most : int
-        About so many bars.
+    `lane_of` takes the id of the span in which steps were made.
     """
     start, stop = view
     steps = [group for group in session.steps if group.start <= stop and group.stop > start]

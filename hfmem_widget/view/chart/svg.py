@@ -25,8 +25,7 @@ from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
-POINTS = 1900
-"""For all lines together: about 10 bytes each."""
+POINTS = 1900  # for all lines together: about 10 bytes each
 
 _CARD_HEIGHT, _CHART_HEIGHT = 52, 170
 _LANE_GAP = 6

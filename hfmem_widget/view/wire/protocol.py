@@ -37,8 +37,7 @@ FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=2
 COARSE = Detail(rows=60, row_bytes=1_400, steps=4, step_bytes=1_300, spans=1)
 NEWS = Detail(rows=math.inf, row_bytes=3_072, steps=20, step_bytes=6_480, spans=20)
 BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
-FEWEST_ROWS, FEWEST_STEPS = 8, 2
-"""There is always room for so many, whatever the number of devices."""
+FEWEST_ROWS, FEWEST_STEPS = 8, 2  # there is always room for so many, whatever the number of devices
 
 MOST_IN_PATH = 6
 

@@ -45,23 +45,11 @@ anew, during a long run soon shows it."""
 ENVELOPE = 1300
 """Bytes of a message in the server beside its content: headers, and the objects that hold it."""
 
-BURST = 6000
-"""Bytes that may be sent ahead of the rate: those of a coarse snapshot of one device."""
+BURST = 6000  # bytes that may be sent ahead of the rate: those of a coarse snapshot of one device
 
 
 class Publisher:
-    """Sends a session's news through `send`; called after each tick, on the poller's thread.
-
-    Parameters
-    ----------
-    session : Session
-    send : callable
-        Takes a message and its buffers.
-    panel : bool, optional
-        Whether JupyterLab's panel may open by itself.
-    clock : callable, optional
-        Monotonic seconds.
-    """
+    """Sends a session's news through `send`; called after each tick, on the poller's thread."""
 
     def __init__(
         self,
