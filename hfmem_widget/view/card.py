@@ -224,17 +224,11 @@ def _moved(moved: tuple[Moved, ...]) -> tuple[kit.Fragment, kit.Fragment]:
 def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
     heads = ["device", *(label for label, _, _ in _columns(facts[0]))] if facts else [""] * 4
     heads[3] = "peak"
-    rows = [
-        (
-            each.device.key,
-            format_change(each.before, each.after),
-            format_bytes(each.left_behind, signed=True),
-            peak_text(each.peak),
-            format_bytes(each.reserved),
-            headroom_text(each),
-        )
-        for each in facts
-    ]
+    rows = []
+    for each in facts:
+        cells = [each.device.key, *(value for _, value, _ in _columns(each))]
+        cells[3] = peak_text(each.peak)
+        rows.append(tuple(cells))
     return _table_of(heads, rows)
 
 

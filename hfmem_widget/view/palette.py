@@ -62,17 +62,11 @@ BLOCKS: dict[str, str] = {
 """Colours of the parts of a segment, other than those of weights and activations; grey for free memory."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
-_KINDS: dict[SpanKind, str] = {
-    "evaluate": "#CC79A7",
-    "predict": "#CC79A7",
-    "save": SAVE,
-    "oom": PEAK,
-}
-_KIND_NAMES: dict[SpanKind, str] = {
-    "evaluate": "evaluation",
-    "predict": "evaluation",
-    "save": "saving",
-    "oom": "out of memory",
+_KINDS: dict[SpanKind, tuple[str, str]] = {
+    "evaluate": ("#CC79A7", "evaluation"),
+    "predict": ("#CC79A7", "evaluation"),
+    "save": (SAVE, "saving"),
+    "oom": (PEAK, "out of memory"),
 }
 
 
@@ -80,12 +74,12 @@ def bar(kind: SpanKind, lane: int, *, worst: bool = False) -> str:
     """Return the colour of a span's bar: grey by depth, or a hue for what happens between steps."""
     if worst:
         return PEAK
-    return _KINDS.get(kind, _DEPTHS[min(lane, len(_DEPTHS) - 1)])
+    return _KINDS[kind][0] if kind in _KINDS else _DEPTHS[min(lane, len(_DEPTHS) - 1)]
 
 
 def bar_name(kind: SpanKind, *, worst: bool = False) -> str:
     """Return the name in the legend of a bar with its own colour; empty for the greys."""
-    return "worst step" if worst else _KIND_NAMES.get(kind, "")
+    return "worst step" if worst else _KINDS.get(kind, ("", ""))[1]
 
 
 def ink_on(background: str) -> str:

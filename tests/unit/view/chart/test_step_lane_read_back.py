@@ -10,8 +10,8 @@ import pytest
 
 from hfmem_widget.session import DeviceSteps, Session, StepGroup
 from hfmem_widget.text import MIB
+from hfmem_widget.view.chart.lanes import TO, lay_steps
 from hfmem_widget.view.chart.shapes import Bar
-from hfmem_widget.view.chart.step_lane import TO, lay_steps
 
 GPU = "cuda:0"
 
