@@ -179,17 +179,16 @@ def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.
         columns.append((Column(is_words=True, is_quiet=True), texts))
     rows = [
         Row(
-            (_marked(name, labels[name]), *(cells[at] for _, cells in columns)),
+            (
+                kit.marked(palette.PARTS[name], labels[name]) if name in LABELS else labels[name],
+                *(cells[at] for _, cells in columns),
+            ),
             is_sum=at >= len(parts),
             is_ruled=at == len(parts),
         )
         for at, name in enumerate(names)
     ]
     return table([Column("part"), *(column for column, _ in columns)], rows)
-
-
-def _marked(name: str, label: str) -> kit.Content:
-    return kit.marked(palette.PARTS[name], label) if name in LABELS else label
 
 
 def _labels(device: Device) -> dict[str, str]:

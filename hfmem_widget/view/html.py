@@ -19,10 +19,6 @@ AS_TEXT = "mathjax_ignore tex2jax_ignore"
 Entities would not do: they are dollars again when MathJax reads the page.
 """
 
-LETTERS = (
-    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
-    "color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums"
-)
 QUIET = "opacity:.72"
 SMALL = f"font-size:11.5px;{QUIET}"
 TINY = f"font-size:11px;{QUIET}"
@@ -156,7 +152,10 @@ def figures(found: Iterable[tuple[str, str, str]], gap: int = 22) -> Fragment:
 
 def root(style: str) -> str:
     """Return the opening tag of an outermost element: in the page's own letters, and no formula."""
-    return f'<div class="{AS_TEXT}" style="{style};{LETTERS}">'
+    return (
+        f'<div class="{AS_TEXT}" style="{style};font-family:var(--jp-ui-font-family,system-ui,sans-serif);'
+        'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
+    )
 
 
 _WIDE = "box-sizing:border-box;max-width:860px;margin:2px 0;font-size:13px;line-height:1.45"

@@ -51,7 +51,7 @@ class _Group(NamedTuple):
 
     title: str
     note: str
-    how: Fragmentation
+    found: Fragmentation
 
 
 def memory_map_bundle(found: MemoryMap) -> dict[str, str]:
@@ -86,43 +86,45 @@ def _groups_of(title: str, found: MemoryMap) -> list[_Group]:
 
 
 def _heading(group: _Group) -> tuple[str, str]:
-    how = group.how
-    if not how.reserved:
+    found = group.found
+    if not found.reserved:
         size = "" if group.note else "nothing is reserved"
-    elif how.is_host:
-        size = f"heap of {format_bytes(how.reserved)}"
+    elif found.is_host:
+        size = f"heap of {format_bytes(found.reserved)}"
     else:
-        segments = sum(len(place.segments) for place in how.places)
-        size = f"{format_bytes(how.reserved)} reserved in {format_counted(segments, 'segment')}"
-    return plain(how.device), " \u00b7 ".join(text for text in (plain(group.title), size) if text)
+        segments = sum(len(place.segments) for place in found.places)
+        size = f"{format_bytes(found.reserved)} reserved in {format_counted(segments, 'segment')}"
+    return plain(found.device), " \u00b7 ".join(text for text in (plain(group.title), size) if text)
 
 
 def _section(group: _Group, groups: int) -> kit.Fragment:
-    how = group.how
-    drawn = picture_html(how, MOST_PIECES // groups) if how.reserved else ""
-    rows = [Row((_name(part), _size(part.bytes), _share(part.bytes, how))) for part in how.parts]
+    found = group.found
+    drawn = picture_html(found, MOST_PIECES // groups) if found.reserved else ""
+    rows = [
+        Row((_name(part), _size(part.bytes), _share(part.bytes, found))) for part in found.parts
+    ]
     legend = table([Column(), Column(), Column(is_quiet=True)], rows)
-    notes = (plain(text, NOTE_LENGTH) for text in (*sentences(how), group.note) if text)
+    notes = (plain(text, NOTE_LENGTH) for text in (*sentences(found), group.note) if text)
     return kit.section(
         *_heading(group),
-        kit.Fragment(drawn + legend.html, _text(how)),
+        kit.Fragment(drawn + legend.html, _text(found)),
         *map(kit.line, notes),
-        kit.Fragment(_segments(how, MOST_SEGMENTS // groups).html),
+        kit.Fragment(_segments(found, MOST_SEGMENTS // groups).html),
     )
 
 
 def _live(group: _Group, groups: int) -> kit.Fragment:
     """Return a picture that keeps its height while there are a few rows more or less, and a short legend."""
-    how = group.how
-    picture = picture_html(how, LIVE_PIECES // groups) if how.reserved else ""
-    height = STEP * (ROWS_OF_A_HEAP if how.is_host else ROWS + 2)
+    found = group.found
+    picture = picture_html(found, LIVE_PIECES // groups) if found.reserved else ""
+    height = STEP * (ROWS_OF_A_HEAP if found.is_host else ROWS + 2)
     style = "display:inline-block;margin:0 14px 0 0"
-    legend = (kit.quiet(_name(part, f" {_size(part.bytes)}"), style=style) for part in how.parts)
+    legend = (kit.quiet(_name(part, f" {_size(part.bytes)}"), style=style) for part in found.parts)
     drawn = (
         f'<div style="min-height:{height}px">{picture}</div>'
         f"{kit.block('font-size:12px', *legend).html}"
     )
-    return kit.section(*_heading(group), kit.Fragment(drawn, _text(how)))
+    return kit.section(*_heading(group), kit.Fragment(drawn, _text(found)))
 
 
 def _name(part: Part, more: str = "") -> kit.Fragment:
@@ -134,14 +136,14 @@ def _size(size: float) -> str:
     return kit.size_text(size or 1.0)
 
 
-def _share(size: float, how: Fragmentation) -> str:
-    return format_share(size / how.reserved)
+def _share(size: float, found: Fragmentation) -> str:
+    return format_share(size / found.reserved)
 
 
-def _segments(how: Fragmentation, most: int) -> kit.Fragment:
+def _segments(found: Fragmentation, most: int) -> kit.Fragment:
     """Return a table of the largest segments; nothing of a heap, which has none."""
-    segments = [(each, place) for place in how.places for each in place.segments]
-    if how.is_host:
+    segments = [(each, place) for place in found.places for each in place.segments]
+    if found.is_host:
         return kit.NOTHING
     rows = []
     for segment, place in sorted(segments, key=lambda pair: -pair[0].size)[: max(1, most)]:
@@ -157,22 +159,22 @@ def _segments(how: Fragmentation, most: int) -> kit.Fragment:
     return table([*map(Column, COLUMNS)], rows)
 
 
-def _text(how: Fragmentation) -> str:
-    sizes = [_size(part.bytes) for part in how.parts]
+def _text(found: Fragmentation) -> str:
+    sizes = [_size(part.bytes) for part in found.parts]
     width = max(map(len, sizes), default=0)
     legend = [
-        f"{_MARKS[part.name]} {size:>{width}}  {_share(part.bytes, how):>6}  {part.label}"
-        for part, size in zip(how.parts, sizes, strict=True)
+        f"{_MARKS[part.name]} {size:>{width}}  {_share(part.bytes, found):>6}  {part.label}"
+        for part, size in zip(found.parts, sizes, strict=True)
     ]
-    return "\n".join([_strip(how), *legend] if how.reserved else legend)
+    return "\n".join([_strip(found), *legend] if found.reserved else legend)
 
 
-def _strip(how: Fragmentation) -> str:
+def _strip(found: Fragmentation) -> str:
     """Return all segments end to end, the largest first: each character is what most of its bytes are."""
-    cell = how.reserved / STRIP
+    cell = found.reserved / STRIP
     shares: list[dict[str, float]] = [{} for _ in range(STRIP)]
     start = 0.0
-    for place in how.places:
+    for place in found.places:
         for name, size in chain.from_iterable(place.pieces):
             stop = start + size
             for at in range(int(start / cell), min(STRIP, int(stop / cell) + 1)):

@@ -108,7 +108,7 @@ def describe_span(session: Session, span: Span) -> Message:
     return described
 
 
-def told_as_spans(spans: Iterable[Span]) -> list[Span]:
+def sent_as_spans(spans: Iterable[Span]) -> list[Span]:
     """Return the spans that are sent as such: steps and their parts are sent as rows of steps."""
     return [span for span in spans if span.kind not in FINE_KINDS]
 
@@ -189,10 +189,10 @@ def snapshot(
     columns = charted(session)
     timeline = session.between(0.0, math.inf, columns)
     time, values = decimate(timeline, int(_most_rows(len(columns), detail)))
-    spans = told_as_spans(session.spans)
+    spans = sent_as_spans(session.spans)
     open_spans = {span.id for span in session.open_spans}
     recent = [span for span in spans if span.id not in open_spans][-detail.spans :]
-    sent = sorted([*recent, *told_as_spans(session.open_spans)], key=lambda span: span.id)
+    sent = sorted([*recent, *sent_as_spans(session.open_spans)], key=lambda span: span.id)
     message: Message = {
         "kind": "snapshot",
         "protocol": PROTOCOL,

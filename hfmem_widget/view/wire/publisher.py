@@ -27,9 +27,7 @@ class Pace:
     outline: int  # one of so many messages is a coarse snapshot instead of news
     full: float  # seconds between full snapshots
     detail: Detail = NEWS  # how much news goes into one message
-    rate: float = (
-        math.inf
-    )  # bytes a second without the full snapshots; above it, messages come less often
+    rate: float = math.inf  # bytes a second without full snapshots; more makes messages rarer
 
 
 PACES = (
@@ -117,7 +115,7 @@ class Publisher:
         self._sent_until = new[-1].time
 
     def _send_news(self, now: float, detail: Detail) -> None:
-        spans = protocol.told_as_spans(self._session.spans)[-200:]
+        spans = protocol.sent_as_spans(self._session.spans)[-200:]
         changed = [span for span in spans if self._spans.get(span.id) is not span][-detail.spans :]
         samples, self._outbox = self._outbox, []
         until = self._session.steps.ended_at
@@ -155,7 +153,7 @@ class Publisher:
         self._outbox.clear()
         # Steps that end from here on may come twice; a page takes them once.
         self._steps_until = self._session.steps.ended_at
-        spans = protocol.told_as_spans(self._session.spans)
+        spans = protocol.sent_as_spans(self._session.spans)
         message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
         self._send(message | self._all_judged(), buffers)
         self._spans.clear()
