@@ -101,9 +101,9 @@ def block(style: str, *contents: Content, limit: int = NOTE_LENGTH) -> Fragment:
     return _tag("div", style, inside) if inside else NOTHING
 
 
-def line(*contents: Content, style: str = "") -> Fragment:
+def line(*contents: Content) -> Fragment:
     """Return a sentence in the size of the figures."""
-    return block(f"margin:4px 0 0;overflow-wrap:anywhere{style}", *contents)
+    return block("margin:4px 0 0;overflow-wrap:anywhere", *contents)
 
 
 def note(*contents: Content, limit: int = NOTE_LENGTH) -> Fragment:
@@ -116,10 +116,10 @@ def notes(texts: Iterable[Content]) -> list[Fragment]:
     return list(map(note, texts))
 
 
-def phrases(contents: Sequence[Content], dot: str = " \u00b7") -> Fragment:
+def phrases(contents: Sequence[Content]) -> Fragment:
     """Return phrases with dots between them, none of them broken."""
     found = [shown(content) for content in contents if content]
-    dots = [dot] * (len(found) - 1) + [""]
+    dots = [" \u00b7"] * (len(found) - 1) + [""]
     html = " ".join(
         f'<span style="white-space:nowrap">{phrase.html}{after}</span>'
         for phrase, after in zip(found, dots, strict=False)

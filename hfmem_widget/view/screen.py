@@ -62,23 +62,22 @@ class Clearing:
             harmless(listener)
         return self._usual(*args, **kwargs)
 
-    def begin(self, listener: Callable[[], None]) -> Callable[[], None]:
+    @classmethod
+    def of(cls, publisher: Any) -> Clearing:
+        """Return the one that stands there, or put one there."""
+        usual = publisher.clear_output
+        return usual if isinstance(usual, cls) else cls(publisher)
+
+    def add(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a listener before each clearing, and return what ends that."""
         self._listeners.append(listener)
-        return lambda: self._end(listener)
+        return lambda: self._remove(listener)
 
-    def _end(self, listener: Callable[[], None]) -> None:
+    def _remove(self, listener: Callable[[], None]) -> None:
         self._listeners.remove(listener)
         # Not where somebody else has replaced ours since: theirs would be lost.
         if not self._listeners and vars(self._publisher).get("clear_output") is self:
             del self._publisher.clear_output
-
-
-def on_clearing(publisher: Any, listener: Callable[[], None]) -> Callable[[], None]:
-    """Call a listener before each `clear_output` of a publisher, and return what ends that."""
-    usual = publisher.clear_output
-    clearing = usual if isinstance(usual, Clearing) else Clearing(publisher)
-    return clearing.begin(listener)
 
 
 class Screen:
@@ -140,7 +139,7 @@ class Screen:
             if request_of(publisher) == request and not is_caught(request):
                 self._cleared = True
 
-        self._stop_listening = on_clearing(publisher, notice)
+        self._stop_listening = Clearing.of(publisher).add(notice)
 
     def close(self) -> None:
         """Stop watching."""

@@ -128,7 +128,9 @@ class LiveMemoryMap(Companion):
         cost = (self._cpu() - started) / SHARE
         self._read_due = now + max(PERIOD, cost)
         if now >= self._draw_due:
-            self._draw_due = now + max(PERIOD, cost, size / self._rate(now))
+            # As if nobody had looked since the cell began.
+            rate = next(pace.rate for pace in PACES if now - self._began <= pace.unseen)
+            self._draw_due = now + max(PERIOD, cost, size / rate)
 
     def _draw(self, found: MemoryMap) -> int:
         """Show a map where it differs from the one shown; return the bytes that were sent."""
@@ -154,11 +156,6 @@ class LiveMemoryMap(Companion):
         # The allocator may have a device that the session has not read yet.
         newest = session.last_sample
         return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
-
-    def _rate(self, now: float) -> float:
-        """Return the bytes a second that may be sent: as if nobody had looked since the cell began."""
-        age = now - self._began
-        return next(pace.rate for pace in PACES if age <= pace.unseen)
 
 
 def _size(found: MemoryMap) -> tuple[int, int]:

@@ -142,13 +142,10 @@ def heap_segments(heap: Mallinfo) -> tuple[Segment, ...]:
         ("mapped", int(heap.hblkhd), 0),
         ("top", 0, top),
     )
-    return tuple(
-        Segment(HOST, 0, used + free, kind, _halves(used, free))
-        for kind, used, free in parts
-        if used + free > 0
-    )
-
-
-def _halves(used: int, free: int) -> tuple[Block, ...]:
-    blocks = (Block(0, used, used, "allocated"), Block(used, free, 0, "free"))
-    return tuple(block for block in blocks if block.size)
+    segments = []
+    for kind, used, free in parts:
+        halves = (Block(0, used, used, "allocated"), Block(used, free, 0, "free"))
+        blocks = tuple(block for block in halves if block.size)
+        if used + free > 0:
+            segments.append(Segment(HOST, 0, used + free, kind, blocks))
+    return tuple(segments)

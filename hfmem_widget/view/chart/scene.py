@@ -200,7 +200,8 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
 
     Each line has at most about two points for each of so many columns of the picture.
     """
-    start, stop = (span.start, end_of(session, span)) if span else (0.0, _session_end(session))
+    ends = [end_of(session, each) for each in ([span] if span else session.spans)]
+    start, stop = span.start if span else 0.0, max(ends, default=session.last_sample.time)
     devices = active_devices(session, span)
     part = session.between(start, stop)
     if len(part) < LEAST_SAMPLES or stop <= start or not devices:
@@ -252,10 +253,6 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         layers(session, primary, part, (start, stop), columns=columns),
         guides,
     )
-
-
-def _session_end(session: Session) -> float:
-    return max((end_of(session, span) for span in session.spans), default=session.last_sample.time)
 
 
 def _highest(session: Session, span: Span | None, key: str) -> Peak | None:
