@@ -6,13 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import (
-    Facts,
-    active_devices,
-    allocated_peak,
-    facts_of,
-    samples_in,
-)
+from hfmem_widget.analysis.facts import Facts, active_devices, allocated_peak, facts_of, samples_in
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import Moved, moved_devices, sentence
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
@@ -30,14 +24,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines
-from hfmem_widget.view.line import (
-    duration_text,
-    headroom_text,
-    how_it_went,
-    line,
-    parts,
-    peak_text,
-)
+from hfmem_widget.view.line import duration_text, headroom_text, how_it_went, line, parts, peak_text
 from hfmem_widget.view.phases import phases_html, worst_step_text
 from hfmem_widget.view.table import Column, Row, table
 
@@ -91,10 +78,7 @@ def card_bundle(
     if worst and "\n" not in text and len(f"{text} · {worst}") <= MOST_ON_LINE:
         text = f"{text} · {worst}"
     texts = (*([above["text/plain"]] if lead else []), text, *findings_lines(findings))
-    return {
-        "text/html": f"{above['text/html']}{card['text/html']}",
-        "text/plain": "\n".join(texts),
-    }
+    return {"text/html": f"{above['text/html']}{card['text/html']}", "text/plain": "\n".join(texts)}
 
 
 def running_bundle(label: str) -> dict[str, str]:
@@ -167,11 +151,7 @@ def _budgets(session: Session, facts: tuple[Facts, ...]) -> list[str]:
 
 
 def _outcome_colour(span: Span) -> str:
-    colours = {
-        "": palette.ALLOCATED,
-        "done": palette.GOOD,
-        "interrupted": palette.STOPPED,
-    }
+    colours = {"": palette.ALLOCATED, "done": palette.GOOD, "interrupted": palette.STOPPED}
     return colours.get(span.outcome, palette.BAD)
 
 

@@ -48,11 +48,7 @@ def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     divisor, _ = unit_for(facts.peak.value)
     is_alike = unit_for(facts.reserved)[0] == divisor
     reserved = number(facts.reserved, divisor) if is_alike else format_bytes(facts.reserved)
-    return [
-        *phrases,
-        f"{facts.reserved_label} {reserved}",
-        f"headroom {headroom_text(facts)}",
-    ]
+    return [*phrases, f"{facts.reserved_label} {reserved}", f"headroom {headroom_text(facts)}"]
 
 
 def change(facts: Facts) -> str:

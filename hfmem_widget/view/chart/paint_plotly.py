@@ -27,12 +27,7 @@ FONT = {
     "size": 11,
     "color": palette.INK,
 }
-BASE: Trace = {
-    "paper_bgcolor": CLEAR,
-    "plot_bgcolor": CLEAR,
-    "font": FONT,
-    "dragmode": "zoom",
-}
+BASE: Trace = {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "font": FONT, "dragmode": "zoom"}
 """What every layout has."""
 
 AXIS: Trace = {
