@@ -88,7 +88,7 @@ FEATURES = (
 )
 """All there are. Companions begin, end and report in this order:
 
-- ``oom`` comes first: whatever the others do in the watched code's way, it hears of a shortage before.
+- ``oom`` comes first: it hears that memory ran out before the others can get in the way.
 - ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
   what has been named.
 

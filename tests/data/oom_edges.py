@@ -7,7 +7,7 @@ then, they are kept: the cause, which rules speak, and all figures; no words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ from typing import Any
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.features.oom import diagnosis as why
 from hfmem_widget.features.oom import savings
-from hfmem_widget.features.oom.advice import advise
+from hfmem_widget.features.oom.advice import KEPT_FROM, VARIES_FROM, advise
 from hfmem_widget.features.oom.diagnosis import diagnose
-from hfmem_widget.features.oom.model import Diagnosis, Incident
-from hfmem_widget.features.oom.remedies import KEPT_FROM, REMEDIES, VARIES_FROM, left_behind
-from hfmem_widget.features.oom.shortage import Blocks
+from hfmem_widget.features.oom.model import Blocks, Incident
 from hfmem_widget.features.oom.words import batch, headline
 from hfmem_widget.session import HELD, Contents, Finding, Part
 from hfmem_widget.text import GIB, MIB
@@ -236,20 +234,45 @@ EDGES: dict[str, Change] = {
 """What is changed, and how."""
 
 
-def _rules(told: Diagnosis, one: Incident) -> Mapping[str, str]:
-    """Return the name of the rule behind each action."""
-    rules = (*REMEDIES[told.cause], *savings.SAVINGS, left_behind)
-    return {said.action: rule.__name__.strip("_") for rule in rules if (said := rule(one))}
+RULES = {
+    "expandable": "expandable_segments",
+    "even_lengths": "fixed lengths",
+    "release_pools": "CUDA graphs",
+    "end_processes": "Stop other processes",
+    "raise_limit": "Raise the limit",
+    "stop_growth": "accumulates",
+    "give_cache_back": "empty_cache",
+    "in_pieces": "rocess it in chunks",
+    "left_behind": "%memfree errors",
+    "fused_attention": "sdpa",
+    "loss_in_pieces": "logits at once",
+    "keep_predictions_on_the_host": "prediction_loss_only",
+    "smaller_evaluation": "per_device_eval_batch_size",
+    "fewer_states": "adafactor",
+    "adapters": "LoRA",
+    "fused_step": "fused optimizer",
+    "checkpointing": "gradient checkpointing",
+    "smaller_batch": "Halve the batch size",
+    "bfloat16": "bf16=True",
+    "shorter": "shorter sequences",
+    "half_weights": "dtype=torch.bfloat16",
+    "four_bits": "in 4 bit",
+}
+"""What each advice is called in the file, and words of its action."""
+
+
+def _rule(action: str) -> str:
+    (name,) = [name for name, words in RULES.items() if words in action]
+    return name
 
 
 def said_of(one: Incident) -> list[str]:
     """Return what is said of an incident, without its words: the cause, each advice, and the heading."""
     told = diagnose(one)
-    rules = _rules(told, one)
     return [
         f"{told.cause}{'' if told.is_sure else '?'}[{figures(told.sentence)}]",
         *(
-            f"{rules[said.action]}[{figures(said.sentence())}]" + "*" * said.is_measured
+            f"{_rule(said.action)}[{figures(said.sentence())}]" + "*" * said.is_measured
             for said in advise(one, told)
         ),
         f"heading[{figures(headline(one))}; {figures(batch(one))}]",

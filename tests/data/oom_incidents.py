@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.features.oom.model import HostLimit, Incident, ModelFacts
-from hfmem_widget.features.oom.shortage import Blocks, LiveBlocks
+from hfmem_widget.features.oom.model import Blocks, HostLimit, Incident, LiveBlocks, ModelFacts
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Part, Sample, Span, SpanKind
 from hfmem_widget.text import GIB, MIB
 
@@ -82,7 +81,7 @@ def incident(
 
 def blocks(free: float, largest: float, **more: Any) -> Blocks:
     """Return blocks with so many GiB free, in pieces of at most so many."""
-    return Blocks(count=200, free=free * GIB, largest_free=largest * GIB, streams=1, **more)
+    return Blocks(count=200, free=free * GIB, largest_free=largest * GIB, **more)
 
 
 FLOAT32 = Contents(
@@ -311,8 +310,7 @@ CASES = (
     Case(
         "attention that makes its scores",
         incident(
-            asked=64, free=60, parts={"weights": 4, "activations": 15}, model=ModelFacts(attention="eager"),
-            path=spans("forward"),
+            asked=64, free=60, parts={"weights": 4, "activations": 15}, path=spans("forward"),
             calls=("transformers.models.bert.modeling_bert.eager_attention_forward",
             "torch.nn.Module._call_impl"),
         ),

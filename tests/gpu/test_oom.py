@@ -310,7 +310,7 @@ IN_BACKWARD = """
 import contextlib, io, sys
 import torch
 import hfmem_widget
-from hfmem_widget.features.oom.observer import SHORTAGES
+from hfmem_widget.features.oom.observer import OBSERVER
 GIB = 1 << 30
 torch.cuda.set_per_process_memory_fraction(8 * GIB / torch.cuda.mem_get_info()[1])
 
@@ -321,7 +321,7 @@ def wide(x):
 {scenario}
 
 noted, printed, complained, error = [], io.StringIO(), io.StringIO(), None
-SHORTAGES.listen(noted.append)
+OBSERVER.listen(noted.append)
 with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
     try:
         with hfmem_widget.watch("backward") as session:
@@ -455,7 +455,7 @@ def test_a_backward_pass_has_the_whole_card(
     assert "parts: " in card, everything
     assert "in backward pass" in card, everything
     assert place in card, everything
-    assert "  1. " in card, everything
+    assert "\n1. " in card, everything
 
 
 COUNT = "import torch\nreport(list(range(torch.cuda.device_count())))"
@@ -503,10 +503,10 @@ def test_what_is_noted_allocates_nothing(run_python: Run) -> None:
     before, after, count, biggest = run_python(
         """
 import torch
-from hfmem_widget.features.oom.observer import ShortageObserver
+from hfmem_widget.features.oom.observer import OomObserver
 kept = [torch.empty(1 << 18, device="cuda") for _ in range(30_000)]
 told = []
-observer = ShortageObserver()
+observer = OomObserver()
 observer.listen(told.append)
 before = torch.cuda.memory_stats()["allocation.all.allocated"]
 try:
@@ -529,13 +529,13 @@ def test_blocks_have_their_lines_where_stacks_are_recorded(run_python: Run) -> N
     (where,) = run_python(
         """
 import torch
-from hfmem_widget.features.oom.observer import ShortageObserver
+from hfmem_widget.features.oom.observer import OomObserver
 torch.cuda.memory._record_memory_history(max_entries=1000, stacks="python")
 def attend():
     return torch.empty(1 << 28, device="cuda")
 kept = attend()
 told = []
-observer = ShortageObserver()
+observer = OomObserver()
 observer.listen(told.append)
 try:
     torch.empty(1 << 45, device="cuda")

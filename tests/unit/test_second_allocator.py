@@ -9,7 +9,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget import sources
-from hfmem_widget.features.oom.observer import SHORTAGES
+from hfmem_widget.features.oom.observer import OBSERVER
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Peak
 from hfmem_widget.sources.allocator import Stats
@@ -25,9 +25,9 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAllocator]:
     release_monitor()
     fake = FakeAllocator(device_type="npu")
     monkeypatch.setattr(sources, "ALLOCATORS", (lambda: CudaAllocator({}), lambda: fake))
-    monkeypatch.setattr(SHORTAGES, "_settled", False)
-    monkeypatch.setattr(SHORTAGES, "_allocator", fake)
-    monkeypatch.setattr(SHORTAGES, "_allocators", sources.open_allocators())
+    monkeypatch.setattr(OBSERVER, "_settled", False)
+    monkeypatch.setattr(OBSERVER, "_allocator", fake)
+    monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
     yield fake
     release_monitor()
 

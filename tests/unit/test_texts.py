@@ -52,7 +52,7 @@ def anatomies() -> Iterator[tuple[str, str]]:
         yield name, anatomy_bundle(found, title=session.label)["text/plain"]
 
 
-def shortages() -> Iterator[tuple[str, str]]:
+def ooms() -> Iterator[tuple[str, str]]:
     """Yield the card of each scripted out-of-memory error."""
     for case in CASES:
         diagnosis = diagnose(case.incident)
@@ -90,7 +90,7 @@ def faults() -> Iterator[tuple[str, str]]:
         yield f"cuda:0, {fault.name}", why_unread("cuda:0", NvmlError(fault))
 
 
-@pytest.mark.parametrize("told", [cards, anatomies, shortages, holders, maps, faults])
+@pytest.mark.parametrize("told", [cards, anatomies, ooms, holders, maps, faults])
 def test_what_is_said_reads_so(
     told: Callable[[], Iterator[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

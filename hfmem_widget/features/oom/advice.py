@@ -2,23 +2,134 @@
 
 from __future__ import annotations
 
-from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident
-from hfmem_widget.features.oom.remedies import REMEDIES, left_behind
-from hfmem_widget.features.oom.savings import SAVINGS
+import math
+from collections.abc import Iterator
+
+from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident
+from hfmem_widget.features.oom.places import in_attention, in_loss
+from hfmem_widget.features.oom.savings import savings
+from hfmem_widget.text import GIB, MIB, format_count, size_text
 
 MOST = 5
 
-IS_ENOUGH = frozenset({"fragmentation", "leak"})
-"""With these nothing need be made smaller, once they have a remedy."""
+VARIES_FROM = 1.5
+"""The longest sequence by the shortest: from here on, no two steps request the same sizes."""
+
+KEPT_FROM = 256 * MIB
 
 
 def advise(incident: Incident, diagnosis: Diagnosis) -> tuple[Advice, ...]:
-    """Return what the diagnosis calls for, then what saves most; what has no reason here is not told."""
-    first = [one for rule in REMEDIES[diagnosis.cause] if (one := rule(incident))]
-    savings = () if first and diagnosis.cause in IS_ENOUGH else SAVINGS
-    more = [one for rule in savings if (one := rule(incident))]
-    more.sort(key=lambda one: one.bytes, reverse=True)
-    last = left_behind(incident)
-    if last is None:
-        return tuple([*first, *more][:MOST])
-    return (*[*first, *more][: MOST - 1], last)
+    """Return what the diagnosis calls for, then what saves most."""
+    first = list(remedies(incident, diagnosis.cause))
+    # After these nothing need be made smaller, once they have a remedy.
+    is_enough = first and diagnosis.cause in {"fragmentation", "leak"}
+    more = sorted(
+        [] if is_enough else savings(incident), key=lambda advice: advice.bytes, reverse=True
+    )
+    last = list(_left_behind(incident))
+    return (*[*first, *more][: MOST - len(last)], *last)
+
+
+def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
+    """Yield what a cause calls for, the most useful first."""
+    if cause == "fragmentation":
+        yield from _of_fragmentation(incident)
+    elif cause == "leak":
+        yield Advice(
+            "Free what accumulates from step to step; %memholders lists what holds it",
+            "a loss stored with its graph, a list of outputs or a cache grows with every step "
+            "(loss.item() is only the number)",
+            size_text(incident.known_growth),
+            incident.known_growth,
+        )
+    elif cause == "limit":
+        yield _raise_limit(incident)
+    elif cause == "huge" and not (in_attention(incident) or in_loss(incident)):
+        yield _in_chunks(incident)
+    elif cause == "others":
+        yield _stop_processes(incident)
+    elif cause == "full" and incident.beside_the_allocator and incident.cache >= GIB / 4:
+        yield Advice(
+            "Release PyTorch's cache beforehand: torch.cuda.empty_cache()",
+            "the library asked the driver, which cannot hand out memory that PyTorch has reserved",
+            f"up to {size_text(incident.cache)}",
+            incident.cache,
+        )
+
+
+def _of_fragmentation(incident: Incident) -> Iterator[Advice]:
+    blocks, largest = incident.blocks, incident.largest_free
+    if blocks is None or not blocks.expandable:
+        free = f"; the largest free piece is {size_text(largest)}" if largest > 0 else ""
+        yield Advice(
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before CUDA is initialised (in a new "
+            "kernel)",
+            f"expandable segments grow instead of being cut into pieces{free}",
+            f"up to {size_text(incident.slack)}",
+            incident.slack,
+        )
+    if incident.lengths and incident.lengths[1] >= VARIES_FROM * incident.lengths[0]:
+        shortest, longest = map(format_count, incident.lengths)
+        yield Advice(
+            "Pad to a few fixed lengths, or group sequences by length",
+            f"the longest sequence of a step has {shortest} to {longest} tokens; each new length cuts new "
+            "pieces",
+        )
+    if blocks is not None and blocks.private_free >= incident.asked:
+        yield Advice(
+            "Free CUDA graphs or memory pools that are no longer used",
+            "their private pools hold free memory that nothing else may use",
+            size_text(blocks.private_free),
+            blocks.private_free,
+        )
+
+
+def _stop_processes(incident: Incident) -> Advice:
+    biggest = sorted(incident.processes, key=lambda process: -process[1])[:3]
+    named = ", ".join(f"process {pid} ({size_text(size)})" for pid, size in biggest)
+    listed = "; nvidia-smi lists them" if incident.device.key.startswith("cuda") else ""
+    return Advice(
+        "Stop other processes on the GPU" + (f": {named}" if named else listed),
+        "another notebook's kernel holds its memory until it is shut down",
+        "" if named else size_text(incident.others),
+        incident.others,
+    )
+
+
+def _raise_limit(incident: Incident) -> Advice:
+    if incident.on_the_host:
+        return Advice(
+            f"Raise the limit ({incident.host.command}, or the memory of the batch job)",
+            f"this process may map {size_text(incident.host.limit)} in total",
+        )
+    needed = incident.reserved + incident.asked
+    twentieths = math.ceil(20 * needed / incident.total) if needed < incident.total else 20
+    return Advice(
+        f"Raise the limit: torch.cuda.set_per_process_memory_fraction({min(twentieths, 20) / 20:g})",
+        f"{size_text(incident.free)} of the device is free, but this process may not use it",
+    )
+
+
+def _in_chunks(incident: Incident) -> Advice:
+    if not incident.is_beyond:
+        return Advice("Process it in chunks", "a smaller request would have fit")
+    times = incident.asked / incident.total
+    factor = format_count(times) if times >= 10 else f"{times:.1f}"
+    whose = "the machine's" if incident.on_the_host else "the GPU's"
+    return Advice(
+        "Check the shape of the tensor, or process it in chunks",
+        f"a single request {factor}\u00d7 {whose} memory is usually a shape mistake",
+    )
+
+
+def _left_behind(incident: Incident) -> Iterator[Advice]:
+    """Yield what to do about what is still allocated after the cell."""
+    kept = incident.left_behind
+    if kept >= KEPT_FROM and not incident.on_the_host:
+        yield Advice(
+            "Run %memfree errors before the next attempt; %memholders lists what else is held",
+            f"{size_text(kept)} more than before the cell is still allocated; the traceback of the last "
+            "error holds the tensors of its functions",
+            f"up to {size_text(kept)}",
+            kept,
+        )

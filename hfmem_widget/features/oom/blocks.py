@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from hfmem_widget.features.oom.shortage import Blocks, LiveBlocks
+from hfmem_widget.features.oom.model import Blocks, LiveBlocks
 
 SMALL_SEGMENT: Final = 2 * 2**20
-"""What the allocator asks the driver for where a request goes to the pool of small ones."""
+"""The size of the segments in the pool of small requests."""
 
 MOST_BIGGEST: Final = 5
 
 _NO_POOL: Final = (0, 0)
-_LIVE: Final = {"active_allocated"}
-_NOT_THE_USERS: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<built-in")
+_LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<built-in")
+_PYTHON: Final = re.compile(r"<.*|.*\.py", re.DOTALL)
 _CELL: Final = ("ipykernel_", "<ipython-input-")
 
 
@@ -31,36 +32,29 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
         Bytes, rounded up to a segment: small and large requests have pools of their own.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
-    count, free, largest, private = 0, 0, 0, 0
-    expandable = False
-    streams: set[object] = set()
+    count, private, expandable = 0, 0, False
+    free: list[int] = []
     live: Counter[tuple[int, str]] = Counter()
     for segment in segments:
         if segment["device"] != device:
             continue
-        blocks = segment["blocks"]
-        count += len(blocks)
+        count += len(segment["blocks"])
         expandable = expandable or bool(segment.get("is_expandable"))
         is_private = tuple(segment.get("segment_pool_id", _NO_POOL)) != _NO_POOL
-        serves = not is_private and segment.get("segment_type", pool) == pool
-        for block in blocks:
+        for block in segment["blocks"]:
             size = block["size"]
-            if block["state"] == "inactive":
-                if is_private:
-                    private += size
-                elif serves:
-                    free += size
-                    largest = max(largest, size)
-                    streams.add(segment.get("stream"))
-            elif block["state"] in _LIVE:
+            if block["state"] == "active_allocated":
                 live[size, _where(block.get("frames") or ())] += 1
-    biggest = sorted(live.items(), key=lambda one: one[0][0] * one[1], reverse=True)
+            elif block["state"] == "inactive" and is_private:
+                private += size
+            elif block["state"] == "inactive" and segment.get("segment_type", pool) == pool:
+                free.append(size)
+    biggest = sorted(live.items(), key=lambda item: item[0][0] * item[1], reverse=True)
     return Blocks(
         count=count,
-        largest_free=float(largest),
-        free=float(free),
+        largest_free=float(max(free, default=0)),
+        free=float(sum(free)),
         private_free=float(private),
-        streams=len(streams),
         expandable=expandable,
         biggest=tuple(
             LiveBlocks(float(size), number, where)
@@ -70,9 +64,10 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
 
 
 def _where(frames: Sequence[Mapping[str, Any]]) -> str:
-    """Return the innermost line of the user's own; of Python's, where all of it is a library's."""
-    python = [one for one in frames if _is_python(str(one.get("filename", "")))]
-    own = [one for one in python if not any(path in one["filename"] for path in _NOT_THE_USERS)]
+    """Return the innermost line of the user's code, or of any Python code if there is none."""
+    # Typed or generated code has a name in angle brackets; C++ has a library's, or none.
+    python = [frame for frame in frames if _PYTHON.fullmatch(str(frame.get("filename", "")))]
+    own = [frame for frame in python if not any(part in frame["filename"] for part in _LIBRARIES)]
     frame = next(iter(own or python), None)
     if frame is None:
         return ""
@@ -80,8 +75,3 @@ def _where(frames: Sequence[Mapping[str, Any]]) -> str:
     is_cell = any(mark in filename for mark in _CELL)
     name = "a cell" if is_cell else filename.replace("\\", "/").rpartition("/")[2]
     return f"{name}, line {frame.get('line', '?')}, in {frame.get('name', '?')}"
-
-
-def _is_python(filename: str) -> bool:
-    # What is typed or handed over has a name in angle brackets; C++ has a library's, or none.
-    return filename.endswith(".py") or filename.startswith("<")

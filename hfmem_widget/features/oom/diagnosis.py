@@ -1,4 +1,4 @@
-"""Why memory ran out, in plain words: of the reasons that an incident shows, the one that decided."""
+"""Why memory ran out, in plain words: of the causes that an incident shows, the one that decided."""
 
 from __future__ import annotations
 
@@ -10,67 +10,51 @@ from hfmem_widget.session import HELD
 from hfmem_widget.text import size_text
 
 GROWN_FROM = 0.15
-"""From which share of what there is on growth is what filled it."""
+"""The least growth, as a share of what there is, that can have filled it."""
 
 FRAGMENTED_FROM = 0.1
-"""From which share of what there is on free pieces are the reason; a few are always there."""
+"""The least free pieces, as a share of what there is, that can be the cause; a few are always there."""
 
 HUGE_FROM = 1 / 3
-"""From which share of what there is on one request is the reason, whatever else there is."""
+"""The least request, as a share of what there is, that is the cause whatever else there is."""
 
 LARGE_FROM = 0.1
-"""From which share of what there is on a request is large enough to be the reason at all."""
+"""The least request, as a share of what there is, that can be the cause at all."""
 
 OTHERS_FROM = 0.1
-"""From which share of a device on other processes are worth naming."""
+"""The least use by other processes, as a share of the device, that is worth naming."""
 
 OFTEN_FREE = 0.2
-"""If so much is free and a request still fails, it was a huge one, even if it does not say how large."""
+"""If this share is free and a request still fails, it was a huge one, even if its size is unknown."""
 
 
 def diagnose(incident: Incident) -> Diagnosis:
     """Return why memory ran out.
 
-    The reasons are tried in the order in which one makes the others pointless: what is there but in pieces,
-    what grows until nothing is left, what is not allowed, what no device would have, what others have.
+    The causes are tried in the order in which one makes the others pointless: free memory in pieces, growth
+    until nothing is left, a limit, a request that no device could serve, other processes.
     """
-    told = (
+    return (
         _beside_the_gpu(incident)
-        or _pieces(incident)
+        or _fragmentation(incident)
         or _growth(incident)
         or _limit(incident)
-        or _huge(incident)
+        or huge(incident)
         or _other_processes(incident)
-    )
-    return told or _full(incident)
-
-
-def _pieces(incident: Incident) -> Diagnosis | None:
-    enough = max(incident.asked, FRAGMENTED_FROM * incident.ceiling)
-    if incident.on_the_host or incident.origin != "cuda" or not incident.slack >= enough:
-        return None
-    if incident.largest_free >= incident.asked:
-        return None
-    largest = incident.largest_free
-    pieces = f"pieces of up to {size_text(largest)}" if largest > 0 else "smaller pieces"
-    return Diagnosis(
-        "fragmentation",
-        f"Fragmentation: {size_text(incident.slack)} of PyTorch's reserved memory is free, but only in "
-        f"{pieces}; the request needs {size_text(incident.asked)} in one piece.",
+        or _full(incident)
     )
 
 
 def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
-    """Return that it was not the GPU that had no room, where CUDA's own error does not say what had none."""
+    """Return that it was not the GPU that was full, if CUDA's own error does not say what was."""
     if incident.origin != "cuda runtime":
         return None
-    is_pinning = pinning(incident)
-    if not is_pinning and not incident.free >= OFTEN_FREE * incident.total > 0:
-        return None
-    free = f"{size_text(incident.free)} of {_name(incident)} is free" if incident.free > 0 else ""
-    if is_pinning:
+    free = f"{size_text(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
+    if pinning(incident):
         sentence = "Host memory could not be pinned; GPU memory did not run out"
         return Diagnosis("full", f"{sentence}{free and f': {free}'}.")
+    if not incident.free >= OFTEN_FREE * incident.total > 0:
+        return None
     return Diagnosis(
         "huge",
         f"Probably one oversized request: CUDA does not report its size, and {free}. Host memory that could "
@@ -79,47 +63,55 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
     )
 
 
+def _fragmentation(incident: Incident) -> Diagnosis | None:
+    asked, largest = incident.asked, incident.largest_free
+    enough = max(asked, FRAGMENTED_FROM * incident.ceiling)
+    if incident.on_the_host or incident.origin != "cuda" or not incident.slack >= enough:
+        return None
+    if largest >= asked:
+        return None
+    pieces = f"pieces of up to {size_text(largest)}" if largest > 0 else "smaller pieces"
+    return Diagnosis(
+        "fragmentation",
+        f"Fragmentation: {size_text(incident.slack)} of PyTorch's reserved memory is free, but only in "
+        f"{pieces}; the request needs {size_text(asked)} in one piece.",
+    )
+
+
 def _growth(incident: Incident) -> Diagnosis | None:
-    finding = incident.growth
-    if finding is None:
-        return None
-    grown = finding.evidence.get("grown")
-    known = float(grown) if isinstance(grown, int | float) else 0.0
+    finding, grown = incident.growth, incident.known_growth
     missing = max(incident.asked - incident.free, 0.0)
-    if known < GROWN_FROM * incident.ceiling or known < missing:
+    if finding is None or grown < GROWN_FROM * incident.ceiling or grown < missing:
         return None
-    return Diagnosis("leak", f"Leak: {_decapitalized(finding.title)}")
+    return Diagnosis("leak", f"Leak: {finding.title[:1].lower()}{finding.title[1:]}")
 
 
 def _limit(incident: Incident) -> Diagnosis | None:
     if incident.on_the_host:
         host = incident.host
-        if not incident.met_a_limit:
-            return None
-        return Diagnosis(
-            "limit",
-            f"Limit reached: {host.command} allows this process {size_text(host.limit)}; "
-            f"{size_text(host.used)} was mapped already, so the request did not fit.",
+        sentence = (
+            f"{host.command} allows this process {size_text(host.limit)}; {size_text(host.used)} was mapped "
+            "already, so the request did not fit"
         )
-    if incident.asked > incident.total > 0:
-        return None  # without a limit it would not fit either
+        return Diagnosis("limit", f"Limit reached: {sentence}.") if incident.met_a_limit else None
     is_limited = incident.allowed > 0 or incident.preemptive
-    if not is_limited or incident.free < incident.asked:
+    # Beyond the device, the request would not fit without the limit either.
+    if incident.is_beyond or not is_limited or incident.free < incident.asked:
         return None
-    name = _name(incident)
     limits = (
-        f"allows this process {size_text(incident.allowed)} of {name}"
+        f"allows this process {size_text(incident.allowed)} of"
         if incident.allowed > 0
-        else f"limits this process on {name}"
+        else "limits this process on"
     )
     free = f"{size_text(incident.free)} is free" if incident.free > 0 else "more is free"
     return Diagnosis(
         "limit",
-        f"Limit reached: the memory fraction {limits}, although {free}.",
+        f"Limit reached: the memory fraction {limits} {incident.place}, although {free}.",
     )
 
 
-def _huge(incident: Incident) -> Diagnosis | None:
+def huge(incident: Incident) -> Diagnosis | None:
+    """Return that the request itself is the cause, if it is."""
     asked, there_is = incident.asked, incident.ceiling
     if incident.on_the_host and not asked > 0:
         if incident.free < OFTEN_FREE * there_is or not incident.free > 0:
@@ -132,17 +124,17 @@ def _huge(incident: Incident) -> Diagnosis | None:
         )
     held = sum(incident.part(name) for name in HELD)
     beside = there_is - held
-    # Beside what others have even a middling request does not fit, nor all predictions beside themselves.
+    # Beside what others use even a middling request does not fit, nor do all predictions beside themselves.
     is_another = gathering(incident) or _other_processes(incident) is not None
     enough = beside if is_another else min(beside, HUGE_FROM * there_is)
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
         return None
     if asked > incident.total:
-        how = f"more than {_name(incident)} has in total ({size_text(incident.capacity)})"
+        how = f"more than {incident.place} has in total ({size_text(incident.capacity)})"
     elif asked > beside and held > 0:
-        how = f"more than the {size_text(beside)} of {_name(incident)} that the model itself does not hold"
+        how = f"more than the {size_text(beside)} of {incident.place} that the model itself does not hold"
     else:
-        how = f"{100 * asked / there_is:.0f} % of {_name(incident)}"
+        how = f"{100 * asked / there_is:.0f} % of {incident.place}"
     return Diagnosis("huge", f"Oversized request: {size_text(asked)} in one piece, {how}.")
 
 
@@ -152,23 +144,22 @@ def _other_processes(incident: Incident) -> Diagnosis | None:
         return None
     if incident.asked > incident.free + others:
         return None
-    processes = len(incident.processes)
-    who = "Another process uses" if processes == 1 else "Other processes use"
+    who = "Another process uses" if len(incident.processes) == 1 else "Other processes use"
     would = " Without that, the request would have fit." if incident.asked > 0 else ""
     return Diagnosis(
         "others",
-        f"{who} {size_text(others)} of {_name(incident)}'s {size_text(incident.capacity)}.{would}",
+        f"{who} {size_text(others)} of {incident.place}'s {size_text(incident.capacity)}.{would}",
     )
 
 
 def _full(incident: Incident) -> Diagnosis:
-    taken, there_is = incident.allocated, known_of(incident.allowed, incident.capacity)
     if incident.on_the_host:
         return Diagnosis("full", _full_host(incident))
+    taken, there_is = incident.allocated, known_of(incident.allowed, incident.capacity)
     if not taken >= 0:
         return Diagnosis(
             "unknown",
-            f"Cause unknown: the error says that {_name(incident)} ran out of memory, but not how full "
+            f"Cause unknown: the error says that {incident.place} ran out of memory, but not how full "
             "it was.",
         )
     sentence = f"Memory is full: PyTorch's tensors take {size_text(taken)}"
@@ -182,10 +173,10 @@ def _full(incident: Incident) -> Diagnosis:
 
 
 def _full_host(incident: Incident) -> str:
-    free, there_is = incident.free, incident.ceiling
-    if not there_is > 0:
+    if not incident.ceiling > 0:
         return "The machine had no memory left for the request."
-    sentence = f"Memory is full: {size_text(free)} of the machine's {size_text(there_is)} was free"
+    there_is = f"the machine's {size_text(incident.ceiling)}"
+    sentence = f"Memory is full: {size_text(incident.free)} of {there_is} was free"
     if biggest := _biggest_part(incident):
         share, label = biggest
         sentence += f"; {share} of this process's heap ({size_text(incident.allocated)}) is {label}"
@@ -193,18 +184,9 @@ def _full_host(incident: Incident) -> str:
 
 
 def _biggest_part(incident: Incident) -> tuple[str, str] | None:
-    """Return what most of the allocated bytes are, and how much of them; None where that is not known."""
+    """Return the share of the largest part of the allocated bytes, and its label; None if unknown."""
     sizes = {name: incident.part(name) for name in OF_ALLOCATED if name != "rounding"}
     name = max(sizes, key=sizes.__getitem__)
     if not sizes[name] > 0 or not incident.allocated > 0:
         return None
-    share = 100 * sizes[name] / incident.allocated
-    return f"{share:.0f} %", LABELS[name]
-
-
-def _name(incident: Incident) -> str:
-    return "this machine" if incident.on_the_host else incident.device.key or "a GPU"
-
-
-def _decapitalized(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
+    return f"{100 * sizes[name] / incident.allocated:.0f} %", LABELS[name]

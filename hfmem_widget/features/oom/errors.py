@@ -1,30 +1,179 @@
-"""Which errors are about memory, decided strictly, and what they say; no error is kept."""
+"""Which errors are about memory, and what their texts say: those of PyTorch 1.0 to 2.15 and its libraries.
+
+An error counts only by its type, or if its text begins as theirs do: "out of memory" in the middle of
+somebody's sentence means nothing. Sizes are as exact as the text, with two decimals. No error is kept.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
+from hfmem_widget.session.model import NOT_AVAILABLE
 
-MOST_ERRORS = 16
-"""Of a chain of errors, so many are looked at."""
+Origin = Literal[
+    "cuda", "cuda async", "cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes", "mps", "xpu", "cpu",
+    "numpy", "python", "no batch size",
+]  # fmt: skip
+"""What could not have the memory that it requested."""
+
+MOST_ERRORS: Final = 16
+"""Errors of a chain that are looked at."""
+
+MOST_TEXT: Final = 20_000
+"""Characters that are looked at."""
+
+BESIDE_THE_ALLOCATOR: Final[frozenset[Origin]] = frozenset(
+    {"cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes"}
+)
+"""What asks the driver itself, and cannot use PyTorch's cache."""
+
+ON_THE_HOST: Final[frozenset[Origin]] = frozenset({"cpu", "numpy", "python"})
+
+_DOUBTFUL: Final = ("CUDNN_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_NOT_INITIALIZED")
+"""Reported if a workspace or a handle does not fit, and for other reasons as well."""
+
+_ABSURD: Final = 2.0**63
+"""Some versions write 2**64 - 1 for an unknown size."""
 
 
-def out_of_memory(error: BaseException | None) -> OutOfMemoryText | None:
-    """Return what an error says of memory, or one that it came from; None if memory is not its reason.
+@dataclass(frozen=True, slots=True)
+class OutOfMemoryText:
+    """What an error's text says; bytes, NaN if it does not say.
 
-    By its type, where the type is that of such errors: ``torch.OutOfMemoryError`` and ``MemoryError``. Of
-    a ``RuntimeError`` (cuBLAS, NCCL and the CPU allocator raise none but that) and an ``OSError``, by how
-    its text begins.
+    Attributes
+    ----------
+    origin : str
+    device : str
+        Such as ``cuda:1``; empty if unknown.
+    asked : float
+    total, free : float
+        Of the device.
+    allowed : float
+        What this process may use at most, if a limit is set.
+    allocated, unallocated : float
+        By PyTorch's tensors, and what PyTorch has reserved beyond that.
+    in_use : float
+        By this process, with what is not PyTorch's.
+    processes : tuple of (int, float)
+        Other processes by their ids, as the driver numbers them.
+    preemptive : bool
+        Whether the allocator did not even ask the driver, because of a limit.
+    is_certain : bool
+        False if the text may mean something else than memory.
     """
-    about = about_memory(error)
-    return None if about is None else _read(about)
+
+    origin: Origin
+    device: str = ""
+    asked: float = NOT_AVAILABLE
+    total: float = NOT_AVAILABLE
+    free: float = NOT_AVAILABLE
+    allowed: float = NOT_AVAILABLE
+    allocated: float = NOT_AVAILABLE
+    unallocated: float = NOT_AVAILABLE
+    in_use: float = NOT_AVAILABLE
+    processes: tuple[tuple[int, float], ...] = ()
+    preemptive: bool = False
+    is_certain: bool = True
 
 
-def about_memory(error: BaseException | None) -> BaseException | None:
-    """Return which error of those that one came from is about memory; it must not be kept."""
-    return next((one for one in _chain(error) if _read(one) is not None), None)
+_SIZE = r"(\d{1,20}(?:\.\d{0,3})? (?:bytes|[KMGTPE]i?B))"
+
+_OF_NCCL = r"Cuda failure(?: \d+)? 'out of memory'|Failed to CUDA \w+ \d+ bytes"
+_OF_THE_HOST = r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+
+_TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
+    "cuda": (
+        # Alone it is what a user's own tests raise, and transformers' and accelerate's.
+        r"(?:CUDA|HIP) out of memory(?:\.|\s*$)",
+        r"Allocation was preemptively rejected",
+    ),
+    "cuda async": (r"Allocation on device \d+ would exceed allowed memory\.",),
+    "cuda runtime": (
+        r"(?:CUDA|HIP)(?: driver)? error: out of memory",
+        r"(?:cuda|HIP) runtime error \(2\) ?: out of memory",
+    ),
+    "cublas": (
+        r"(?:CUDA|HIP) error: \w{1,20}_STATUS_ALLOC_FAILED when calling",
+        r"CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
+        r"(?:cublas|hipblas|rocblas) runtime error : resource allocation failed",
+    ),
+    "cudnn": (
+        r"(?:cuDNN|MIOpen) error: \w{0,60}ALLOC(?:ATION)?_?FAILED",
+        r"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED",
+    ),
+    "nccl": (rf"(?:\[\w+ ?\d*\]:? )?NCCL (?:error in: |Error \d+: )(?=[\s\S]*(?:{_OF_NCCL}))",),
+    "bitsandbytes": (
+        r"Error (?:2: )?out of memory at line \d+ in file .{0,200}(?:ops|pythonInterface)\.",
+    ),
+    "mps": (r"MPS backend out of memory",),
+    "xpu": (
+        r"XPU out of memory(?:\.|\s*$)",
+        r"Current platform can NOT allocate memory block with size larger than",
+    ),
+    "cpu": (
+        rf"\[enforce fail at .{{0,300}}\] .{{0,80}}?{_OF_THE_HOST}",
+        _OF_THE_HOST,
+        r"\$ Torch: not enough memory: you tried to allocate",
+        r"unable to (?:mmap|open|allocate) .{0,500}Cannot allocate memory \(12\)",
+    ),
+    "numpy": (r"Unable to allocate (?:array|.{1,40} for an array) with shape",),
+    "no batch size": (r"No executable batch size found, reached zero\.",),
+}
+
+_BEGINNINGS: Final[Mapping[Origin, tuple[re.Pattern[str], ...]]] = {
+    origin: tuple(map(re.compile, beginnings)) for origin, beginnings in _TEXTS.items()
+}
+_SIZES: Final[Mapping[str, tuple[re.Pattern[str], ...]]] = {
+    name: tuple(re.compile(pattern.replace("SIZE", _SIZE)) for pattern in patterns)
+    for name, patterns in {
+        "asked": (
+            r"[Tt]ried to allocate SIZE", r"Requested +: SIZE", r"Requested size: SIZE",
+            r"Unable to allocate SIZE", r"Failed to CUDA \w+ SIZE", r"unable to mmap SIZE",
+        ),
+        "total": (r"SIZE total capacity", r"total capaci?ty of SIZE", r"Device limit +: SIZE"),
+        "free": (r"of which SIZE is free", r"; SIZE free[;)]", r"Free \(according to CUDA\): SIZE"),
+        "allowed": (
+            r"(?<!max )SIZE allowed; ", r"max allowed: SIZE",
+            r"PyTorch limit \(set by user-supplied memory fraction\)\s{0,80}: SIZE",
+        ),
+        "allocated": (
+            r"SIZE already allocated", r"SIZE is allocated by PyTorch", r"Currently allocated +: SIZE",
+            r"MPS allocated: SIZE", r"SIZE allocated by PyTorch, with",
+        ),
+        "reserved": (r"SIZE reserved in total by PyTorch",),
+        "unallocated": (r"SIZE is reserved by PyTorch but unallocated", r"; SIZE cached\)"),
+        "in_use": (r"this process has SIZE memory in use",),
+    }.items()
+}  # fmt: skip
+
+_DEVICES: Final = tuple(
+    map(re.compile, (r"\(GPU +(\d{1,4});", r"GPU (\d{1,4}) has a total", r"on device (\d{1,4}) "))
+)  # fmt: skip
+_PROCESS: Final = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
+_CAUGHT: Final = re.compile(r"Caught \w{1,80} in .{1,200}\.\s{1,4}Original Traceback")
+_RAISED: Final = re.compile(r"^(?:[\w.]{1,100}(?:Error|Exception)): (.*)", re.MULTILINE | re.DOTALL)
+
+_UNITS: Final = {
+    "bytes": 1.0,
+    **{f"{unit}B": 1024.0 ** (at + 1) for at, unit in enumerate("KMGTPE")},
+}
+
+
+def about_memory(error: BaseException | None) -> tuple[BaseException, OutOfMemoryText] | None:
+    """Return which of an error and its causes is about memory, and what it says; the error must not be kept.
+
+    The type decides for ``torch.OutOfMemoryError`` and ``MemoryError``. A ``RuntimeError`` (all that cuBLAS,
+    NCCL and the CPU allocator raise) and an ``OSError`` count by the beginning of their texts.
+    """
+    for cause in _chain(error):
+        if (said := _read(cause)) is not None:
+            return cause, said
+    return None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -32,33 +181,78 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     waiting = [error]
     seen: set[int] = set()
     while waiting and len(seen) < MOST_ERRORS:
-        one = waiting.pop(0)
-        if one is None or id(one) in seen:
+        cause = waiting.pop(0)
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        waiting.append(one.__cause__)
-        if not one.__suppress_context__:
-            waiting.append(one.__context__)
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions[:MOST_ERRORS]
+        seen.add(id(cause))
+        yield cause
+        waiting.append(cause.__cause__)
+        if not cause.__suppress_context__:
+            waiting.append(cause.__context__)
+        if isinstance(cause, BaseExceptionGroup):
+            waiting += cause.exceptions[:MOST_ERRORS]
 
 
 def _read(error: BaseException) -> OutOfMemoryText | None:
     kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__]
+    by_type = OutOfMemoryText("cuda") if ("torch", "OutOfMemoryError") in kinds else None
     if isinstance(error, MemoryError):
-        return read_text(_text(error)) or OutOfMemoryText("python", "cpu")
-    if ("torch", "OutOfMemoryError") in kinds:
-        return read_text(_text(error)) or OutOfMemoryText("cuda")
-    if isinstance(error, RuntimeError):
-        return read_text(_text(error))
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        by_type = OutOfMemoryText("python", "cpu")
+    elif isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return OutOfMemoryText("python", "cpu")
-    return None
-
-
-def _text(error: BaseException) -> str:
+    if by_type is None and not isinstance(error, RuntimeError):
+        return None
     try:
-        return str(error)
+        return read_text(str(error)) or by_type
     except Exception:  # noqa: BLE001  (an error of the user's may not be able to say what it is)
-        return ""
+        return by_type
+
+
+def read_text(text: str) -> OutOfMemoryText | None:
+    """Return what an error's text says of memory; None if it does not begin as such a text does."""
+    text = _within(text[:MOST_TEXT].strip())
+    origin = next(
+        (name for name, patterns in _BEGINNINGS.items() if any(p.match(text) for p in patterns)),
+        None,
+    )
+    if origin is None:
+        return None
+    sizes = {name: _first_size(patterns, text) for name, patterns in _SIZES.items()}
+    reserved = sizes.pop("reserved")
+    if math.isnan(sizes["unallocated"]):
+        sizes["unallocated"] = max(0.0, reserved - sizes["allocated"]) if reserved > 0 else reserved
+    return OutOfMemoryText(
+        origin=origin,
+        device=_device(origin, text),
+        processes=tuple((int(pid), _bytes(size)) for pid, size in _PROCESS.findall(text)),
+        preemptive="preemptively rejected" in text,
+        is_certain=not any(status in text for status in _DOUBTFUL),
+        **sizes,
+    )
+
+
+def _within(text: str) -> str:
+    """Return the original error's text, if a thread or a worker passes it on with its traceback."""
+    raised = _RAISED.findall(text) if _CAUGHT.match(text) else []
+    return raised[-1].strip() if raised else text
+
+
+def _device(origin: Origin, text: str) -> str:
+    if origin in ON_THE_HOST:
+        return "cpu"
+    kind = origin if origin in {"mps", "xpu"} else "cuda"
+    numbers = (match[1] for pattern in _DEVICES if (match := pattern.search(text)))
+    number = next(numbers, "0" if origin == "mps" else "")
+    return f"{kind}:{number}" if number else ""
+
+
+def _first_size(patterns: tuple[re.Pattern[str], ...], text: str) -> float:
+    matches = (match[1] for pattern in patterns if (match := pattern.search(text)))
+    size = next(matches, None)
+    return NOT_AVAILABLE if size is None else _bytes(size)
+
+
+def _bytes(size: str) -> float:
+    number, _, unit = size.partition(" ")
+    value = float(number) * _UNITS[unit.replace("i", "")]
+    return value if value < _ABSURD else NOT_AVAILABLE

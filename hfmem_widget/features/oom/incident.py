@@ -5,86 +5,89 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hfmem_widget.analysis.parts import Read, parts_of
+from hfmem_widget.analysis.parts import parts_of
 from hfmem_widget.analysis.readings import known_of
-from hfmem_widget.features.oom.model import Incident
-from hfmem_widget.features.oom.shortage import Shortage
-from hfmem_widget.features.oom.texts import ON_THE_HOST, OutOfMemoryText
-from hfmem_widget.session import HELD, Anatomy, Device, Sample, Session, Span
+from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText
+from hfmem_widget.features.oom.model import HostLimit, Incident, ModelFacts, OomEvent
+from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import GIB
 
 RAN_OUT = "when it ran out"
 
 CONTEXT_UP_TO = 2 * GIB
-"""What the driver may count of a process beyond what PyTorch has reserved: its context and libraries."""
+"""The most that a process' CUDA context and libraries take, beyond what PyTorch has reserved."""
 
 LIMITED_BELOW = 0.995
-"""From which share of the device on a ceiling is no limit, but rounding."""
+"""A ceiling above this share of the device is no limit, but rounding."""
 
 SAME_WITHIN = 0.01
-"""A text has two decimals: requests that differ by less are taken for the same."""
+"""Requests that differ by less are taken for the same: a text has two decimals."""
 
 
-def belongs_to(told: OutOfMemoryText, shortage: Shortage) -> bool:
-    """Return whether a shortage that was noted may be the one that an error tells of."""
-    if told.origin not in {"cuda", "no batch size"}:
+def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
+    """Return whether an error's text may be about an event of the allocator."""
+    if said.origin not in {"cuda", "no batch size"}:
         return False
-    if told.device and told.device != shortage.device:
+    if said.device and said.device != event.device:
         return False
-    return math.isnan(told.asked) or math.isclose(told.asked, shortage.asked, rel_tol=SAME_WITHIN)
+    return math.isnan(said.asked) or math.isclose(said.asked, event.asked, rel_tol=SAME_WITHIN)
 
 
-def device_of(session: Session, told: OutOfMemoryText, shortage: Shortage | None) -> Device:
-    """Return the device that an error is about; where it does not say, the GPU most is allocated on.
+def device_of(session: Session, said: OutOfMemoryText, event: OomEvent | None) -> Device:
+    """Return the device that an error is about; if it does not say, the GPU most is allocated on.
 
-    Without a key where no GPU is known: what there is of the machine's own memory explains nothing then.
+    The device has no key if no GPU is known: the host's memory explains nothing then.
     """
-    known = {one.key: one for one in session.devices}
-    key = told.device if shortage is None else shortage.device
+    known = {device.key: device for device in session.devices}
+    key = said.device if event is None else event.device
     if key:
         return known.get(key, Device(key, ""))
-    gpus = [one for one in session.devices if ":" in one.key]
-    if told.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
+    gpus = [device for device in session.devices if ":" in device.key]
+    if said.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
         gpus = list(session.devices)
     return max(
         gpus,
-        key=lambda one: known_of(session.peak(f"{one.key}/allocated"), 0.0),
+        key=lambda device: known_of(session.peak(f"{device.key}/allocated"), 0.0),
         default=Device("", ""),
     )
 
 
 def incident_of(
     session: Session,
-    told: OutOfMemoryText,
-    shortage: Shortage | None,
+    said: OutOfMemoryText,
+    event: OomEvent | None,
     sample: Sample,
     *,
     path: Sequence[Span] = (),
+    span: Span | None = None,
     calls: Sequence[str] = (),
-    later: Sample | None = None,
+    model: ModelFacts | None = None,
+    host: HostLimit | None = None,
 ) -> Incident:
     """Put together what is known of an error.
 
     Parameters
     ----------
     session : Session
-    told : OutOfMemoryText
+    said : OutOfMemoryText
         What its text says.
-    shortage : Shortage or None
-        What the allocator had at that instant, where it was seen.
+    event : OomEvent or None
+        What the allocator had at that instant, if it was observed.
     sample : Sample
         The session's reading next to it.
     path : sequence of Span
-        What was open then, outermost first.
+        The open spans at that instant, outermost first.
+    span : Span, optional
+        The outermost one, after the code has failed. An error makes nothing: the weights, gradients and
+        states that are read at its end were there when memory ran out, even if nobody had counted them yet.
     calls : sequence of str
-        What ran, where the shortage does not say.
-    later : Sample, optional
-        A reading after the code has failed. An error makes nothing: the weights, gradients and states that
-        are found then were there when it ran out, even if nobody had counted them yet.
+        What ran, if the event does not say.
+    model, host : ModelFacts, HostLimit, optional
     """
-    device = device_of(session, told, shortage)
-    readings = _readings(told, shortage)
+    device = device_of(session, said, event)
+    readings = _readings(said, event)
+    later = span.after if span is not None else None
 
     def read(metric: str) -> float:
         key = f"{device.key}/{metric}"
@@ -94,109 +97,120 @@ def incident_of(
             value = max(known_of(value, found), known_of(found, value))
         return known_of(readings.get(metric, NOT_AVAILABLE), value)
 
-    total, allowed = _capacity(told, shortage, device, read("driver_reserved"))
-    free = known_of(shortage.free if shortage else NOT_AVAILABLE, told.free)
+    total, allowed = _capacity(said, event, device, read("driver_reserved"))
+    free = known_of(event.free if event else NOT_AVAILABLE, said.free)
     free = known_of(free, total - read("device_used"))
-    if told.origin not in ON_THE_HOST and free >= 0:
+    if said.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = total - free
-    anatomy = _anatomy(device, sample.time, read, total, exact=shortage is not None)
     allocated, reserved = read("allocated"), read("reserved")
+    is_host = ":" not in device.key
+    parts = parts_of(read, known_of(device.total, total), is_host=is_host)
+    anatomy = Anatomy(
+        device=device,
+        moment=RAN_OUT,
+        time=sample.time,
+        allocated=allocated,
+        reserved=reserved,
+        process=reserved if is_host else reserved + read("context"),
+        parts=parts,
+        certainty="sampled" if event is None else "exact",
+    )
+    evaluation = next((one for one in reversed(path) if one.kind in {"evaluate", "predict"}), None)
+    lengths = [step.longest for step in session.steps if step.longest > 0]
     return Incident(
         device=device,
-        origin=told.origin,
-        asked=known_of(shortage.asked if shortage else NOT_AVAILABLE, told.asked),
+        origin=said.origin,
+        asked=known_of(event.asked if event else NOT_AVAILABLE, said.asked),
         total=total,
         free=free,
         allowed=allowed,
         allocated=allocated,
         reserved=reserved,
-        others=_others(told, total - free, reserved, read("others")),
-        processes=_foreign(told, reserved),
-        preemptive=told.preemptive,
-        blocks=shortage.blocks if shortage else None,
-        anatomy=anatomy,
+        others=_others(said, total - free, reserved, read("others")),
+        processes=_foreign(said, reserved),
+        preemptive=said.preemptive,
+        blocks=event.blocks if event else None,
+        anatomy=anatomy if parts else None,
         path=tuple(path),
-        calls=tuple(shortage.calls if shortage and shortage.calls else calls),
+        calls=tuple(event.calls if event and event.calls else calls),
         contents=session.contents,
-        capability=shortage.capability if shortage else (),
-        autocast=shortage.autocast if shortage else None,
-        lengths=_lengths(session),
+        model=model or ModelFacts(),
+        host=host or HostLimit(),
+        capability=event.capability if event else (),
+        autocast=event.autocast if event else None,
+        growth=_growth_on(device.key, session, span),
+        grown=_grown_since(evaluation.before, session, device, allocated) if evaluation else 0.0,
+        lengths=(min(lengths), max(lengths)) if lengths else (),
+        left_behind=(
+            _grown_since(
+                span.before, session, device, session.value(later, f"{device.key}/allocated")
+            )
+            if span is not None and later is not None
+            else 0.0
+        ),
     )
 
 
-def _readings(told: OutOfMemoryText, shortage: Shortage | None) -> dict[str, float]:
-    """Return what is known of the allocator at that instant, which a sample is only near to."""
-    if shortage is not None:
-        return dict(shortage.readings)
-    if math.isnan(told.allocated):
+def _readings(said: OutOfMemoryText, event: OomEvent | None) -> dict[str, float]:
+    """Return what is known of the allocator at that instant; a sample is only near to it."""
+    if event is not None:
+        return dict(event.readings)
+    if math.isnan(said.allocated):
         return {}
-    reserved = told.allocated + known_of(told.unallocated, 0.0)
-    return {
-        "allocated": told.allocated,
-        "reserved": reserved,
-        "active": told.allocated,
-        "requested": told.allocated,
+    reserved = said.allocated + known_of(said.unallocated, 0.0)
+    return dict.fromkeys(("allocated", "active", "requested"), said.allocated) | {
+        "reserved": reserved
     }
 
 
 def _capacity(
-    told: OutOfMemoryText, shortage: Shortage | None, device: Device, driver: float
+    said: OutOfMemoryText, event: OomEvent | None, device: Device, driver: float
 ) -> tuple[float, float]:
     """Return what the device has for programs, and what this process may use of it if that is less."""
-    if told.origin == "mps":  # whose limit is Apple's own recommendation
-        return told.allowed, NOT_AVAILABLE
-    total = known_of(shortage.total if shortage else NOT_AVAILABLE, told.total)
+    if said.origin == "mps":  # whose limit is Apple's own recommendation
+        return said.allowed, NOT_AVAILABLE
+    total = known_of(event.total if event else NOT_AVAILABLE, said.total)
     total = known_of(total, device.total - known_of(driver, 0.0))
-    allowed = known_of(told.allowed, shortage.ceiling if shortage else NOT_AVAILABLE)
+    allowed = known_of(said.allowed, event.ceiling if event else NOT_AVAILABLE)
     return total, allowed if allowed < LIMITED_BELOW * total else NOT_AVAILABLE
 
 
-def _foreign(told: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
+def _foreign(said: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
     """Return the processes that are not this one.
 
-    In a container the driver knows this one by another id, and PyTorch then tells it as somebody else's.
+    In a container the driver knows this one by another id, and PyTorch then lists it as somebody else's.
     """
-    if not math.isnan(told.in_use) or math.isnan(reserved):
-        return told.processes
-    ours = [one for one in told.processes if reserved <= one[1] <= reserved + CONTEXT_UP_TO]
-    return tuple(one for one in told.processes if one not in ours[:1])
+    if not math.isnan(said.in_use) or math.isnan(reserved):
+        return said.processes
+    ours = [
+        process for process in said.processes if reserved <= process[1] <= reserved + CONTEXT_UP_TO
+    ]
+    return tuple(process for process in said.processes if process not in ours[:1])
 
 
-def _others(told: OutOfMemoryText, used: float, reserved: float, sampled: float) -> float:
-    foreign = _foreign(told, reserved)
+def _others(said: OutOfMemoryText, used: float, reserved: float, sampled: float) -> float:
+    foreign = _foreign(said, reserved)
     if foreign:
         return sum(size for _, size in foreign)
     if not math.isnan(sampled):
         return sampled
-    if not math.isnan(told.in_use):
-        return max(0.0, used - told.in_use)
-    if told.processes:
+    if not math.isnan(said.in_use):
+        return max(0.0, used - said.in_use)
+    if said.processes:
         return 0.0
     beyond = used - reserved
     # Up to there it may all be this process' own context.
     return beyond if beyond > CONTEXT_UP_TO else NOT_AVAILABLE
 
 
-def _anatomy(
-    device: Device, time: float, read: Read, total: float, *, exact: bool
-) -> Anatomy | None:
-    is_host = ":" not in device.key
-    parts = parts_of(read, known_of(device.total, total), is_host=is_host)
-    if not parts:
-        return None
-    reserved = read("reserved")
-    return Anatomy(
-        device=device,
-        moment=RAN_OUT,
-        time=time,
-        allocated=read("allocated"),
-        reserved=reserved,
-        process=reserved if is_host else reserved + read("context"),
-        parts=parts,
-        certainty="exact" if exact else "sampled",
+def _growth_on(device: str, session: Session, span: Span | None) -> Finding | None:
+    leaks = (
+        finding
+        for finding in session.findings
+        if finding.kind == "leak" and span is not None and finding.span_id == span.id
     )
+    return next((leak for leak in leaks if leak.evidence.get("device", device) == device), None)
 
 
-def _lengths(session: Session) -> tuple[float, ...]:
-    longest = [one.longest for one in session.steps if one.longest > 0]
-    return (min(longest), max(longest)) if longest else ()
+def _grown_since(before: Sample, session: Session, device: Device, now: float) -> float:
+    return known_of(now - session.value(before, f"{device.key}/allocated"), 0.0)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from hfmem_widget.analysis.readings import known_of
-from hfmem_widget.features.oom.shortage import Blocks
-from hfmem_widget.features.oom.texts import BESIDE_THE_ALLOCATOR, ON_THE_HOST, Origin
+from hfmem_widget.features.oom.errors import BESIDE_THE_ALLOCATOR, ON_THE_HOST, Origin
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Cause = Literal["fragmentation", "leak", "limit", "huge", "others", "full", "unknown"]
 
+BACKWARD = "torch.autograd.graph._engine_run_backward"
+"""The function in which a thread waits while autograd runs its backward pass."""
+
 DRIVER_KEEPS = 0.02
-"""Share of what a device has for programs that its driver keeps besides, at most."""
+"""The most that the driver keeps for itself, as a share of what a device has for programs."""
 
 NAMES: dict[Cause, str] = {
     "fragmentation": "fragmentation",
@@ -29,29 +31,108 @@ NAMES: dict[Cause, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class LiveBlocks:
+    """Live blocks of one size that were allocated in one place.
+
+    Attributes
+    ----------
+    bytes : float
+        Of each.
+    count : int
+    where : str
+        The user's own line and function; empty if no stacks were recorded.
+    """
+
+    bytes: float
+    count: int
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A summary of a caching allocator's blocks; bytes.
+
+    Attributes
+    ----------
+    count : int
+    largest_free, free : float
+        Of the free blocks that the request could have been served from: the largest, and all together.
+    private_free : float
+        Free in private pools (CUDA graphs, a MemPool), which serve nobody else.
+    expandable : bool
+        Whether any segment is expandable.
+    biggest : tuple of LiveBlocks
+        Those with the most bytes together.
+    """
+
+    count: int = 0
+    largest_free: float = NOT_AVAILABLE
+    free: float = NOT_AVAILABLE
+    private_free: float = 0.0
+    expandable: bool = False
+    biggest: tuple[LiveBlocks, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvent:
+    """One request that a device's caching allocator could not serve; bytes, NaN if unknown.
+
+    Attributes
+    ----------
+    device : str
+        The device's key.
+    asked : float
+        As the allocator rounds it up to a segment.
+    ceiling : float
+        What this process may use: the device's capacity, or less if a limit is set.
+    free, total : float
+        Of the device, according to the driver and to CUDA.
+    readings : mapping of str to float
+        The allocator's own counters: allocated, reserved, active, requested.
+    blocks : Blocks or None
+        None if there were too many, or the allocator does not list them.
+    calls : tuple of str
+        The functions that were running on the thread that asked, innermost first. On an autograd thread they
+        are followed by those of the one thread that waits for it.
+    capability : tuple of int
+        The device's compute capability; empty if unknown.
+    autocast : bool or None
+        Whether autocast was on; None on an autograd thread, where that says nothing.
+    """
+
+    device: str
+    asked: float
+    ceiling: float
+    free: float
+    total: float = NOT_AVAILABLE
+    readings: Mapping[str, float] = field(default_factory=dict)
+    blocks: Blocks | None = None
+    calls: tuple[str, ...] = ()
+    capability: tuple[int, ...] = ()
+    autocast: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the models that were found say of themselves.
+    """What the models of the session say of themselves.
 
     Attributes
     ----------
     checkpointing : bool
         Whether gradient checkpointing is on.
-    attention : str
-        Such as "eager" or "sdpa"; empty if unknown.
     vocabulary : int
-        Rows of the logits' last axis; 0 if unknown.
+        Size of the logits' last axis; 0 if unknown.
     quantized : bool
     """
 
     checkpointing: bool = False
-    attention: str = ""
     vocabulary: int = 0
     quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HostLimit:
-    """A limit on what this process may map, what it has mapped, and what sets it; NaN where there is none."""
+    """What this process may map, what it has mapped, and what sets the limit; NaN if there is none."""
 
     limit: float = NOT_AVAILABLE
     used: float = NOT_AVAILABLE
@@ -60,38 +141,42 @@ class HostLimit:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An out-of-memory error and what was there at that instant. Bytes; NaN is unknown.
+    """An out-of-memory error and the state of memory at that instant. Bytes; NaN if unknown.
 
     Attributes
     ----------
     device : Device
     origin : str
-        Who could not have what it asked for.
+        What could not have the memory that it requested.
     asked : float
         In one piece.
     total, free : float
         Of the device.
     allowed : float
-        What this process may use at most; NaN where no limit is set.
+        What this process may use at most; NaN without a limit.
     allocated, reserved : float
         By PyTorch's allocator.
     others : float
         By other processes.
     processes : tuple of (int, float)
-        Those that are known by their ids.
+        Those whose ids are known.
+    preemptive : bool
+        Whether the allocator did not even ask the driver, because of a limit.
     blocks : Blocks or None
     anatomy : Anatomy or None
         The parts at that instant.
     path : tuple of Span
-        What was open, outermost first.
+        The open spans, outermost first.
     calls : tuple of str
         The functions that ran, innermost first.
+    growth : Finding or None
+        The leak that was found on the device.
     grown : float
         What has been allocated since the innermost evaluation began; 0 outside of one.
     lengths : tuple of float
         The shortest and the longest sequence among the steps; empty if unknown.
     left_behind : float
-        What is still allocated after the cell, beyond what was before it.
+        What the cell left allocated.
     """
 
     device: Device
@@ -121,12 +206,17 @@ class Incident:
 
     @property
     def on_the_host(self) -> bool:
-        """Whether it is the machine's memory, and not a device's."""
+        """Whether the host ran out, and not a GPU."""
         return self.origin in ON_THE_HOST or self.device.key == "cpu"
 
     @property
+    def place(self) -> str:
+        """What ran out, in words."""
+        return "this machine" if self.on_the_host else self.device.key or "a GPU"
+
+    @property
     def beside_the_allocator(self) -> bool:
-        """Whether a library asked, which cannot use what PyTorch keeps in its cache."""
+        """Whether a library asked, which cannot use PyTorch's cache."""
         return self.origin in BESIDE_THE_ALLOCATOR
 
     @property
@@ -136,25 +226,26 @@ class Incident:
 
     @property
     def capacity(self) -> float:
-        """What is called the device's capacity everywhere: with what its driver keeps for itself."""
+        """The device's capacity as all cards show it: with the driver reserve."""
         kept = self.device.total - self.total
         # More is not the driver's: this process has a share of the device, such as an instance of MIG.
-        return (
-            self.total
-            if kept > DRIVER_KEEPS * self.total
-            else known_of(self.device.total, self.total)
-        )
+        is_a_share = kept > DRIVER_KEEPS * self.total
+        return self.total if is_a_share else known_of(self.device.total, self.total)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the request is larger than the device."""
+        return self.asked > self.total > 0
 
     @property
     def met_a_limit(self) -> bool:
-        """Whether a limit on what this process may map is what the request did not fit into."""
-        is_beyond = self.asked > self.total > 0  # then it would not fit without the limit either
+        """Whether the request failed because of a limit on what this process may map."""
         host = self.host
-        return self.on_the_host and not is_beyond and host.used + self.asked > host.limit
+        return self.on_the_host and not self.is_beyond and host.used + self.asked > host.limit
 
     @property
     def limit(self) -> float:
-        """What this process may use, where that is less than there is; else NaN."""
+        """What this process may use, if that is less than there is; else NaN."""
         return self.host.limit if self.met_a_limit else self.allowed
 
     @property
@@ -164,7 +255,7 @@ class Incident:
 
     @property
     def slack(self) -> float:
-        """Of the cache, what the request could have been served from if it were in one piece."""
+        """The part of the cache that could have served the request in one piece."""
         return self.cache if self.blocks is None else known_of(self.blocks.free, self.cache)
 
     @property
@@ -172,45 +263,42 @@ class Incident:
         """The largest piece of that."""
         return NOT_AVAILABLE if self.blocks is None else self.blocks.largest_free
 
+    @property
+    def known_growth(self) -> float:
+        """By how much the leak has grown; 0 if unknown."""
+        grown = self.growth.evidence.get("grown") if self.growth is not None else None
+        return float(grown) if isinstance(grown, int | float) else 0.0
+
     def part(self, name: str) -> float:
-        """Return the bytes of a part; 0 where it is not told."""
+        """Return the bytes of a part; 0 if unknown."""
         return known_of(self.anatomy.bytes(name), 0.0) if self.anatomy is not None else 0.0
 
     def count(self, name: str) -> float:
-        """Return what the innermost open span that counts it has counted, such as ``tokens``."""
-        counted = (one.counts[name] for one in reversed(self.path) if name in one.counts)
-        return next(counted, NOT_AVAILABLE)
+        """Return the innermost open span's count of something, such as ``tokens``."""
+        counts = (span.counts[name] for span in reversed(self.path) if name in span.counts)
+        return next(counts, NOT_AVAILABLE)
 
     @property
     def batch_tokens(self) -> float:
-        """Tokens of the largest batch, padding included; where batches accumulate a step has several."""
+        """Tokens of the largest batch, with padding; a step that accumulates gradients has several."""
         return known_of(self.count("largest_batch"), self.count("tokens"))
 
     @property
     def batch_samples(self) -> float:
         """Samples of such a batch."""
         samples, tokens = self.count("samples"), self.count("tokens")
-        return (
-            round(samples * self.batch_tokens / tokens) if tokens > 0 and samples > 0 else samples
-        )
+        if tokens > 0 and samples > 0:
+            return round(samples * self.batch_tokens / tokens)
+        return samples
 
     def within(self, *kinds: str) -> Span | None:
         """Return the innermost open span of these kinds."""
-        return next((one for one in reversed(self.path) if one.kind in kinds), None)
+        return next((span for span in reversed(self.path) if span.kind in kinds), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why memory ran out.
-
-    Attributes
-    ----------
-    cause : str
-    sentence : str
-        With the figures that it rests on.
-    is_sure : bool
-        False where the error says too little for more than a guess.
-    """
+    """Why memory ran out: the cause, and a sentence with its figures; not sure if it is only a guess."""
 
     cause: Cause
     sentence: str
@@ -233,11 +321,11 @@ class Advice:
     reason : str
         Why it applies here.
     saving : str
-        What it should save; empty where nobody knows.
+        What it should save; empty if unknown.
     bytes : float
-        The same as a figure, by which it is ordered.
+        The same as a figure, to order by.
     is_measured : bool
-        Whether the saving rests on a measurement of ours.
+        Whether the saving comes from our benchmark.
     """
 
     action: str
@@ -246,11 +334,12 @@ class Advice:
     bytes: float = 0.0
     is_measured: bool = False
 
+    @property
+    def because(self) -> str:
+        """The reason, with a capital."""
+        return self.reason[:1].upper() + self.reason[1:]
+
     def sentence(self) -> str:
         """Return all of it as plain text."""
         saves = f" It could save {self.saving}." if self.saving else ""
-        return f"{self.action}. {self.reason[:1].upper()}{self.reason[1:]}.{saves}"
-
-
-Rule = Callable[[Incident], Advice | None]
-"""Says one thing to change, where the incident gives a reason for it."""
+        return f"{self.action}. {self.because}.{saves}"

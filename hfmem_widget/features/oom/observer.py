@@ -1,8 +1,8 @@
 """What PyTorch's caching allocator has at the instant at which it runs out of memory.
 
-An observer cannot be detached, and lets what it raises into the user's code. So one is attached to a process,
-only once the user's own code has initialised its devices; it calls whoever listens then, and nothing gets out
-of it. It is called on the thread that asked for memory, before the error is raised and without the
+An observer cannot be detached, and what it raises reaches the user's code. So one is attached to a process,
+only once the user's own code has initialised its devices; it calls whoever listens then, and raises nothing.
+It is called on the thread that asked for memory, before the error is raised and without the
 allocator's lock. In a backward pass that is autograd's own thread, on which no Python need be running.
 """
 
@@ -19,43 +19,36 @@ from typing import Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.features.oom.blocks import summed_up
-from hfmem_widget.features.oom.shortage import BACKWARD, Blocks, Shortage
+from hfmem_widget.features.oom.model import BACKWARD, Blocks, OomEvent
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator, keys_of
 
-Listener = Callable[[Shortage], None]
+Listener = Callable[[OomEvent], None]
 
 MOST_BLOCKS: Final = 100_000
-"""With more blocks they are not looked at."""
+"""With more blocks, they are not summed up."""
 
 SNAPSHOT_SHARE: Final = 0.05
-"""Of the time: what looking at the blocks may take where one shortage follows another."""
+"""The share of the time that summing up the blocks may take if events follow each other."""
 
 MOST_CALLS: Final = 100
-"""Of the functions that run, so many are noted."""
+"""Running functions that are noted, at most."""
 
 _AUTOGRADS: Final = "pt_autograd"
-"""How torch names autograd's threads; those that they start are called the same."""
+"""How torch names autograd's threads, and with them those that they start."""
 
 _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
 
-_BYTES: Final = {
-    "allocated": "allocated_bytes",
-    "reserved": "reserved_bytes",
-    "active": "active_bytes",
-    "requested": "requested_bytes",
-}
 
-
-class ShortageObserver:
+class OomObserver:
     """Tells whoever listens of every request that the caching allocator cannot serve.
 
     Parameters
     ----------
     *allocators : Allocator
-        Of which it attaches to the first that has devices; by default all there are.
+        It attaches to the first that has devices; by default, to the first of all there are.
     clock : callable, optional
         Monotonic seconds.
     """
@@ -76,7 +69,7 @@ class ShortageObserver:
         return self._settled
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(shortage)` for each, on the thread that asked for memory; it must be quick."""
+        """Call `listener(event)` for each event, on the thread that asked for memory; it must be quick."""
         self._listeners.append(listener)
         self.attach()
 
@@ -89,14 +82,13 @@ class ShortageObserver:
         """Attach to the allocator once its devices are initialised; doing so again does nothing."""
         if self._settled:
             return
-        for allocator in self._allocators:
-            if allocator.devices():
-                self._settled, self._allocator = True, allocator
-                allocator.observe(self._ran_out)
-                return
+        allocator = next((known for known in self._allocators if known.devices()), None)
+        if allocator is not None:
+            self._settled, self._allocator = True, allocator
+            allocator.observe(self._ran_out)
 
     def describe(self, device: str) -> tuple[float, tuple[int, ...]]:
-        """Return a device's capacity and compute capability; nothing is initialised for it."""
+        """Return a device's capacity and compute capability; this initialises nothing."""
         allocator = self._allocator
         try:
             index = keys_of(allocator).index(device)
@@ -105,34 +97,29 @@ class ShortageObserver:
             return NOT_AVAILABLE, ()
 
     def _ran_out(self, device: int, asked: int, ceiling: int, free: int) -> None:
-        """Note what there is; what the allocator calls."""
+        """Note the state of memory; the allocator calls this."""
         listeners = tuple(self._listeners)
         if not listeners:
             return
         try:
             with interrupts_deferred():
-                # What runs is told without this function; below it there may be no Python at all.
+                # The running functions do not include this one; below it there may be no Python at all.
                 frame = sys._getframe().f_back  # noqa: SLF001  (inspect.currentframe is the same)
-                shortage = self._noted(device, asked, ceiling, free, frame)
+                event = self._event(device, asked, ceiling, free, frame)
                 for listener in listeners:
-                    listener(shortage)
-        except Exception as error:  # noqa: BLE001  (it would take the place of the user's own error)
+                    listener(event)
+        except Exception as error:  # noqa: BLE001  (it would replace the user's own error)
             warn(f"an out-of-memory error was not looked at ({type(error).__name__}: {error})")
 
-    def _noted(
+    def _event(
         self, device: int, asked: int, ceiling: int, free: int, frame: FrameType | None
-    ) -> Shortage:
+    ) -> OomEvent:
         began = self._clock()
         # Past the ledger of peaks, which may be in the middle of something on this very thread.
         stats = self._allocator.stats(device)
-        readings = {
-            metric: float(stats[family]["all"]["current"])
-            for metric, family in _BYTES.items()
-            if family in stats
-        }
         is_autograds = _is_autograds_thread()
-        waits = outwards(_waiting_for_autograd() if is_autograds else None)
-        calls = calls_of(chain(outwards(frame), waits))
+        waiting = outwards(_waiting_for_autograd() if is_autograds else None)
+        calls = calls_of(chain(outwards(frame), waiting))
         blocks = None
         if began >= self._look_again_at and _block_count(stats) <= MOST_BLOCKS:
             blocks = self._blocks(device, asked)
@@ -140,34 +127,36 @@ class ShortageObserver:
         self._look_again_at = ended + (ended - began) / SNAPSHOT_SHARE
         key = f"{self._allocator.device_type}:{device}"
         total, capability = self.describe(key)
-        return Shortage(
+        return OomEvent(
             device=key,
             asked=float(asked),
             ceiling=float(ceiling),
             free=float(free),
             total=total,
-            readings=readings,
+            readings={
+                metric: float(stats[f"{metric}_bytes"]["all"]["current"])
+                for metric in ("allocated", "reserved", "active", "requested")
+                if f"{metric}_bytes" in stats
+            },
             blocks=blocks,
             calls=calls,
             capability=capability,
             autocast=self._allocator.autocast() if frame is not None and not is_autograds else None,
-            seconds=ended - began,
         )
 
     def _blocks(self, device: int, asked: int) -> Blocks | None:
-        """Return the blocks, summed up; None where they cannot be had without the whole history."""
         try:
             return summed_up(self._allocator.snapshot(quick=True), device, asked)
-        except SourceUnavailable:
+        except SourceUnavailable:  # the blocks come only with the whole history
             return None
 
 
-SHORTAGES: Final = ShortageObserver()
-"""The one of this process: what is attached stays attached."""
+OBSERVER: Final = OomObserver()
+"""The one of this process: it stays attached."""
 
 
 def calls_of(frames: Iterable[FrameType]) -> tuple[str, ...]:
-    """Return the functions that run in some frames as ``module.name``, in their order; no frame is kept."""
+    """Return the functions of some frames as ``module.name``, in their order; no frame is kept."""
     return tuple(islice(map(_name_of, frames), MOST_CALLS))
 
 
@@ -183,21 +172,22 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _is_autograds_thread() -> bool:
-    """Return whether autograd has made the calling thread; False where the system does not name threads."""
     try:
         return _NAME_OF_THREAD.read_text(errors="replace").startswith(_AUTOGRADS)
-    except OSError:
+    except OSError:  # this system does not name threads
         return False
 
 
 def _waiting_for_autograd() -> FrameType | None:
-    """Return the frame in which a thread waits for autograd; None where several do: any may be the one."""
+    """Return the frame in which a thread waits for autograd; None if several do: any may be the one."""
     innermost = sys._current_frames()  # noqa: SLF001  (there is no public way)
     # This very frame would be a ring: it and all the others would stay until a collection.
     innermost.pop(threading.get_ident(), None)
     # It need not be the innermost one: who waits runs what of the graph is on the CPU, and its hooks.
-    found = (next(filter(_waits_for_autograd, outwards(one)), None) for one in innermost.values())
-    waiting = [one for one in found if one is not None]
+    found = (
+        next(filter(_waits_for_autograd, outwards(frame)), None) for frame in innermost.values()
+    )
+    waiting = [frame for frame in found if frame is not None]
     return waiting[0] if len(waiting) == 1 else None
 
 
@@ -207,4 +197,4 @@ def _waits_for_autograd(frame: FrameType) -> bool:
 
 def _block_count(stats: Mapping[str, Any]) -> int:
     counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
-    return sum(int(one.get("current", 0)) for one in counts)
+    return sum(int(count.get("current", 0)) for count in counts)

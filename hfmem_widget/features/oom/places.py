@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import takewhile
 
-from hfmem_widget.features.oom.model import Incident
-from hfmem_widget.features.oom.shortage import BACKWARD
+from hfmem_widget.features.oom.model import BACKWARD, Incident
 
 NEAR = 14
-"""How many of the innermost functions tell what asked: the wrappers of a module's call lie between them."""
+"""The innermost functions that tell what asked: the wrappers of a module's call lie between them."""
 
 _LOSS = {
     "cross_entropy", "nll_loss", "log_softmax", "fixed_cross_entropy", "ForCausalLMLoss", "ForMaskedLMLoss",
@@ -20,51 +19,50 @@ _GATHERING = {
     "nested_concat", "nested_detach", "nested_gather", "_pad_across_processes", "pad_across_processes",
 }  # fmt: skip
 _EVALUATING = {"evaluation_loop", "prediction_loop", "prediction_step", "evaluate", "predict"}
+_PINNING = {"pin_memory", "_pin_memory_loop", "do_one_step"}
 _OPTIMIZERS = (
     "torch.optim.",
     "bitsandbytes.optim.",
     "transformers.optimization.",
     "apex.optimizers.",
 )
-_PINNING = {"pin_memory", "_pin_memory_loop", "do_one_step"}
 _CHECKPOINTING = "torch.utils.checkpoint."
 
 
 def in_loss(incident: Incident) -> bool:
-    """Return whether a loss over the vocabulary was being computed, or its logits were what was asked for."""
-    return bool(_LOSS & _names(_near(incident))) or _is_logits(incident)
+    """Return whether a loss over the vocabulary was being computed, or its logits were requested."""
+    return _ran_near(incident, _LOSS) or is_logits(incident)
 
 
 def in_attention(incident: Incident) -> bool:
-    """Return whether attention that keeps its scores was being computed."""
-    return bool(_ATTENTION & _names(_near(incident)))
-
-
-def in_optimizer(incident: Incident) -> bool:
-    """Return whether an optimizer was stepping."""
-    is_stepping = any(call.startswith(_OPTIMIZERS) for call in _near(incident))
-    return is_stepping or incident.within("optimizer") is not None
-
-
-def evaluating(incident: Incident) -> bool:
-    """Return whether it was in an evaluation or a prediction."""
-    return incident.within("evaluate", "predict") is not None or bool(
-        _EVALUATING & _names(incident.calls)
-    )
+    """Return whether attention was running that keeps its scores."""
+    return _ran_near(incident, _ATTENTION)
 
 
 def gathering(incident: Incident) -> bool:
     """Return whether an evaluation was putting its predictions together."""
-    return bool(_GATHERING & _names(_near(incident)))
+    return _ran_near(incident, _GATHERING)
 
 
 def pinning(incident: Incident) -> bool:
-    """Return whether memory of the machine was being pinned for a GPU."""
-    return bool(_PINNING & _names(_near(incident)))
+    """Return whether host memory was being pinned for a GPU."""
+    return _ran_near(incident, _PINNING)
+
+
+def in_optimizer(incident: Incident) -> bool:
+    """Return whether an optimizer was stepping."""
+    is_stepping = any(call.startswith(_OPTIMIZERS) for call in _within_backward(incident)[:NEAR])
+    return is_stepping or incident.within("optimizer") is not None
+
+
+def evaluating(incident: Incident) -> bool:
+    """Return whether an evaluation or a prediction was running."""
+    is_within = incident.within("evaluate", "predict") is not None
+    return is_within or _ran(incident.calls, _EVALUATING)
 
 
 def training(incident: Incident) -> bool:
-    """Return whether it was in a training step."""
+    """Return whether a training step was running."""
     if evaluating(incident):
         return False
     if in_backward(incident) or incident.within("train", "step", "substep", "optimizer"):
@@ -78,7 +76,7 @@ def in_backward(incident: Incident) -> bool:
 
 
 def recomputing(incident: Incident) -> bool:
-    """Return whether a backward pass was making activations again that a checkpoint had let go."""
+    """Return whether a backward pass was recomputing the activations of a checkpoint."""
     return in_backward(incident) and any(
         call.startswith(_CHECKPOINTING) for call in _within_backward(incident)
     )
@@ -91,16 +89,7 @@ def checkpointed(incident: Incident) -> bool:
     )
 
 
-def _within_backward(incident: Incident) -> tuple[str, ...]:
-    """Return what ran, without what called the backward pass: that did not ask for memory."""
-    return tuple(takewhile(BACKWARD.__ne__, incident.calls))
-
-
-def _near(incident: Incident) -> tuple[str, ...]:
-    return _within_backward(incident)[:NEAR]
-
-
-def _is_logits(incident: Incident) -> bool:
+def is_logits(incident: Incident) -> bool:
     """Return whether the request has the size of logits: tokens by vocabulary, of two or four bytes."""
     tokens, vocabulary = incident.batch_tokens, incident.model.vocabulary
     if not (tokens > 0 and vocabulary):
@@ -110,5 +99,14 @@ def _is_logits(incident: Incident) -> bool:
     return any(0.97 * size <= incident.asked <= 1.01 * size + 2**21 for size in sizes)
 
 
-def _names(calls: Sequence[str]) -> set[str]:
-    return {call.rpartition(".")[2] for call in calls}
+def _within_backward(incident: Incident) -> tuple[str, ...]:
+    """Return what ran, without what called the backward pass: that did not ask for memory."""
+    return tuple(takewhile(BACKWARD.__ne__, incident.calls))
+
+
+def _ran_near(incident: Incident, names: set[str]) -> bool:
+    return _ran(_within_backward(incident)[:NEAR], names)
+
+
+def _ran(calls: Iterable[str], names: set[str]) -> bool:
+    return any(call.rpartition(".")[2] in names for call in calls)

@@ -1,14 +1,17 @@
-"""What would make less memory do: each rule speaks only where a part, a phase or a request gives a reason.
+"""What would make less memory do: advice is given only if a part, a phase or the request calls for it.
 
-What is known exactly (a part that goes away) is told as this run's own figure; what a technique does is
-told as a share, from where it was measured.
+If a part would go away, the saving is this run's own figure. What a technique saves is a share, from our
+benchmark.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
-from hfmem_widget.features.oom.model import Advice, Incident, Rule
+from hfmem_widget.features.oom.model import Advice, Incident
 from hfmem_widget.features.oom.places import (
     checkpointed,
     evaluating,
@@ -18,297 +21,280 @@ from hfmem_widget.features.oom.places import (
     in_optimizer,
     training,
 )
-from hfmem_widget.features.oom.techniques import TECHNIQUES, Technique
 from hfmem_widget.text import format_count, size_text
 
 DOMINATES_FROM = 0.35
-"""From which share of the allocated bytes on a part is worth making smaller."""
+"""The least share of the allocated bytes at which a part is worth making smaller."""
 
 STATES_FROM = 0.2
 WEIGHTS_FROM = 0.45
 
 LONG = 512
-"""Tokens of a sequence from which on a shorter one is worth a thought."""
+"""The least tokens of a sequence at which a shorter one is worth a thought."""
 
 BF16_FROM = (8, 0)
-"""The compute capability from which on cards calculate in bfloat16."""
+"""The least compute capability that supports bfloat16."""
+
+MEASURED_ON = "bert-large, 4 \u00d7 512 tokens, float32, AdamW, on an H200"
 
 _FOUR_BITS_OF_SIXTEEN = 0.28
 """4.5 bits a weight, with the scales of a block of 64."""
 
 
-def _fused_attention(incident: Incident) -> Advice | None:
-    if not in_attention(incident):
-        return None
-    return Advice(
-        'Load the model with attn_implementation="sdpa"',
-        "this attention materialises its score matrix, which grows quadratically with the sequence length"
-        + (
-            f" ({format_count(incident.count('longest'))} tokens)"
-            if incident.count("longest") > 0
-            else ""
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """One change to a training: ratios to the same training without it, from ``docs/measured/anatomy.md``.
+
+    Attributes
+    ----------
+    row : str
+        Its row in the table.
+    part : str
+        The part that it makes smaller.
+    left, peak : float
+        What is left of that part, and of the whole peak.
+    speed : float
+        Samples a second.
+    """
+
+    row: str
+    part: str
+    left: float
+    peak: float
+    speed: float
+
+    def saved(self, size: float) -> float:
+        """Return what it would save of a part of so many bytes."""
+        return (1 - self.left) * size
+
+    @property
+    def less(self) -> str:
+        """What it saves of its part."""
+        return f"{100 * (1 - self.left):.0f} %"
+
+    @property
+    def slower(self) -> str:
+        """How much slower it is, or how much faster."""
+        if self.speed > 1:
+            return f"{self.speed:.1f} times as fast"
+        return f"{100 * (1 - self.speed):.0f} % slower"
+
+    def saving(self, size: float) -> str:
+        """Return what it would save of a part of so many bytes, in words."""
+        return (
+            f"about {size_text(self.saved(size))} (in our benchmark: {self.less} of the {self.part}, "
+            f"{100 * (1 - self.peak):.0f} % of the peak, {self.slower})"
+        )
+
+
+TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
+    {
+        "checkpointing": Technique("checkpointing", "activations", 1313 / 3256, 5217 / 7159, 25.9 / 35.1),
+        "accumulation": Technique(
+            "accumulation, 4 batches of 1", "activations", 821 / 3256, 6003 / 7159, 21.2 / 35.1
         ),
-        f"this request, {size_text(incident.asked)}, in each layer",
-        incident.asked,
-    )
+        "bf16": Technique("bf16", "activations", 2676 / 3256, 6580 / 7159, 54.3 / 35.1),
+        "adafactor": Technique("Adafactor", "optimizer", 3 / 2557, 4604 / 7159, 20.6 / 35.1),
+        "adam8bit": Technique("8-bit Adam", "optimizer", 831 / 2557, 5434 / 7159, 27.8 / 35.1),
+    }
+)  # fmt: skip
 
 
-def _loss_in_pieces(incident: Incident) -> Advice | None:
-    if evaluating(incident) or not in_loss(incident):
-        return None
-    vocabulary = incident.model.vocabulary
-    of = f"{format_count(vocabulary)} values" if vocabulary else "one value per vocabulary entry"
-    return Advice(
-        "Compute the loss without all logits at once: use_liger_kernel=True, or in chunks of the sequence",
-        f"the request is for the logits: {of} for each token",
-        f"this request, {size_text(incident.asked)}, and as much again for its gradient",
-        incident.asked,
-    )
+def savings(incident: Incident) -> Iterator[Advice]:
+    """Yield what may save memory."""
+    yield from _of_the_request(incident)
+    if evaluating(incident):
+        yield from _of_evaluation(incident)
+    yield from _of_states(incident)
+    if training(incident):
+        yield from _of_activations(incident)
+    yield from _of_weights(incident)
 
 
-def _keep_predictions_on_the_host(incident: Incident) -> Advice | None:
-    if not evaluating(incident) or not (gathering(incident) or incident.grown > incident.asked):
-        return None
-    grown = max(incident.grown, 0.0)
-    action = (
-        "Set prediction_loss_only=True, or reduce each prediction (preprocess_logits_for_metrics)"
-        if incident.on_the_host  # where eval_accumulation_steps would put them
-        else "Set eval_accumulation_steps, or prediction_loss_only=True if no metric needs the predictions"
-    )
-    return Advice(
-        action,
-        f"predictions stay {'in memory' if incident.on_the_host else 'on the GPU'} until the evaluation ends"
-        + (f": {size_text(grown)} more than at its start" if grown > 0 else ""),
-        f"up to {size_text(grown)}" if grown > 0 else "",
-        grown,
-    )
+def _of_the_request(incident: Incident) -> Iterator[Advice]:
+    asked, longest = size_text(incident.asked), incident.count("longest")
+    if in_attention(incident):
+        tokens = f" ({format_count(longest)} tokens)" if longest > 0 else ""
+        yield Advice(
+            'Load the model with attn_implementation="sdpa"',
+            "this attention materialises its score matrix, which grows quadratically with the sequence "
+            f"length{tokens}",
+            f"this request, {asked}, in each layer",
+            incident.asked,
+        )
+    if in_loss(incident) and not evaluating(incident):
+        vocabulary = incident.model.vocabulary
+        of = (
+            f"{format_count(vocabulary)} values" if vocabulary else "one value per vocabulary entry"
+        )
+        yield Advice(
+            "Compute the loss without all logits at once: use_liger_kernel=True, or in chunks of the "
+            "sequence",
+            f"the request is for the logits: {of} for each token",
+            f"this request, {asked}, and as much again for its gradient",
+            incident.asked,
+        )
 
 
-def _smaller_evaluation(incident: Incident) -> Advice | None:
-    if not evaluating(incident) or gathering(incident):
-        return None
-    return Advice(
-        "Use a smaller per_device_eval_batch_size",
-        "memory ran out in an evaluation's forward pass; its batch size is independent of the training's",
-        bytes=incident.part("activations") / 2,
-    )
+def _of_evaluation(incident: Incident) -> Iterator[Advice]:
+    if gathering(incident) or incident.grown > incident.asked:
+        grown = max(incident.grown, 0.0)
+        action = (
+            "Set eval_accumulation_steps, or prediction_loss_only=True if no metric needs the "
+            "predictions"
+        )
+        place = "on the GPU"
+        if incident.on_the_host:  # where eval_accumulation_steps would move nothing
+            action = (
+                "Set prediction_loss_only=True, or reduce each prediction "
+                "(preprocess_logits_for_metrics)"
+            )
+            place = "in memory"
+        yield Advice(
+            action,
+            f"predictions stay {place} until the evaluation ends"
+            + (f": {size_text(grown)} more than at its start" if grown > 0 else ""),
+            f"up to {size_text(grown)}" if grown > 0 else "",
+            grown,
+        )
+    if not gathering(incident):
+        yield Advice(
+            "Use a smaller per_device_eval_batch_size",
+            "memory ran out in an evaluation's forward pass; its batch size is independent of the training's",
+            bytes=incident.part("activations") / 2,
+        )
 
 
-def _fewer_states(incident: Incident) -> Advice | None:
-    states, missing = incident.part("optimizer"), _states_to_come(incident)
+def _of_states(incident: Incident) -> Iterator[Advice]:
+    contents, states = incident.contents, incident.part("optimizer")
+    missing = _states_to_come(incident)
     whole = states + missing
-    if not _optimizes(incident, whole):
-        return None
-    adam, adafactor = TECHNIQUES["adam8bit"], TECHNIQUES["adafactor"]
-    reason = (
-        f"the optimizer was allocating its states: {size_text(whole)} for two per trainable weight"
-        if missing
-        else f"the optimizer states take {size_text(states)}"
-    )
-    return Advice(
-        'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
-        reason,
-        f"about {size_text(adam.saved(whole))} or {size_text(adafactor.saved(whole))} (in our benchmark: "
-        f"{_less(adam)} or {_less(adafactor)} of the states, {_slower(adam)} and {_slower(adafactor)})",
-        adafactor.saved(whole),
-        is_measured=True,
-    )
-
-
-def _adapters(incident: Incident) -> Advice | None:
-    contents = incident.contents
-    if (
-        not training(incident)
-        or contents.trainable < contents.parameters
-        or not contents.parameters
-    ):
-        return None
-    freed = incident.part("gradients") + incident.part("optimizer") + _states_to_come(incident)
-    if not freed >= DOMINATES_FROM * incident.allocated:
-        return None
-    return Advice(
-        "Train adapters (LoRA, with peft) instead of all weights",
-        f"all {format_count(contents.parameters)} parameters are trainable; their gradients and "
-        f"optimizer states take {size_text(freed)}",
-        f"nearly all of that, {size_text(freed)}",
-        freed,
-    )
-
-
-def _fused_step(incident: Incident) -> Advice | None:
-    if (
-        not in_optimizer(incident)
-        or _states_to_come(incident)
-        or not incident.part("optimizer") > 0
-    ):
-        return None
-    return Advice(
-        'Use a fused optimizer: optim="adamw_torch_fused", or AdamW(…, fused=True)',
-        "memory ran out in optimizer.step(); unfused, it allocates temporaries as large as the weights",
-        f"up to {size_text(incident.part('weights'))}",
-        incident.part("weights") / 2,
-    )
-
-
-def _checkpointing(incident: Incident) -> Advice | None:
-    activations = incident.part("activations")
-    if not _activations_dominate(incident) or checkpointed(incident):
-        return None
-    technique = TECHNIQUES["checkpointing"]
-    return Advice(
-        f"Turn on gradient checkpointing ({_checkpointing_option()}=True)",
-        f"activations and temporaries take {_share(activations, incident)}",
-        _measured(technique, activations),
-        technique.saved(activations),
-        is_measured=True,
-    )
-
-
-def _smaller_batch(incident: Incident) -> Advice | None:
-    samples, activations = incident.batch_samples, incident.part("activations")
-    if not _activations_dominate(incident) or not samples >= 2:
-        return None
-    technique = TECHNIQUES["accumulation"]
-    half = format_count(samples // 2)
-    return Advice(
-        f"Halve the batch size to {half} and double gradient_accumulation_steps",
-        f"a batch of {format_count(samples)}{_of_length(incident)} needs {size_text(activations)} of "
-        "activations and temporaries, which scale with batch size",
-        f"about {size_text(activations / 2)} (in our benchmark, with a quarter of the batch: "
-        f"{_less(technique)} of the activations, {_slower(technique)})",
-        activations / 2,
-        is_measured=True,
-    )
-
-
-def _bfloat16(incident: Incident) -> Advice | None:
-    activations = incident.part("activations")
-    if (
-        not _activations_dominate(incident)
-        or not _is_float32(incident)
-        or incident.autocast is not False
-    ):
-        return None
-    technique = TECHNIQUES["bf16"]
-    return Advice(
-        "Train with bf16=True",
-        "the weights are float32 without autocast, and this GPU supports bfloat16",
-        _measured(technique, activations),
-        technique.saved(activations),
-        is_measured=True,
-    )
-
-
-def _shorter(incident: Incident) -> Advice | None:
-    longest, samples = incident.count("longest"), incident.batch_samples
-    if not _activations_dominate(incident) or samples >= 2 or not longest >= LONG:
-        return None
-    activations = incident.part("activations")
-    return Advice(
-        "Use shorter sequences (max_length, or truncation)",
-        f"the batch is a single sequence of {format_count(longest)} tokens and cannot be smaller",
-        f"about {size_text(activations / 2)} at half the length",
-        activations / 2,
-    )
-
-
-def _half_weights(incident: Incident) -> Advice | None:
-    weights = incident.part("weights")
-    if not weights >= WEIGHTS_FROM * incident.ceiling or not _is_float32(incident):
-        return None
-    return Advice(
-        "Load the model with dtype=torch.bfloat16",
-        f"the weights are float32 and take {_share(weights, incident)}",
-        f"half of them, {size_text(weights / 2)}",
-        weights / 2,
-    )
-
-
-def _four_bits(incident: Incident) -> Advice | None:
-    weights = incident.part("weights")
-    has_sixteen = _most_of_weights(incident) in {"", "bfloat16", "float16"}
-    if not weights >= WEIGHTS_FROM * incident.ceiling or not has_sixteen:
-        return None
-    if incident.model.quantized or incident.on_the_host:
-        return None
-    saved = (1 - _FOUR_BITS_OF_SIXTEEN) * weights
-    return Advice(
-        "Load the weights in 4 bit (BitsAndBytesConfig(load_in_4bit=True)) and train adapters",
-        f"the weights take {_share(weights, incident)}",
-        f"about {size_text(saved)}: 4.5 bits per weight instead of 16",
-        saved,
-    )
-
-
-def _optimizes(incident: Incident, whole: float) -> bool:
     is_there = training(incident) or in_optimizer(incident)
-    return is_there and whole >= STATES_FROM * max(incident.allocated, whole)
+    if is_there and whole >= STATES_FROM * max(incident.allocated, whole):
+        adam, adafactor = TECHNIQUES["adam8bit"], TECHNIQUES["adafactor"]
+        yield Advice(
+            'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
+            f"the optimizer was allocating its states: {size_text(whole)} for two per trainable weight"
+            if missing
+            else f"the optimizer states take {size_text(states)}",
+            f"about {size_text(adam.saved(whole))} or {size_text(adafactor.saved(whole))} (in our "
+            f"benchmark: {adam.less} or {adafactor.less} of the states, {adam.slower} and "
+            f"{adafactor.slower})",
+            adafactor.saved(whole),
+            is_measured=True,
+        )
+    freed = incident.part("gradients") + whole
+    is_all = 0 < contents.parameters <= contents.trainable
+    if training(incident) and is_all and freed >= DOMINATES_FROM * incident.allocated:
+        yield Advice(
+            "Train adapters (LoRA, with peft) instead of all weights",
+            f"all {format_count(contents.parameters)} parameters are trainable; their gradients and "
+            f"optimizer states take {size_text(freed)}",
+            f"nearly all of that, {size_text(freed)}",
+            freed,
+        )
+    if in_optimizer(incident) and states > 0 and not missing:
+        yield Advice(
+            'Use a fused optimizer: optim="adamw_torch_fused", or AdamW(…, fused=True)',
+            "memory ran out in optimizer.step(); unfused, it allocates temporaries as large as the weights",
+            f"up to {size_text(incident.part('weights'))}",
+            incident.part("weights") / 2,
+        )
 
 
 def _states_to_come(incident: Incident) -> float:
-    """Return the bytes of AdamW's states that were not there yet, where they were being made."""
-    states = incident.part("optimizer")
-    contents = incident.contents
+    """Return the bytes of AdamW's states that the optimizer was about to make."""
+    states, contents = incident.part("optimizer"), incident.contents
     share = contents.trainable / contents.parameters if contents.parameters else 1.0
     both = 2 * share * incident.part("weights")
     return both - states if in_optimizer(incident) and states < 0.9 * both else 0.0
 
 
-def _activations_dominate(incident: Incident) -> bool:
+def _of_activations(incident: Incident) -> Iterator[Advice]:
     activations = incident.part("activations")
-    return training(incident) and activations >= DOMINATES_FROM * incident.allocated > 0
+    if not activations >= DOMINATES_FROM * incident.allocated > 0:
+        return
+    samples, longest = incident.batch_samples, incident.count("longest")
+    if not checkpointed(incident):
+        technique = TECHNIQUES["checkpointing"]
+        yield Advice(
+            f"Turn on gradient checkpointing ({_checkpointing_option()}=True)",
+            f"activations and temporaries take {_share(activations, incident)}",
+            technique.saving(activations),
+            technique.saved(activations),
+            is_measured=True,
+        )
+    if samples >= 2:
+        technique = TECHNIQUES["accumulation"]
+        of_length = f" sequences of {format_count(longest)} tokens" if longest > 0 else ""
+        yield Advice(
+            f"Halve the batch size to {format_count(samples // 2)} and double gradient_accumulation_steps",
+            f"a batch of {format_count(samples)}{of_length} needs {size_text(activations)} of activations "
+            "and temporaries, which scale with batch size",
+            f"about {size_text(activations / 2)} (in our benchmark, with a quarter of the batch: "
+            f"{technique.less} of the activations, {technique.slower})",
+            activations / 2,
+            is_measured=True,
+        )
+    if _could_be_bfloat16(incident) and incident.autocast is False:
+        technique = TECHNIQUES["bf16"]
+        yield Advice(
+            "Train with bf16=True",
+            "the weights are float32 without autocast, and this GPU supports bfloat16",
+            technique.saving(activations),
+            technique.saved(activations),
+            is_measured=True,
+        )
+    if not samples >= 2 and longest >= LONG:
+        yield Advice(
+            "Use shorter sequences (max_length, or truncation)",
+            f"the batch is a single sequence of {format_count(longest)} tokens and cannot be smaller",
+            f"about {size_text(activations / 2)} at half the length",
+            activations / 2,
+        )
+
+
+def _of_weights(incident: Incident) -> Iterator[Advice]:
+    weights = incident.part("weights")
+    if not weights >= WEIGHTS_FROM * incident.ceiling:
+        return
+    if _could_be_bfloat16(incident):
+        yield Advice(
+            "Load the model with dtype=torch.bfloat16",
+            f"the weights are float32 and take {_share(weights, incident)}",
+            f"half of them, {size_text(weights / 2)}",
+            weights / 2,
+        )
+    is_16_bit = _usual_dtype(incident) in {"", "bfloat16", "float16"}
+    if is_16_bit and not incident.model.quantized and not incident.on_the_host:
+        saved = (1 - _FOUR_BITS_OF_SIXTEEN) * weights
+        yield Advice(
+            "Load the weights in 4 bit (BitsAndBytesConfig(load_in_4bit=True)) and train adapters",
+            f"the weights take {_share(weights, incident)}",
+            f"about {size_text(saved)}: 4.5 bits per weight instead of 16",
+            saved,
+        )
+
+
+def _could_be_bfloat16(incident: Incident) -> bool:
+    return _usual_dtype(incident) == "float32" and incident.capability >= BF16_FROM
+
+
+def _usual_dtype(incident: Incident) -> str:
+    """Return the dtype of most of the weights; empty if unknown."""
+    dtypes = incident.contents.dtypes
+    return max(dtypes, key=lambda dtype: dtypes[dtype], default="")
 
 
 def _checkpointing_option() -> str:
-    """Return what the transformers that is loaded calls it among a Trainer's arguments."""
+    """Return what the loaded transformers calls it among a Trainer's arguments."""
     module = sys.modules.get("transformers.training_args")
     fields = getattr(getattr(module, "TrainingArguments", None), "__dataclass_fields__", {})
     newer = "activation_checkpointing"
     return newer if newer in fields else "gradient_checkpointing"
 
 
-def _is_float32(incident: Incident) -> bool:
-    """Return whether most of the weights are float32 on a GPU that supports bfloat16."""
-    return _most_of_weights(incident) == "float32" and incident.capability >= BF16_FROM
-
-
-def _most_of_weights(incident: Incident) -> str:
-    """Return what most of the weights are; empty if unknown."""
-    dtypes = incident.contents.dtypes
-    return max(dtypes, key=lambda one: dtypes[one], default="")
-
-
-def _of_length(incident: Incident) -> str:
-    longest = incident.count("longest")
-    return f" sequences of {format_count(longest)} tokens" if longest > 0 else ""
-
-
 def _share(size: float, incident: Incident) -> str:
     if not incident.allocated > 0:
         return size_text(size)
     return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
-
-
-def _measured(technique: Technique, size: float) -> str:
-    return (
-        f"about {size_text(technique.saved(size))} (in our benchmark: "
-        f"{_less(technique)} of the {technique.part}, {100 * (1 - technique.peak):.0f} % of the peak, "
-        f"{_slower(technique)})"
-    )
-
-
-def _less(technique: Technique) -> str:
-    return f"{100 * (1 - technique.left):.0f} %"
-
-
-def _slower(technique: Technique) -> str:
-    if technique.speed > 1:
-        return f"{technique.speed:.1f} times as fast"
-    return f"{100 * (1 - technique.speed):.0f} % slower"
-
-
-SAVINGS: tuple[Rule, ...] = (
-    _fused_attention, _loss_in_pieces, _keep_predictions_on_the_host, _smaller_evaluation, _fewer_states,
-    _adapters, _fused_step, _checkpointing, _smaller_batch, _bfloat16, _shorter, _half_weights, _four_bits,
-)  # fmt: skip
-"""What may save memory."""

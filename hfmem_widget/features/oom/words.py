@@ -1,16 +1,15 @@
-"""An out-of-memory error as a finding, and where it happened, in words."""
+"""An out-of-memory error in words: as a finding, where it happened, and with which batch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident
+from hfmem_widget.features.oom.errors import Origin
+from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident, OomEvent
 from hfmem_widget.features.oom.places import in_backward, recomputing
-from hfmem_widget.features.oom.shortage import Shortage
-from hfmem_widget.features.oom.texts import Origin
 from hfmem_widget.session import Finding, Span
-from hfmem_widget.text import format_count, size_text
+from hfmem_widget.text import format_count, format_counted, size_text
 
 KIND = "oom"
 
@@ -29,8 +28,6 @@ WHO: dict[Origin, str] = {
     "python": "Python",
     "no batch size": "the search for a batch size",
 }
-
-_UNTOLD = {"cell", "block"}
 
 
 def finding_of(
@@ -60,12 +57,12 @@ def finding_of(
             "observed": incident.blocks is not None,
             **known,
         },
-        advice=tuple(one.sentence() for one in advice),
+        advice=tuple(part.sentence() for part in advice),
         span_id=span.id,
     )
 
 
-def caught_finding(last: Shortage, count: int, span: Span) -> Finding:
+def caught_finding(last: OomEvent, count: int, span: Span) -> Finding:
     """Return errors that the code itself caught as a finding of its span."""
     errors = "An out-of-memory error was" if count == 1 else f"{count} out-of-memory errors were"
     which = "it" if count == 1 else "the last one"
@@ -85,32 +82,30 @@ def caught_finding(last: Shortage, count: int, span: Span) -> Finding:
 
 
 def headline(incident: Incident) -> str:
-    """Return what ran out and what was asked for, without a stop."""
-    device = "this machine" if incident.on_the_host else incident.device.key or "a GPU"
+    """Return what ran out and what was requested, without a full stop."""
     asked = f"{size_text(incident.asked)} requested" if incident.asked > 0 else ""
     free = f"{size_text(incident.free)} free" if incident.free >= 0 else ""
     figures = ", ".join(filter(None, (asked, free)))
-    return f"Out of memory on {device}" + (f": {figures}" if figures else "")
+    return f"Out of memory on {incident.place}" + (f": {figures}" if figures else "")
 
 
 def where(incident: Incident) -> tuple[str, ...]:
-    """Return in what it happened, outermost first, as short phrases."""
-    told = [one.label or one.kind for one in incident.path if one.kind not in _UNTOLD]
+    """Return what was running, outermost first, as short phrases."""
+    spans = (span for span in incident.path if span.kind not in {"cell", "block"})
+    phrases = [span.label or span.kind for span in spans]
     if in_backward(incident) and incident.within("backward") is None:
-        told.append("backward pass")
+        phrases.append("backward pass")
     if recomputing(incident):
-        told.append("checkpoint recomputation")
-    return tuple(dict.fromkeys(told))
+        phrases.append("checkpoint recomputation")
+    return tuple(dict.fromkeys(phrases))
 
 
 def batch(incident: Incident) -> str:
-    """Return what the batch was, such as "8 by 512 tokens"; empty if unknown."""
+    """Return the size of the batch, such as "8 by 512 tokens"; empty if unknown."""
     samples, longest = incident.batch_samples, incident.count("longest")
     tokens = incident.batch_tokens
     if samples > 0 and longest > 0 and samples * longest == tokens:
         return f"{format_count(samples)} \u00d7 {format_count(longest)} tokens"
     if tokens > 0:
         return f"{format_count(tokens)} tokens"
-    if not samples > 0:
-        return ""
-    return "1 sample" if samples == 1 else f"{format_count(samples)} samples"
+    return format_counted(samples, "sample") if samples > 0 else ""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.oom.diagnosis import _huge, diagnose
+from hfmem_widget.features.oom.diagnosis import diagnose, huge
+from hfmem_widget.features.oom.errors import OutOfMemoryText, read_text
 from hfmem_widget.features.oom.incident import (
     CONTEXT_UP_TO,
     SAME_WITHIN,
@@ -16,8 +17,7 @@ from hfmem_widget.features.oom.incident import (
     device_of,
     incident_of,
 )
-from hfmem_widget.features.oom.shortage import Shortage
-from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
+from hfmem_widget.features.oom.model import OomEvent
 from hfmem_widget.features.oom.words import batch, caught_finding, headline, where
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB
@@ -143,13 +143,13 @@ def test_what_others_have_is_what_is_left_unless_it_may_be_ours(
         (1.0, "cuda:0", "cublas", False),
     ],
 )
-def test_an_error_is_of_a_shortage_if_it_asked_for_as_much(
+def test_an_error_is_of_an_event_if_it_asked_for_as_much(
     asked: float, device: str, origin: str, *, same: bool
 ) -> None:
     """Of the same device; a text has two decimals, and may say nothing."""
-    shortage = Shortage("cuda:0", GIB, 80 * GIB, 0.0)
+    event = OomEvent("cuda:0", GIB, 80 * GIB, 0.0)
 
-    assert belongs_to(told(origin, device=device, asked=asked * GIB), shortage) is same
+    assert belongs_to(told(origin, device=device, asked=asked * GIB), event) is same
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_huge_request_is_held_against_what_the_model_leaves(
     asked: float, parts: dict[str, float], how: str
 ) -> None:
     """Where the model itself holds something; else against all there is."""
-    found = _huge(incident(asked=asked, free=1.0, parts=parts))
+    found = huge(incident(asked=asked, free=1.0, parts=parts))
 
     assert found is not None
     assert how in found.sentence
@@ -232,7 +232,7 @@ def test_a_heading_has_the_figures_that_are_known(asked: float, free: float, wor
 @pytest.mark.parametrize(("count", "words"), [(1, "An out-of-memory error was"), (3, "3 out-of")])
 def test_errors_that_were_caught_are_counted(count: int, words: str) -> None:
     """With what the last of them asked for."""
-    last = Shortage("cuda:0", 2 * GIB, 80 * GIB, GIB)
+    last = OomEvent("cuda:0", 2 * GIB, 80 * GIB, GIB)
     found = caught_finding(last, count, Span(7, "cell", "x", 0.0, Sample(0.0, ())))
 
     assert found.title.startswith(words)

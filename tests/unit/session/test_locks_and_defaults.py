@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.oom.shortage import Blocks
+from hfmem_widget.features.oom.model import Blocks
 from hfmem_widget.session import Device, Recorder, Sample, Series, Steps
 from hfmem_widget.session.stacks import Recording, Stacks
 from tests.unit.session.test_steps import one_step
@@ -80,10 +80,10 @@ def test_a_step_tells_of_the_devices_it_used(heights: tuple[float, ...], *, ther
 
 
 def test_of_blocks_that_nobody_has_read_nothing_is_claimed() -> None:
-    """No stream, no free byte and no private pool is made up."""
+    """No free byte and no private pool is made up."""
     none = Blocks()
 
-    assert (none.count, none.streams, none.private_free, none.expandable) == (0, 0, 0.0, False)
+    assert (none.count, none.private_free, none.expandable) == (0, 0.0, False)
     assert none.biggest == ()
     assert math.isnan(none.free)
     assert math.isnan(none.largest_free)

@@ -12,7 +12,7 @@ import pytest
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.oom.shortage import LiveBlocks, Shortage
+from hfmem_widget.features.oom.model import OomEvent
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, StepGroup
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.phases import MOST_PHASES, MOST_ROOTS, Phases
@@ -123,11 +123,6 @@ def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) ->
     assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}
 
 
-def test_blocks_of_one_size_are_as_much_as_all_of_them() -> None:
-    """Bytes of each, times how many."""
-    assert LiveBlocks(3.0, 4).together == 12.0
-
-
 def test_a_map_of_some_devices_has_theirs_alone() -> None:
     """Their segments and notes; how long it took to read was that of all."""
     told = {"cuda:0": "a", "cuda:1": "b"}
@@ -235,10 +230,10 @@ def test_of_nothing_that_was_live_every_share_is_none() -> None:
     assert (row.bytes, row.blocks, row.share) == (0, 1, 0.0)
 
 
-def test_of_a_shortage_that_nobody_looked_into_little_is_known() -> None:
+def test_of_an_oom_that_nobody_looked_into_little_is_known() -> None:
     """What was asked for, what was free, and nothing that is made up."""
-    told = Shortage(GPU, 1.0, 2.0, 3.0)
+    told = OomEvent(GPU, 1.0, 2.0, 3.0)
 
     assert math.isnan(told.total)
     assert (dict(told.readings), told.blocks, told.calls, told.capability) == ({}, None, (), ())
-    assert (told.autocast, told.seconds) == (None, 0.0)
+    assert told.autocast is None

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.oom.companion import OutOfMemory
-from hfmem_widget.features.oom.observer import ShortageObserver
+from hfmem_widget.features.oom.observer import OomObserver
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
-from tests.fakes.torch_shortages import FakeCuda
+from tests.fakes.torch_oom import FakeCuda
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
 
@@ -38,7 +38,7 @@ class Run:
         self.cuda = FakeCuda(**cuda)
         self.stage = Stage("train", gpus=1)
         self.recorder, self.session = self.stage.recorder, self.stage.session
-        self.observer = ShortageObserver(CudaAllocator(self.cuda.modules))
+        self.observer = OomObserver(CudaAllocator(self.cuda.modules))
         self.companion = OutOfMemory(observer=self.observer)
         self.monitor: Any = SimpleNamespace(
             attribution=SimpleNamespace(subjects=SimpleNamespace(all=lambda: (list(models), [])))
@@ -117,7 +117,7 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
 )
 def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseException) -> None:
     """Where no GPU is known the card says that the reason is not, and has none of the host's figures."""
-    observer = ShortageObserver(CudaAllocator({}))
+    observer = OomObserver(CudaAllocator({}))
     stage = Stage("train", gpus=0)
     companion = OutOfMemory(observer=observer)
     with stage.span("cell", "x", "raised RuntimeError") as cell:
@@ -128,14 +128,14 @@ def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseExceptio
     (finding,) = stage.session.findings
     assert finding.evidence["cause"] == "unknown"
     assert set(finding.evidence) <= {"device", "cause", "diagnosis", "origin", "observed", "asked"}
-    for word in ("free", "machine", "heap", "processes", "nvidia-smi", "parts:", "  1."):
+    for word in ("free", "machine", "heap", "processes", "nvidia-smi", "parts:", "\n1."):
         assert word not in told
 
 
 def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
     """That no size was found speaks of no GPU: without one the machine's own memory is meant."""
     stage = Stage("train", gpus=0)
-    companion = OutOfMemory(observer=ShortageObserver(CudaAllocator({})))
+    companion = OutOfMemory(observer=OomObserver(CudaAllocator({})))
     with stage.span("cell", "x", "raised RuntimeError") as cell:
         companion.begin(Run().monitor, stage.recorder, cell)
         error = RuntimeError("No executable batch size found, reached zero.")
@@ -198,7 +198,7 @@ def marks(run: Run) -> list[tuple[str, str, float, float]]:
     return [(one.kind, one.label, one.start, one.last) for one in run.session.guides]
 
 
-def test_each_shortage_is_marked_on_the_chart_when_it_happens() -> None:
+def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
     """Caught or not, with what was allocated at that instant by the allocator's own count."""
     run = Run()
     with run.stage.span("cell", "x") as cell:
@@ -215,7 +215,7 @@ def test_each_shortage_is_marked_on_the_chart_when_it_happens() -> None:
     assert len(run.session.guides) == 2
 
 
-def test_of_very_many_shortages_the_newest_are_marked() -> None:
+def test_of_very_many_events_the_newest_are_marked() -> None:
     """A search that runs out again and again leaves eight marks."""
     run = Run()
     with run.stage.span("cell", "x") as cell:
@@ -230,8 +230,8 @@ def test_of_very_many_shortages_the_newest_are_marked() -> None:
     assert told == [f"{gib}.0 GiB" for gib in range(13, 21)]
 
 
-def test_two_watches_of_one_session_mark_a_shortage_once() -> None:
-    """A shortage within a watched block of a watched cell has one mark on the chart."""
+def test_two_watches_of_one_session_mark_an_event_once() -> None:
+    """Running out within a watched block of a watched cell has one mark on the chart."""
     run = Run()
     inner = OutOfMemory(observer=run.observer)
     with run.stage.span("cell", "x") as cell:
@@ -318,7 +318,7 @@ def test_a_doubtful_error_counts_where_memory_did_run_out() -> None:
         assert bool(run.report(cell)) == ran_out
 
 
-def test_a_shortage_of_another_watch_is_not_ours() -> None:
+def test_an_event_of_another_watch_is_not_ours() -> None:
     """Only what happens within the watched code is noted."""
     run = Run()
     with run.stage.span("cell", "x") as cell:
@@ -383,7 +383,7 @@ def test_what_a_model_says_of_itself() -> None:
     from hfmem_widget.features.oom.companion import _facts_of
 
     told = _facts_of([Model()])
-    assert (told.vocabulary, told.attention, told.checkpointing) == (50_000, "eager", True)
+    assert (told.vocabulary, told.checkpointing) == (50_000, True)
     assert not told.quantized
 
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from hfmem_widget.features.oom.advice import MOST, advise
 from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.errors import Origin, OutOfMemoryText
 from hfmem_widget.features.oom.incident import _others
-from hfmem_widget.features.oom.model import NAMES, Diagnosis, Incident
-from hfmem_widget.features.oom.places import _is_logits, in_optimizer, training
-from hfmem_widget.features.oom.shortage import BACKWARD
-from hfmem_widget.features.oom.techniques import TECHNIQUES, Technique
-from hfmem_widget.features.oom.texts import Origin, OutOfMemoryText
+from hfmem_widget.features.oom.model import BACKWARD, NAMES, Diagnosis, Incident
+from hfmem_widget.features.oom.places import in_optimizer, is_logits, training
+from hfmem_widget.features.oom.savings import TECHNIQUES, Technique
 from hfmem_widget.features.oom.words import WHO, batch, finding_of, where
 from hfmem_widget.text import GIB, MIB, size_text
 from tests.data import ROOT
@@ -256,7 +255,7 @@ def test_logits_are_known_by_their_size(mib: float, *, are: bool) -> None:
     small = replace(case, asked=mib * MIB, model=replace(case.model, vocabulary=words))
 
     assert words * case.batch_tokens == 2**19
-    assert _is_logits(small) is are
+    assert is_logits(small) is are
 
 
 @pytest.mark.parametrize(

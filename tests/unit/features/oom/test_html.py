@@ -13,8 +13,7 @@ from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.bar import bar_html, drawn_parts
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle
-from hfmem_widget.features.oom.model import Incident
-from hfmem_widget.features.oom.shortage import LiveBlocks
+from hfmem_widget.features.oom.model import Incident, LiveBlocks
 from hfmem_widget.session import Device
 from hfmem_widget.text import GIB, size_text
 from hfmem_widget.view import palette
@@ -75,7 +74,7 @@ def test_both_forms_say_the_same(one: Case) -> None:
     plain = told["text/plain"]
     assert diagnosis.sentence in plain
     for at, advice in enumerate(advise(one.incident, diagnosis), start=1):
-        assert f"  {at}. {advice.sentence()}" in plain
+        assert f"\n{at}. {advice.sentence()}" in plain
         assert escape(advice.action) in told["text/html"]
 
 

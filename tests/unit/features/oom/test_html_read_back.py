@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hfmem_widget.features.oom.bar import bar_html, drawn_parts
-from hfmem_widget.features.oom.html import _advice_html, _foot, figures_of
+from hfmem_widget.features.oom.html import advice_list, figures_of, foot
 from hfmem_widget.features.oom.model import Advice
-from hfmem_widget.features.oom.techniques import MEASURED_ON
+from hfmem_widget.features.oom.savings import MEASURED_ON
 from tests.data.oom_incidents import blocks, incident
 
 PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "others": 4.0}
@@ -37,12 +37,12 @@ def test_without_parts_there_is_no_bar() -> None:
 
 def test_an_advice_whose_saving_nobody_knows_says_nothing_of_it() -> None:
     """It has what to do and why, and one that was measured has what it saves."""
-    html = _advice_html((DO, MEASURED))
+    html = advice_list((DO, MEASURED)).html
     first, second = html.split("<li ")[1:]
 
     assert "It is too much.</div></li>" in first
     assert "could save about half</div></li>" in second
-    assert _advice_html(()) == ""
+    assert not advice_list(())
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_the_foot_tells_of_errors_before(
 ) -> None:
     """One is not told as several."""
     assert [
-        one.removeprefix("The code caught ").rstrip(".") for one in _foot(advice, earlier)
+        one.removeprefix("The code caught ").rstrip(".") for one in foot(advice, earlier)
     ] == told
 
 
 def test_the_foot_says_where_it_was_measured() -> None:
     """Where anything was; after what was caught before."""
-    first, second = _foot((DO, MEASURED), 1)
+    first, second = foot((DO, MEASURED), 1)
 
     assert "1 earlier" in first
     assert MEASURED_ON in second

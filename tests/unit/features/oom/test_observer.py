@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from hfmem_widget.features.oom.blocks import summed_up
-from hfmem_widget.features.oom.observer import MOST_BLOCKS, ShortageObserver
-from hfmem_widget.features.oom.shortage import BACKWARD, LiveBlocks, Shortage
+from hfmem_widget.features.oom.model import BACKWARD, LiveBlocks, OomEvent
+from hfmem_widget.features.oom.observer import MOST_BLOCKS, OomObserver
 from hfmem_widget.sources.torch_cuda import CudaAllocator
-from tests.fakes.torch_shortages import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
+from tests.fakes.torch_oom import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
 
 GIB = 1 << 30
 
@@ -53,15 +53,15 @@ SEGMENTS = [
 ]  # fmt: skip
 
 
-def observed(cuda: FakeCuda, **more: int) -> list[Shortage]:
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     cuda.run_out(**more)
     return told
 
 
-def test_a_shortage_has_the_allocators_figures() -> None:
+def test_an_event_has_the_allocators_figures() -> None:
     """What was asked, what is free, the ceiling, the counters, the card and who asked are noted."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["allocated_bytes"]["all"]["current"] = 6 * GIB
@@ -69,15 +69,15 @@ def test_a_shortage_has_the_allocators_figures() -> None:
     assert (told.device, told.asked, told.free, told.ceiling) == ("cuda:0", 4 * GIB, GIB, 16 * GIB)
     assert told.readings["allocated"] == 6 * GIB
     assert (told.total, told.capability, told.autocast) == (80 * GIB, (9, 0), False)
-    assert told.calls[0] == "tests.fakes.torch_shortages.run_out"
+    assert told.calls[0] == "tests.fakes.torch_oom.run_out"
     assert f"{__name__}.observed" in told.calls
 
 
 def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Autograd's thread has no Python: all figures are there, and who called the backward pass is named."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
 
     def training_step() -> None:
@@ -96,8 +96,8 @@ def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixtu
 def test_python_within_a_backward_pass_comes_first() -> None:
     """What autograd's thread runs, such as a user's Function, is told before who waits for it."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
 
     def backward() -> None:
@@ -114,8 +114,8 @@ def test_python_within_a_backward_pass_comes_first() -> None:
 def test_another_thread_of_c_has_no_caller() -> None:
     """A thread that is none of autograd's is not told by who waits for autograd at that time."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     cuda.run_out_in_backward(name=b"loader")
     assert [one.calls for one in told] == [()]
@@ -124,8 +124,8 @@ def test_another_thread_of_c_has_no_caller() -> None:
 def test_of_two_backward_passes_none_is_named() -> None:
     """Where two threads wait, either may be the one, and neither is told."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     waits, ends = threading.Event(), threading.Event()
 
@@ -145,8 +145,8 @@ def test_of_two_backward_passes_none_is_named() -> None:
 def test_nothing_of_who_waits_is_kept() -> None:
     """A frame that was looked at would keep what its function holds, until a collection."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
 
     class Activations:
@@ -169,7 +169,7 @@ def test_blocks_are_summed_up() -> None:
     """Free blocks are those a large request may use; private pools and other devices are apart."""
     told = summed_up(SEGMENTS, 0, 4 * GIB)
     assert (told.largest_free, told.free, told.private_free) == (2 * GIB, 3 * GIB + 512, 9 * GIB)
-    assert (told.count, told.streams, told.expandable) == (9, 2, True)
+    assert (told.count, told.expandable) == (9, True)
 
 
 def test_a_small_request_has_a_pool_of_its_own() -> None:
@@ -185,7 +185,6 @@ def test_the_biggest_blocks_are_told_by_the_users_line() -> None:
         LiveBlocks(3.0 * GIB, 2, "train.py, line 12, in step"),
         LiveBlocks(1024.0, 1, ""),
     )
-    assert told[0].together == 6 * GIB
 
 
 @pytest.mark.parametrize(
@@ -206,8 +205,8 @@ def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> 
 def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
     """Attaching would initialise it; it happens once it is up, and once."""
     cuda = FakeCuda(initialized=False)
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
-    observer.listen(lambda _shortage: None)
+    observer = OomObserver(CudaAllocator(cuda.modules))
+    observer.listen(lambda _event: None)
     assert not cuda.observers
     assert not observer.settled
     cuda.initialized = True
@@ -219,16 +218,16 @@ def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
 
 def test_without_torch_there_is_nothing_to_attach_to() -> None:
     """A process that never imports torch is left alone."""
-    observer = ShortageObserver(CudaAllocator({}))
-    observer.listen(lambda _shortage: None)
+    observer = OomObserver(CudaAllocator({}))
+    observer.listen(lambda _event: None)
     assert not observer.settled
 
 
 def test_a_build_without_observers_is_asked_once() -> None:
     """A build for CPUs has none."""
     cuda = FakeCuda(can_observe=False)
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
-    observer.listen(lambda _shortage: None)
+    observer = OomObserver(CudaAllocator(cuda.modules))
+    observer.listen(lambda _event: None)
     assert observer.settled
 
 
@@ -242,8 +241,8 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
 
     cuda = FakeCuda()
     cuda.extension._cuda_attach_out_of_memory_observer = refuse
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
-    observer.listen(lambda _shortage: None)
+    observer = OomObserver(CudaAllocator(cuda.modules))
+    observer.listen(lambda _event: None)
     observer.attach()
     assert observer.settled
     assert len(asked) == 1
@@ -252,9 +251,9 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
 def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     """What a listener raises would take the place of the user's own error; it costs one line."""
     cuda = FakeCuda()
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    observer = OomObserver(CudaAllocator(cuda.modules))
 
-    def broken(_shortage: Shortage) -> None:
+    def broken(_event: OomEvent) -> None:
         raise ValueError("broken")
 
     observer.listen(broken)
@@ -275,8 +274,8 @@ def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture
 def test_where_nobody_listens_nothing_is_looked_at() -> None:
     """What is attached stays attached, and costs nothing once no watch is left."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     observer.leave(told.append)
     cuda.run_out()
@@ -293,17 +292,16 @@ def test_too_many_blocks_are_not_looked_at() -> None:
     assert cuda.snapshots == 0
 
 
-def test_one_shortage_after_another_is_looked_at_now_and_then() -> None:
+def test_of_one_event_after_another_the_blocks_are_looked_at_now_and_then() -> None:
     """Looking takes at most a share of the time, where code tries again and again."""
     cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules), clock=lambda: next(times))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules), clock=lambda: next(times))
     observer.listen(told.append)
     for _ in range(3):
         cuda.run_out()
     assert [one.blocks is None for one in told] == [False, True, False]
-    assert told[0].seconds == pytest.approx(0.1)
 
 
 def test_an_older_torch_brings_its_history_along() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.errors import OutOfMemoryText, read_text
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.observer import ShortageObserver
-from hfmem_widget.features.oom.shortage import Shortage
-from hfmem_widget.features.oom.texts import OutOfMemoryText, read_text
+from hfmem_widget.features.oom.model import OomEvent
+from hfmem_widget.features.oom.observer import OomObserver
 from hfmem_widget.session import Device, Recorder, Sample, Session
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import DATA
-from tests.fakes.torch_shortages import FakeCuda
+from tests.fakes.torch_oom import FakeCuda
 
 RECORDED = json.loads((DATA / "oom_recorded.json").read_text(encoding="utf-8"))
 H200 = 150_754_820_096.0
@@ -31,14 +31,14 @@ def segments_of(one: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def shortage_of(one: dict[str, Any]) -> Shortage | None:
+def event_of(one: dict[str, Any]) -> OomEvent | None:
     """Replay what the allocator told its observer."""
     if "arguments" not in one:
         return None
     cuda = FakeCuda(segments_of(one))
     cuda.stats = one["stats"]
-    told: list[Shortage] = []
-    observer = ShortageObserver(CudaAllocator(cuda.modules))
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(told.append)
     _, asked, ceiling, free = one["arguments"]
     cuda.run_out(asked, free, ceiling)
@@ -61,7 +61,7 @@ def read(one: dict[str, Any]) -> OutOfMemoryText:
 @pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
 def test_the_reason_is_found(one: dict[str, Any]) -> None:
     """With what the allocator told, the reason is the one that was provoked."""
-    incident = incident_of(session(), read(one), shortage_of(one), Sample(0.0, ()))
+    incident = incident_of(session(), read(one), event_of(one), Sample(0.0, ()))
     assert diagnose(incident).cause == one["cause"]
 
 
@@ -77,21 +77,21 @@ def test_the_text_alone_finds_it_too(one: dict[str, Any]) -> None:
 )
 def test_text_and_observer_agree(one: dict[str, Any]) -> None:
     """The text's figures, which have two decimals, are those of the observer."""
-    told, shortage = read(one), shortage_of(one)
-    assert shortage is not None
-    assert belongs_to(told, shortage)
-    assert told.asked == pytest.approx(shortage.asked, rel=0.01)
-    assert told.free == pytest.approx(shortage.free, rel=0.01)
-    assert told.allocated == pytest.approx(shortage.readings["allocated"], rel=0.01)
+    told, event = read(one), event_of(one)
+    assert event is not None
+    assert belongs_to(told, event)
+    assert told.asked == pytest.approx(event.asked, rel=0.01)
+    assert told.free == pytest.approx(event.free, rel=0.01)
+    assert told.allocated == pytest.approx(event.readings["allocated"], rel=0.01)
     if math.isfinite(told.allowed):
-        assert told.allowed == pytest.approx(shortage.ceiling, rel=0.01)
+        assert told.allowed == pytest.approx(event.ceiling, rel=0.01)
 
 
 def test_another_request_is_another_error() -> None:
-    """A shortage that was caught earlier is not taken for the one that ended the code."""
+    """An event that was caught earlier is not taken for the one that ended the code."""
     by_name = {one["name"]: one for one in RECORDED}
-    shortage = shortage_of(by_name["one-huge"])
-    assert shortage is not None
-    assert not belongs_to(read(by_name["really-full"]), shortage)
-    assert not belongs_to(OutOfMemoryText("cuda", "cuda:1"), shortage)
-    assert not belongs_to(OutOfMemoryText("cublas"), shortage)
+    event = event_of(by_name["one-huge"])
+    assert event is not None
+    assert not belongs_to(read(by_name["really-full"]), event)
+    assert not belongs_to(OutOfMemoryText("cuda", "cuda:1"), event)
+    assert not belongs_to(OutOfMemoryText("cublas"), event)

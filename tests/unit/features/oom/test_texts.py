@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.oom.errors import MOST_ERRORS, out_of_memory
-from hfmem_widget.features.oom.texts import read_text
+from hfmem_widget.features.oom.errors import MOST_ERRORS, OutOfMemoryText, about_memory, read_text
 from tests.data.oom_corpus import CORPUS, NOT_ABOUT_MEMORY, NUMPY, Said
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch.cuda"})
 AcceleratorError = type("AcceleratorError", (RuntimeError,), {"__module__": "torch"})
+
+
+def out_of_memory(error: BaseException | None) -> OutOfMemoryText | None:
+    """Return what an error, or one that it came from, says of memory."""
+    found = about_memory(error)
+    return None if found is None else found[1]
+
+
 SomebodyElses = type("OutOfMemoryError", (Exception,), {"__module__": "game.inventory"})
 
 
