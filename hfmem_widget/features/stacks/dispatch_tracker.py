@@ -1,9 +1,9 @@
-"""What tensors a thread's operators make and let go, on any device, in the form of the allocator's history.
+"""The tensors that a thread's operators make and free on the CPU, in the form of the allocator's history.
 
-A `TorchDispatchMode` sees every operator below autograd, the backward pass' too, which the CPU runs on the
-thread that asked for it. Each storage that an operator returns for the first time is an allocation; it is
-free when the storage goes. What an operator takes and none has returned was there before, as far as can be
-told. What an operator allocates and frees within itself is not seen.
+A `TorchDispatchMode` sees every operator below autograd, also those of a backward pass, which the CPU runs on
+the thread that asked for it. A storage that an operator returns for the first time is an allocation; it is
+free when the storage goes. A storage that an operator takes, and none has returned, was there before. What an
+operator allocates and frees within itself is not seen.
 """
 
 # ruff: noqa: SLF001  (frames, storages' identities and the stack of modes are offered there only)
@@ -21,15 +21,20 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from hfmem_widget.features.stacks import operator_mode
-from hfmem_widget.features.stacks.as_snapshot import LiveBlock, Stack, as_snapshot
-from hfmem_widget.features.stacks.event_ring import ACTIONS, EventRing
+from hfmem_widget.features.stacks.events import (
+    ACTIONS,
+    EventRing,
+    LiveBlock,
+    Stack,
+    as_snapshot,
+)
 from hfmem_widget.features.stacks.operator_mode import (
+    ProfilerWatch,
     mode_class,
     put_back,
     remove,
     seconds_of_the_way,
 )
-from hfmem_widget.features.stacks.profiling import ProfilerWatch
 from hfmem_widget.guard import raised_by_handler, warn
 
 MOST_EVENTS = 400_000
@@ -41,11 +46,11 @@ OUR_FILES = (__file__, operator_mode.__file__)
 ALLOC, FREE_REQUESTED, FREE_COMPLETED = range(len(ACTIONS))
 
 _LIFTED = "aten::lift_fresh"
-"""How `torch.tensor` and its kin bring in what they have made out of sight."""
+"""How `torch.tensor` and its kin bring in tensors that they have made out of sight."""
 
 
 class _Storage(weakref.ref[Any]):
-    """A storage that lives, by the address of its C++ object, which no other has meanwhile."""
+    """A live storage, by the address of its C++ object, which no other has meanwhile."""
 
     __slots__ = ("address", "size")
 
@@ -62,14 +67,13 @@ class Tracked:
     snapshot : dict
         As `torch.cuda.memory._snapshot` returns it, of one device.
     seconds : float
-        Of this thread's own time: spent in looking, and in torch's way to us and back as far as that could
-        be tried. With gradients that way is longer, so it is the least that following cost.
-    operators : int
-    events : int
+        The least that following cost, of this thread's own time. With gradients, torch's way to us and back
+        is longer than the one that was tried.
+    operators, events : int
     wrapped : bool
-        True where the oldest events had to make room.
+        True if the oldest events had to make room.
     aside : float
-        Seconds for which nothing was followed, since torch's profiler ran.
+        Seconds for which nothing was followed, because torch's profiler ran.
     """
 
     snapshot: dict[str, Any]
@@ -110,15 +114,14 @@ class OperatorTracker:
         self._aside = 0.0
 
     def begin(self) -> bool:
-        """Follow the calling thread's operators; False where torch is not there."""
+        """Follow the calling thread's operators; False if torch is not there."""
         torch: Any = self._modules.get("torch")
-        if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
+        if getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return False
-        if not hasattr(
-            getattr(getattr(torch, "utils", None), "_python_dispatch", None), "TorchDispatchMode"
-        ):
+        dispatch = getattr(getattr(torch, "utils", None), "_python_dispatch", None)
+        if not hasattr(dispatch, "TorchDispatchMode"):
             return False
-        self._mode = mode_class(torch)(self)
+        self._mode = mode_class(torch)(self.before, self.after)
         self._thread = threading.get_ident()
         self._following = True
         self._mode.__enter__()
@@ -127,11 +130,11 @@ class OperatorTracker:
         return True
 
     def pause(self) -> None:
-        """See nothing any more; on any thread. The mode stays until the end."""
+        """See nothing from now on; on any thread. The mode stays until the end."""
         self._following = False
 
     def end(self) -> Tracked | None:
-        """Follow no longer, and return what was seen; None where nothing was followed."""
+        """Follow no longer, and return what was seen; None if nothing was followed."""
         mode, self._mode = self._mode, None
         if mode is None:
             return None
@@ -169,8 +172,8 @@ class OperatorTracker:
             put_back(self._mode, self._depth)
 
     def _blocks(self) -> Iterator[LiveBlock]:
-        for address, one in list(self._live.items()):
-            yield address, one.size, *self._events.made(self._places.get(address, 0))
+        for address, storage in list(self._live.items()):
+            yield address, storage.size, self._events.made(self._places.get(address, 0))
 
     def before(self, func: Any, args: Any, kwargs: Any) -> str:
         """Note what an operator takes that was never made; return its name, empty if nothing is followed."""
@@ -182,9 +185,7 @@ class OperatorTracker:
             self._note_gone()
             name = _name_of(func)
             if name != _LIFTED:
-                self._look(args, None)
-                if kwargs:
-                    self._look(kwargs.values(), None)
+                self._look((*args, *(kwargs or {}).values()), None)
         except RecursionError:
             pass  # the user's own frames leave no room for ours here
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's operator)
@@ -202,8 +203,8 @@ class OperatorTracker:
             self._note_gone()
             self._look((found,), name)
         except RecursionError:
-            pass  # the user's own frames leave no room for ours here
-        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's operator)
+            pass
+        except Exception as error:  # noqa: BLE001
             self._give_up(error)
         self._seconds += time.thread_time() - began
 
@@ -227,20 +228,16 @@ class OperatorTracker:
             storage = tensor.untyped_storage()
             address, size = storage._cdata, storage.nbytes()
             known = self._live.get(address)
-            if (
-                (known is not None and known.size == size)
-                or storage.device.type != "cpu"
-                or not size
-            ):
+            is_known = known is not None and known.size == size
+            if is_known or storage.device.type != "cpu" or not size:
                 return
         except (RuntimeError, NotImplementedError, AttributeError):
             return  # sparse, fake, functional: a tensor without a storage of its own
         if known is not None:  # resized: its bytes lie elsewhere now
             self._free(known)
         # No Python of ours may run where a storage goes: an interrupt that came there would be lost.
-        one = _Storage(storage, self._gone.append)
-        one.address, one.size = address, size
-        self._live[address] = one
+        noted = self._live[address] = _Storage(storage, self._gone.append)
+        noted.address, noted.size = address, size
         if made_by is not None:
             place = self._places[address] = self._events.place(made_by, self._stack())
             self._events.add(ALLOC, address, size, time.time(), place)
@@ -285,22 +282,18 @@ def without_frames_of_ours(error: BaseException) -> None:
     """Take our frames out of the tracebacks of an error and of those it came from: we called no operator."""
     waiting, seen = [error], {id(error)}
     while waiting:
-        one = waiting.pop()
-        _without_frames_of_ours(one)
-        group = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-        for other in (one.__cause__, one.__context__, *group):
+        cause = waiting.pop()
+        before, entry = None, cause.__traceback__
+        while entry is not None:
+            if entry.tb_frame.f_code.co_filename not in OUR_FILES:
+                before = entry
+            elif before is None:
+                cause.__traceback__ = entry.tb_next
+            else:
+                before.tb_next = entry.tb_next
+            entry = entry.tb_next
+        group = cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
+        for other in (cause.__cause__, cause.__context__, *group):
             if other is not None and id(other) not in seen:
                 seen.add(id(other))
                 waiting.append(other)
-
-
-def _without_frames_of_ours(error: BaseException) -> None:
-    before, entry = None, error.__traceback__
-    while entry is not None:
-        if entry.tb_frame.f_code.co_filename not in OUR_FILES:
-            before = entry
-        elif before is None:
-            error.__traceback__ = entry.tb_next
-        else:
-            before.tb_next = entry.tb_next
-        entry = entry.tb_next

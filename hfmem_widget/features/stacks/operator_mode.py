@@ -1,61 +1,50 @@
-"""The mode through which a thread's operators come by, and what that costs."""
+"""How a thread's operators are followed: torch's dispatch mode, what it costs, and torch's profiler."""
 
 # ruff: noqa: SLF001  (modes and their stack are offered there only)
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+from hfmem_widget.guard import harmless
 
 TRIED = 50
 """Operators that are run to see what following them costs."""
 
-
-class Tracker(Protocol):
-    """Whoever is told of operators."""
-
-    def before(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Return the operator's name, empty if it is not followed."""
-        ...
-
-    def after(self, name: str, found: Any) -> None:
-        """Take what it returned."""
-        ...
-
-
-class _Nobody:
-    """Follows nothing."""
-
-    def before(self, func: Any, args: Any, kwargs: Any) -> str:
-        return ""
-
-    def after(self, name: str, found: Any) -> None:
-        pass
+_STARTS, _STOPS = "_run_on_profiler_start", "_run_on_profiler_stop"
 
 
 def mode_class(torch: Any) -> Any:
-    """Return the mode; a class of torch's, which is not there before torch is."""
+    """Return the mode: a class of torch's, which exists only once torch does.
+
+    It calls `before(func, args, kwargs)` before each operator, which returns the operator's name, and
+    `after(name, result)` after it.
+    """
     base: Any = torch.utils._python_dispatch.TorchDispatchMode
 
     class FollowOperators(base):  # type: ignore[misc]  # torch is the user's own: no type to be had
-        def __init__(self, tracker: Tracker) -> None:
+        def __init__(
+            self, before: Callable[[Any, Any, Any], str], after: Callable[[str, Any], None]
+        ) -> None:
             super().__init__()
-            self.tracker = tracker
+            self.before, self.after = before, after
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             __tracebackhide__ = True  # IPython leaves out frames that have this
-            name = self.tracker.before(func, args, kwargs)
+            name = self.before(func, args, kwargs)
             try:
-                found = func(*args, **(kwargs or {}))
+                result = func(*args, **(kwargs or {}))
             except BaseException as error:
-                _without_the_way(error)
+                _without_our_frame(error)
                 raise
-            self.tracker.after(name, found)
-            return found
+            self.after(name, result)
+            return result
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -71,10 +60,10 @@ def mode_class(torch: Any) -> Any:
     return FollowOperators
 
 
-def _without_the_way(error: BaseException) -> None:
+def _without_our_frame(error: BaseException) -> None:
     """Take out of an error's traceback this mode's frame, and the one in which torch calls an operator."""
-    way = error.__traceback__
-    inside = way.tb_next if way is not None else None
+    ours = error.__traceback__
+    inside = ours.tb_next if ours is not None else None
     if inside is not None and inside.tb_frame.f_code.co_filename.endswith("_ops.py"):
         inside = inside.tb_next
     # Raised again by a bare `raise`, it goes on from here without this frame.
@@ -82,51 +71,49 @@ def _without_the_way(error: BaseException) -> None:
 
 
 def seconds_of_the_way(torch: Any) -> float:
-    """Return how long one operator takes to come through Python and back at least.
+    """Return the least time that one operator takes to come through Python and back.
 
-    Zero where it is not tried: the user's own modes, or profiler, would see it.
+    Zero if it cannot be tried: the user's own modes, or profiler, would see it.
     """
-    dispatch: Any = torch.utils._python_dispatch
     profiler = getattr(torch.autograd, "profiler", None)
     if (
-        dispatch._get_current_dispatch_mode_stack()
+        _stack()
         or torch._C._len_torch_function_stack()
         or getattr(profiler, "_is_profiler_enabled", False)
     ):
         return 0.0
-    tracker = _Nobody()
     with torch.no_grad():
-        one = torch.zeros(1)
-        plainly = _seconds_of_adding(one)
-        with mode_class(torch)(tracker):
-            followed = _seconds_of_adding(one)
-    return max(0.0, followed - plainly)
+        tensor = torch.zeros(1)
+        plain = _seconds_of_adding(tensor)
+        with mode_class(torch)(lambda *_: "", lambda *_: None):
+            followed = _seconds_of_adding(tensor)
+    return max(0.0, followed - plain)
 
 
-def _seconds_of_adding(one: Any) -> float:
-    one + one
+def _seconds_of_adding(tensor: Any) -> float:
+    tensor + tensor
     began = time.thread_time()
     for _ in range(TRIED):
-        one + one
+        tensor + tensor
     return (time.thread_time() - began) / TRIED
 
 
 def remove(mode: Any) -> int:
-    """Take our mode off the thread's stack, and leave what the user's code has left above it.
+    """Take our mode off the thread's stack, and leave the modes that the user's code has put above it.
 
     Returns
     -------
     int
         How many modes are below; -1 if it was not there.
     """
-    depth = next((at for at, one in enumerate(_stack()) if one is mode), -1)
+    depth = next((at for at, found in enumerate(_stack()) if found is mode), -1)
     if depth >= 0:
         _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
     return depth
 
 
 def put_back(mode: Any, depth: int) -> None:
-    """Put our mode into the thread's stack again, above as many modes, and below those of the user's code."""
+    """Put our mode into the thread's stack again, above so many modes, and below the others."""
     _without_those_above(depth, mode.__enter__)
 
 
@@ -136,10 +123,57 @@ def _without_those_above(depth: int, change: Callable[[], object]) -> None:
     for _ in above:
         dispatch._pop_mode()
     change()
-    for one in above:
-        dispatch._push_mode(one)
+    for mode in above:
+        dispatch._push_mode(mode)
 
 
 def _stack() -> list[Any]:
     dispatch: Any = sys.modules["torch.utils._python_dispatch"]
     return list(dispatch._get_current_dispatch_mode_stack())
+
+
+class ProfilerWatch:
+    """Calls back before a profiler of torch begins, and after it has ended, on its thread.
+
+    For its profilers of every kind, torch calls two functions of `torch.autograd.profiler` by their names
+    there, since version 2.1. They are wrapped while a watch needs to know.
+
+    Parameters
+    ----------
+    starts, stops : callable
+    """
+
+    def __init__(self, starts: Callable[[], object], stops: Callable[[], object]) -> None:
+        self._calls = {_STARTS: starts, _STOPS: stops}
+        self._module: Any = None
+        self._wrappers: dict[str, tuple[Any, Any]] = {}
+        self._watching = False
+
+    def begin(self, torch: Any) -> bool:
+        """Begin to call back; return whether a profiler runs already."""
+        self._module = module = getattr(getattr(torch, "autograd", None), "profiler", None)
+        self._watching = True
+        for name, call in self._calls.items():
+            original = getattr(module, name, None)
+            if original is not None:
+                wrapper = self._wrapped(original, call)
+                self._wrappers[name] = (original, wrapper)
+                setattr(module, name, wrapper)
+        return bool(getattr(module, "_is_profiler_enabled", False))
+
+    def end(self) -> None:
+        """Call back no more. A wrapper that somebody has wrapped in turn stays, and does nothing."""
+        self._watching = False
+        for name, (original, wrapper) in self._wrappers.items():
+            if getattr(self._module, name, None) is wrapper:
+                setattr(self._module, name, original)
+        self._wrappers.clear()
+
+    def _wrapped(self, original: Callable[[], object], call: Callable[[], object]) -> Any:
+        @functools.wraps(original)
+        def wrapper() -> object:
+            if self._watching:
+                harmless(call)
+            return original()
+
+        return wrapper

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from hfmem_widget.features.stacks.event_ring import EventRing
+from hfmem_widget.features.stacks.events import EventRing
 
 
 @pytest.mark.parametrize("count", [0, 3, 4, 5, 8, 11])
@@ -27,7 +27,7 @@ def test_equal_places_are_one() -> None:
     first, again = ring.place("aten::mm", (code,)), ring.place("aten::mm", (code,))
     assert first == again
     ring.add(0, 1, 2, 3.0, first)
-    ((action, *_, operator, stack),) = ring
+    ((action, *_, (operator, stack)),) = ring
     assert (action, operator, stack) == ("alloc", "aten::mm", (code,))
 
 
