@@ -1,4 +1,4 @@
-"""Where an allocation came from, told from the frames of its stack: line, module, operator."""
+"""Where an allocation came from, by the frames of its stack: line, module, operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ OUTSIDE = "outside any module"
 MOVED = "a model that was moved or cast (Module.to)"
 TORCHS_OWN = "torch's own code"
 NO_NAMES = {BEFORE, BACKWARD, NO_PYTHON, OUTSIDE, MOVED, TORCHS_OWN}
-"""What stands in the place of a name."""
+"""What stands in for a name."""
 
 SOURCE_LENGTH = 72
 LONGEST_FILE = 2_000_000
@@ -60,41 +62,43 @@ def sites_of(blocks: Iterable[LiveBlock], cells: Mapping[str, int]) -> tuple[Sit
     cells : mapping of str to int
         The numbers of the notebook's cells by the file names under which they were compiled.
     """
-    places: dict[int, tuple[str, str, str, str, str]] = {}
-    together: dict[tuple[str, str, str, str, str], list[int]] = {}
+    places: dict[int, Site] = {}
+    sizes: dict[Site, list[int]] = {}
     for block in blocks:
         # The same stack is the same list for every block that has it.
         key = id(block.frames) if block.seen else 0
         if key not in places:
             places[key] = _place(block, cells)
-        together.setdefault(places[key], []).append(block.size)
-    sites = (
-        Site(*place[:4], sum(sizes), len(sizes), place[4]) for place, sizes in together.items()
-    )
+        sizes.setdefault(places[key], []).append(block.size)
+    sites = (replace(place, bytes=sum(of), blocks=len(of)) for place, of in sizes.items())
     return tuple(sorted(sites, key=lambda site: -site.bytes))
 
 
-def _place(block: LiveBlock, cells: Mapping[str, int]) -> tuple[str, str, str, str, str]:
-    """Return line, module, operator, kind and the line's text of one block."""
+def _place(block: LiveBlock, cells: Mapping[str, int]) -> Site:
+    """Return where one block was allocated, as a site without bytes."""
     if not block.seen:
-        return BEFORE, BEFORE, BEFORE, "before", ""
+        return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
     frames = [frame for frame in block.frames if not str(frame["filename"]).startswith(_OURS)]
     if not frames:
-        return NO_PYTHON, BACKWARD, BACKWARD, "backward", ""
+        return Site(NO_PYTHON, BACKWARD, BACKWARD, "backward", 0, 0)
     python = [frame for frame in frames if frame["filename"] != OPERATOR]
     line, source = _line(python, cells)
     module, kind = _module(python)
-    return line, module, _operator(frames, cells), kind, source
+    return Site(line, module, _operator(frames, cells), kind, 0, 0, source)
 
 
 def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str]:
     """Return the innermost line of the user's own code, else of a library that is not torch, and its text."""
-    mine = next((one for one in frames if _is_users(one["filename"])), None)
-    shown = mine or next((one for one in frames if not _is_torch(one["filename"])), None)
-    if shown is None:
+    own = (frame for frame in frames if _is_users(frame["filename"]))
+    others = (frame for frame in frames if not _is_torch(frame["filename"]))
+    frame = next(chain(own, others), None)
+    if frame is None:
         return (BACKWARD if any(map(_is_backward, frames)) else TORCHS_OWN), ""
-    text = linecache.getline(shown["filename"], shown["line"]).strip()
-    return _name_of_line(shown, cells), plain(text, SOURCE_LENGTH)
+    return _name_of_line(frame, cells), _source(frame)
+
+
+def _source(frame: Frame) -> str:
+    return plain(linecache.getline(frame["filename"], frame["line"]).strip(), SOURCE_LENGTH)
 
 
 def _name_of_line(frame: Frame, cells: Mapping[str, int]) -> str:
@@ -111,33 +115,33 @@ def _name_of_line(frame: Frame, cells: Mapping[str, int]) -> str:
 
 def _module(frames: Frames) -> tuple[str, str]:
     """Return the module whose forward ran, or what else did, and when that was."""
-    in_backward = next((at for at, one in enumerate(frames) if _is_backward(one)), None)
-    for one in frames:
-        if one["name"].rpartition(".")[2] == "step" and _OPTIMIZERS.search(one["filename"]):
-            return f"{qualified(one).removesuffix('.step')} (optimizer step)", "optimizer"
-    forwards = [one for one in frames[:in_backward] if _is_forward(one)]
-    told = next((one for one in forwards if not _is_torch(one["filename"])), None)
-    told = told or next(iter(forwards), None)
-    if told is None and in_backward is not None:
+    in_backward = next((at for at, frame in enumerate(frames) if _is_backward(frame)), None)
+    for frame in frames:
+        if _last_name(frame) == "step" and _OPTIMIZERS.search(frame["filename"]):
+            return f"{qualified(frame).removesuffix('.step')} (optimizer step)", "optimizer"
+    forwards = [frame for frame in frames[:in_backward] if _is_forward(frame)]
+    own = (frame for frame in forwards if not _is_torch(frame["filename"]))
+    forward = next(chain(own, forwards), None)
+    if forward is not None:
+        file = plain(Path(forward["filename"]).name)
+        name = f"{qualified(forward).removesuffix('.forward')} \u00b7 {file}"
+        return (name, "forward") if in_backward is None else (f"{name}, run again", "backward")
+    if in_backward is not None:
         return BACKWARD, "backward"
-    if told is None:
-        is_moved = any(
-            one["name"].endswith("_apply") and _MODULE_MACHINERY.search(one["filename"])
-            for one in frames
-        )
-        return (MOVED if is_moved else OUTSIDE), "elsewhere"
-    name = f"{qualified(told).removesuffix('.forward')} \u00b7 {plain(Path(told['filename']).name)}"
-    return (name, "forward") if in_backward is None else (f"{name}, run again", "backward")
+    is_moved = any(
+        frame["name"].endswith("_apply") and _MODULE_MACHINERY.search(frame["filename"])
+        for frame in frames
+    )
+    return (MOVED if is_moved else OUTSIDE), "elsewhere"
 
 
 def _operator(frames: Frames, cells: Mapping[str, int]) -> str:
-    """Return the innermost call: an operator where one was recorded, else what Python knows of it."""
+    """Return the innermost call: an operator if one was recorded, else what Python knows of it."""
     innermost = frames[0]
     if innermost["filename"] == OPERATOR:
         return plain(innermost["name"])
     if _is_users(innermost["filename"]):
-        text = linecache.getline(innermost["filename"], innermost["line"]).strip()
-        return plain(text, SOURCE_LENGTH) or _name_of_line(innermost, cells)
+        return _source(innermost) or _name_of_line(innermost, cells)
     return qualified(innermost)
 
 
@@ -146,8 +150,8 @@ def qualified(frame: Frame) -> str:
     name = plain(frame["name"])
     if "." in name or name.startswith("<"):
         return name
-    found = _scopes(frame["filename"])
-    around = [scope for first, last, scope in found if first <= frame["line"] <= last]
+    scopes = _scopes(frame["filename"])
+    around = [scope for first, last, scope in scopes if first <= frame["line"] <= last]
     return plain(around[-1]) if around else name
 
 
@@ -159,12 +163,7 @@ def _scopes(filename: str) -> tuple[tuple[int, int, str], ...]:
         return ()
     try:
         tree = ast.parse(text)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # not Python, or not this Python's
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not (this version's) Python
         return ()
     return tuple(_functions_in(tree.body, ""))
 
@@ -197,12 +196,13 @@ def _is_torch(filename: str) -> bool:
 
 
 def _is_forward(frame: Frame) -> bool:
-    is_forward = frame["name"].rpartition(".")[2] == "forward"
-    return is_forward and not _MODULE_MACHINERY.search(frame["filename"])
+    return _last_name(frame) == "forward" and not _MODULE_MACHINERY.search(frame["filename"])
 
 
 def _is_backward(frame: Frame) -> bool:
-    name = frame["name"].rpartition(".")[2]
-    return name in {"backward", "_engine_run_backward", "apply"} and bool(
-        _BACKWARD_FILES.search(frame["filename"])
-    )
+    is_named = _last_name(frame) in {"backward", "_engine_run_backward", "apply"}
+    return is_named and bool(_BACKWARD_FILES.search(frame["filename"]))
+
+
+def _last_name(frame: Frame) -> str:
+    return str(frame["name"]).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Stacks on request: where what was live at the peak was allocated."""
+"""Stacks on request: what was live at the peak, and where it was allocated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.screen import Screen
 
 MOST_KEPT = 128 * 1024**2
-"""Bytes of a snapshot, compressed, that a session keeps."""
+"""Bytes of a compressed snapshot that a session keeps, at most."""
 
 TORCH_CAME_LATER = (
     "No stacks were recorded: the cell itself imported torch, too late to trace its CPU operators. Run the "
@@ -40,10 +40,10 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 
 
 class StacksCompanion(Companion):
-    """Records while the code runs, and tells what was live at the peak.
+    """Records while the code runs, and reports what was live at the peak.
 
-    While CUDA is not up, the operators of the thread that watches are followed; once it is, the allocator's
-    own history is recorded instead.
+    Until CUDA is up, the operators of the thread that watches are followed. From then on, the allocator's own
+    history is recorded instead.
 
     Parameters
     ----------
@@ -57,11 +57,10 @@ class StacksCompanion(Companion):
         self._with_cuda = not devices or any(key != "cpu" for key in devices)
         self._tracker = OperatorTracker()
         self._allocators = open_allocators()
-        histories = [one.history(self._tracker.pause) for one in self._allocators]
-        self._histories = [one for one in histories if one is not None]
+        histories = [allocator.history(self._tracker.pause) for allocator in self._allocators]
+        self._histories = [history for history in histories if history is not None]
         # A tick may come too late: torch and CUDA often come up in one line.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
-        self._tracks = False
         self._tracked: Tracked | None = None
         self._has_collected = False
         self._found: Stacks | None = None
@@ -73,30 +72,29 @@ class StacksCompanion(Companion):
             self._look()
             self._when_imported.begin()
             recorder.subscribe(self._on_tick)
-        is_up = self._with_cuda and any(one.devices() for one in self._allocators)
+        is_up = self._with_cuda and any(allocator.devices() for allocator in self._allocators)
         if self._with_cpu and not is_up:
-            self._tracks = self._tracker.begin()
+            self._tracker.begin()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Follow no operator any more; after an error, have the stacks ready for who explains it."""
+        """Follow no more operators; after an error, have the stacks ready for the card that explains it."""
         del span
         recorder.unsubscribe(self._on_tick)
         self._when_imported.end()
-        if self._tracks:
-            self._tracked = self._tracker.end()
+        self._tracked = self._tracker.end()
         if error is not None:
             without_frames_of_ours(error)
             self._collect(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Return the table and the picture; nothing but a note where nothing was recorded."""
+        """Return the table and the picture; if nothing was recorded, only a note."""
         # What the session has may be of an earlier cell.
         if not self._has_collected:
             self._collect(session)
         if self._found is None:
             return {}
         session.stacks = self._found.with_peaks(
-            tuple(_beside_the_ledger(one, span.peaks) for one in self._found.peaks)
+            tuple(_with_exact_peaks(peak, span.peaks) for peak in self._found.peaks)
         )
         from hfmem_widget.features.stacks.html import stacks_bundle
 
@@ -107,12 +105,12 @@ class StacksCompanion(Companion):
         self._look()
 
     def _look(self, *, imported: bool = False) -> None:
-        for one in self._histories:
-            one.look(imported=imported)
+        for history in self._histories:
+            history.look(imported=imported)
 
     def _collect(self, session: Session) -> None:
         self._has_collected = True
-        ended = [one.end() for one in self._histories] if self._with_cuda else []
+        ended = [history.end() for history in self._histories] if self._with_cuda else []
         recorded = next(filter(None, ended), None)
         tracked, self._tracked = self._tracked, None
         if recorded is not None:
@@ -120,7 +118,7 @@ class StacksCompanion(Companion):
         elif tracked is not None:
             self._found = _of_operators(tracked, session)
         session.stacks = self._found or session.stacks
-        note = next(filter(None, (one.obstacle for one in self._histories)), "")
+        note = next(filter(None, (history.obstacle for history in self._histories)), "")
         if not note and self._found is None:
             note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
         if note and note not in session.notes:
@@ -129,92 +127,84 @@ class StacksCompanion(Companion):
 
 def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
     began = time.perf_counter()
-    snapshot, cells = recorded.snapshot, _cells()
+    snapshot, start = recorded.snapshot, max(0.0, recorded.began_at - session.started_at)
     peaks, stacks_walked = [], 0
     for device, trace in enumerate(snapshot["device_traces"]):
         key = f"{recorded.device_type}:{device}"
         if not trace or session.index(f"{key}/allocated") is None:
             continue
-        wrapped = len(trace) >= recorded.most
-        one = _live_peak(snapshot, device, key, session, cells)
         stacks_walked += sum(event["action"] == "alloc" for event in trace)
-        since = one.since if wrapped else recorded.began_at - session.started_at
-        peaks.append(replace(one, wrapped=wrapped, since=max(0.0, since)))
+        wrapped = len(trace) >= recorded.most
+        peaks.append(_live_peak(snapshot, device, key, session, began=None if wrapped else start))
     pickled, notes = _kept(snapshot)
     recording = Recording(
         "allocator",
-        began=max(0.0, recorded.began_at - session.started_at),
+        began=start,
         seconds=stacks_walked * recorded.per_stack,
         snapshot=recorded.seconds + time.perf_counter() - began,
         notes=notes,
     )
-    return Stacks(tuple(sorted(peaks, key=lambda one: -one.bytes)), recording, pickled)
+    return Stacks(tuple(sorted(peaks, key=lambda peak: -peak.bytes)), recording, pickled)
 
 
 def _of_operators(tracked: Tracked, session: Session) -> Stacks:
     began = time.perf_counter()
-    one = _live_peak(tracked.snapshot, 0, "cpu", session, _cells())
-    one = replace(one, wrapped=tracked.wrapped, since=one.since if tracked.wrapped else 0.0)
+    since = None if tracked.wrapped else 0.0
+    peak = _live_peak(tracked.snapshot, 0, "cpu", session, began=since)
     pickled, notes = _kept(tracked.snapshot)
-    recording = Recording(
-        "operators",
-        seconds=tracked.seconds,
-        snapshot=time.perf_counter() - began,
-        notes=(*notes, *_while_aside(tracked.aside)),
-    )
-    return Stacks((one,), recording, pickled)
-
-
-def _while_aside(seconds: float) -> tuple[str, ...]:
-    if not seconds:
-        return ()
-    lasted = format_duration(seconds)
-    return (
-        f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
-    )
+    if tracked.aside:
+        lasted = format_duration(tracked.aside)
+        notes += (
+            f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
+        )
+    taken = time.perf_counter() - began
+    recording = Recording("operators", seconds=tracked.seconds, snapshot=taken, notes=notes)
+    return Stacks((peak,), recording, pickled)
 
 
 def _live_peak(
-    snapshot: Snapshot, device: int, key: str, session: Session, cells: Mapping[str, int]
+    snapshot: Snapshot, device: int, key: str, session: Session, *, began: float | None
 ) -> LivePeak:
+    """Return a device's peak; `began` is None if older events had to make room."""
     found = replay(snapshot, device)
+
+    def seconds(time_us: int | None) -> float:
+        return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
+
     return LivePeak(
         device=key,
         bytes=found.bytes,
         highest=found.active,
-        sites=sites_of(found.blocks, cells),
-        time=_seconds(found.time_us, session),
+        sites=sites_of(found.blocks, _cells()),
+        time=seconds(found.time_us),
         entries=found.events,
-        since=_seconds(found.first_us, session),
+        wrapped=began is None,
+        since=max(0.0, seconds(found.first_us)) if began is None else began,
     )
 
 
-def _seconds(time_us: int | None, session: Session) -> float:
-    return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
-
-
 def _since(start: float, stacks: Stacks) -> Stacks:
-    """Return them with seconds from a second of the session on: a cell may be one of many in it."""
+    """Return the stacks with their times since a second of the session: it may have several cells."""
     peaks = (
-        replace(one, time=one.time - start, since=max(0.0, one.since - start))
-        for one in stacks.peaks
+        replace(peak, time=peak.time - start, since=max(0.0, peak.since - start))
+        for peak in stacks.peaks
     )
     recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - start))
     return stacks.with_peaks(tuple(peaks), recording)
 
 
-def _beside_the_ledger(one: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:
-    """Return it with the allocator's own peaks of the span, where they are exact."""
+def _with_exact_peaks(live: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:
+    """Return it with the allocator's own peaks of the span, if they are exact."""
 
-    def of(metric: str) -> float:
-        peak = peaks.get(f"{one.device}/{metric}")
+    def exact(metric: str) -> float:
+        peak = peaks.get(f"{live.device}/{metric}")
         return peak.value if peak is not None and peak.certainty == "exact" else NOT_AVAILABLE
 
-    return replace(one, allocated=of("allocated"), requested=of("requested"))
+    return replace(live, allocated=exact("allocated"), requested=exact("requested"))
 
 
 def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
-    """Return the snapshot as a session keeps it, small, and a sentence where it is too big for that."""
+    """Return the snapshot as a session keeps it, compressed, or a sentence if it is too big for that."""
     kept = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1)
     if len(kept) <= MOST_KEPT:
         return kept, ()

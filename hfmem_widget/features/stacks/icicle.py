@@ -1,11 +1,12 @@
 """A picture of what was live: source lines, the modules they ran, and the operators in those, by their bytes.
 
-Plain HTML boxes, which survive without script and kernel and take the page's colours; what is too narrow to
-be read is drawn as one grey box at the right of its parent, so widths always add up.
+Plain HTML boxes, which survive without script and kernel, and take the page's colours. Those that are too
+narrow to be read are one grey box at the right of their parent, so that widths always add up.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hfmem_widget.session.stacks import LivePeak, Site
@@ -13,10 +14,10 @@ from hfmem_widget.text import format_bytes, plain
 from hfmem_widget.view.html import shown
 
 NARROWEST = 0.006
-"""Of the whole width; what is narrower is put together."""
+"""Share of the whole width; narrower boxes are put together."""
 
 LEGIBLE = 0.03
-"""Of the whole width; what is narrower has no name on it."""
+"""Share of the whole width; narrower boxes have no name on them."""
 
 ROW = 22
 KEPT_NAME = 60
@@ -66,43 +67,37 @@ def _boxes(sites: Sequence[Site], parent: int, whole: int, level: int) -> str:
     """Return the boxes of one level within their parent, and theirs within them."""
     if level == len(LEVELS):
         return ""
-    together: dict[str, list[Site]] = {}
+    groups: dict[str, list[Site]] = {}
     for site in sites:
-        together.setdefault(LEVELS[level](site), []).append(site)
-    sizes = {name: sum(site.bytes for site in group) for name, group in together.items()}
-    drawn, narrow = [], 0
-    for name in sorted(sizes, key=lambda one: -sizes[one]):
-        if sizes[name] < NARROWEST * whole:
-            narrow += sizes[name]
+        groups.setdefault(LEVELS[level](site), []).append(site)
+    sizes = {name: sum(site.bytes for site in group) for name, group in groups.items()}
+    boxes, narrow = [], 0
+    for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
+        if size < NARROWEST * whole:
+            narrow += size
             continue
-        group = together[name]
-        inside = "" if group[0].kind == "before" else _boxes(group, sizes[name], whole, level + 1)
-        share = 100 * sizes[name] / parent
-        label = name if sizes[name] >= LEGIBLE * whole else ""
-        drawn.append(_box(label, _told(name, sizes[name]), share, _kind_of(group), inside))
+        group = groups[name]
+        inside = "" if group[0].kind == "before" else _boxes(group, size, whole, level + 1)
+        label = name if size >= LEGIBLE * whole else ""
+        kinds: Counter[str] = Counter()
+        for site in group:
+            kinds[site.kind] += site.bytes
+        kind = max(kinds, key=kinds.__getitem__)
+        boxes.append(_box(label, _tip(name, size), 100 * size / parent, kind, inside))
     if narrow:
-        drawn.append(_box("", _told("smaller", narrow), 100 * narrow / parent, "", ""))
-    return "".join(drawn)
+        boxes.append(_box("", _tip("smaller", narrow), 100 * narrow / parent, "", ""))
+    return "".join(boxes)
 
 
-def _kind_of(sites: Sequence[Site]) -> str:
-    """Return the kind that has most of some sites' bytes."""
-    sizes: dict[str, int] = {}
-    for site in sites:
-        sizes[site.kind] = sizes.get(site.kind, 0) + site.bytes
-    return max(sizes, key=lambda kind: sizes[kind])
+def _tip(name: str, size: int) -> str:
+    return shown(f"{plain(name, KEPT_NAME)}: {format_bytes(size)}").html
 
 
-def _told(name: str, size: int) -> str:
-    return f"{plain(name, KEPT_NAME)}: {format_bytes(size)}"
-
-
-def _box(name: str, told: str, percent: float, kind: str, inside: str) -> str:
+def _box(label: str, tip: str, percent: float, kind: str, inside: str) -> str:
     below = f'<div style="display:flex;width:100%">{inside}</div>' if inside else ""
-    label = shown(name, KEPT_NAME).html
     return (
         f'<div style="width:{percent:.3f}%;min-width:0;overflow:hidden;box-sizing:border-box">'
-        f'<div title="{shown(told).html}" style="height:{ROW - 1}px;margin:0 1px 1px 0;padding:0 4px;'
+        f'<div title="{tip}" style="height:{ROW - 1}px;margin:0 1px 1px 0;padding:0 4px;'
         "overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
-        f'background:{TINTS[kind][1]}">{label}</div>{below}</div>'
+        f'background:{TINTS[kind][1]}">{shown(label, KEPT_NAME).html}</div>{below}</div>'
     )

@@ -1,7 +1,7 @@
 """What was live at the highest moment of a recorded history of allocations.
 
-The history is a ring: its oldest events may be gone. So it is walked backwards from the state at its end,
-each event undone, and whatever it retains is exact.
+The history is a ring: its oldest events may be gone. So it is walked backwards from the state at its end, and
+each event is undone; what it retains is exact.
 
 A block leaves twice: when its tensor is gone (``free_requested``: no longer *allocated*), and when no stream
 uses it any more (``free_completed``: no longer *active*, nor *requested* as the allocator counts that).
@@ -28,11 +28,11 @@ class LiveBlock:
     Attributes
     ----------
     address, size : int
-        The size in bytes, as it was asked for.
+        The size in bytes, as requested.
     frames : sequence of mapping
-        ``filename``, ``line`` and ``name`` of each, innermost first; empty where none were recorded.
+        ``filename``, ``line`` and ``name`` of each, innermost first; empty if none were recorded.
     seen : bool
-        False for what was there before the first event that is retained, and whose stack is not known.
+        False if it was there before the first event that is retained, and its stack is unknown.
     """
 
     address: int
@@ -48,14 +48,13 @@ class Replay:
     Attributes
     ----------
     bytes : int
-        Allocated then, as asked for: the sum of `blocks`.
+        Allocated then, as requested: the sum of `blocks`.
     active : int
-        The most that was active at any one moment, which may be another.
+        The most that was active at any moment, which may be another.
     blocks : tuple of LiveBlock
-    time_us : int or None
-        When, in microseconds since the epoch; None where the history does not tell, or it was at its begin.
-    first_us : int or None
-        When the first event came that is retained.
+    time_us, first_us : int or None
+        The time of that moment, and of the first event that is retained, in microseconds since the epoch;
+        None if unknown, or if the moment was at the beginning.
     events : int
     """
 
@@ -68,9 +67,7 @@ class Replay:
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
-    """Return what was live on one device at the highest moment of what a snapshot retains.
-
-    Of several moments that are equally high it is the first.
+    """Return what was live on one device at the first of the highest moments that a snapshot retains.
 
     Parameters
     ----------
