@@ -73,8 +73,7 @@ class MemholdersMagics(ReportMagics):
         with usage_errors():
             least = parse_bytes(arguments.least, of="--least")
         from hfmem_widget.features.holders.api import holders
-        from hfmem_widget.features.holders.growth_html import growth_bundle
-        from hfmem_widget.features.holders.html import holders_bundle
+        from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
         from hfmem_widget.view.screen import Screen
 
         with usage_errors():

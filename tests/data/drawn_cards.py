@@ -15,8 +15,7 @@ from hfmem_widget.features.compare.scene import build_scene
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict
-from hfmem_widget.features.holders.growth_html import growth_bundle
-from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
 from hfmem_widget.features.memory_map.html import memory_map_bundle, moments_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.stacks.html import stacks_bundle

@@ -1,13 +1,16 @@
-"""What holds memory as a table: HTML that needs no script and no kernel, and plain text."""
+"""What holds memory, or more of it than before, as a table: HTML without script, and plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
+from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
 from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
+
+Held = TypeVar("Held", Holder, Grown)
 
 MOST_ROWS = 25
 UNEXPLAINED = "not held by any Python object found"
@@ -21,84 +24,113 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     ----------
     holders : Holders
     least : float, optional
-        Rows with fewer bytes are told as one.
+        Rows with fewer bytes are summed up in one.
     detail : bool, optional
-        Whether the biggest parts of each row are told.
+        Whether each row has its biggest parts.
     """
-    held = [one.device for one in holders.rows]
-    devices = list(dict.fromkeys([*held, *(one.device for one in holders.remainders)]))
+    devices = [row.device for row in holders.rows]
+    devices += [remainder.device for remainder in holders.remainders]
+    sections = []
+    for device in dict.fromkeys(devices):
+        group = holders.of(device)
+        shown, others = shown_rows(group.rows, least)
+        rows = [_held(row, detail=detail) for row in shown]
+        if others:
+            size = kit.size_text(sum(row.bytes for row in others))
+            smaller = format_counted(len(others), "smaller name")
+            rows.append(Row((smaller, size), is_quiet=True))
+        for remainder in group.remainders:
+            label = UNEXPLAINED_ON_THE_HOST if remainder.is_host else UNEXPLAINED
+            cells = label, kit.size_text(remainder.bytes)
+            rows.append(Row(cells, is_quiet=True, is_ruled=True))
+        sections.append(_section(device, "held", rows))
+    objects = format_counted(holders.objects, "object")
+    cost = f"Inspected {objects} in {format_duration(holders.seconds)}"
     return kit.bundle(
         kit.headed("memholders"),
-        *(_section(one, holders.of(one), least, detail=detail) for one in devices),
-        *([] if devices else [kit.line("No variable holds a tensor.")]),
-        kit.note(_cost(holders)),
+        *(sections or [kit.line("No variable holds a tensor.")]),
+        kit.note("; ".join(filter(None, (cost, holders.bound)))),
     )
 
 
-def _cost(holders: Holders) -> str:
-    objects = format_counted(holders.objects, "object")
-    looked = f"Inspected {objects} in {format_duration(holders.seconds)}"
-    return f"{looked}; {holders.bound}" if holders.bound else looked
+def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
+    """Return a table for each device by MIME type.
+
+    Parameters
+    ----------
+    growth : Growth
+    least : float, optional
+        Rows that grew by fewer bytes are summed up in one.
+    """
+    sections = []
+    for device in dict.fromkeys(row.device for row in growth.rows):
+        shown, others = shown_rows([row for row in growth.rows if row.device == device], least)
+        rows = [
+            Row((kit.code(row.path), f"+{kit.size_text(row.bytes)}"), facts=growth_facts(row))
+            for row in shown
+        ]
+        if others:
+            size = kit.size_text(sum(row.bytes for row in others))
+            rows.append(Row((format_counted(len(others), "other name"), f"+{size}"), is_quiet=True))
+        sections.append(_section(device, "more than before", rows))
+    freed = f"Other variables hold {kit.size_text(growth.freed)} less; " if growth.freed else ""
+    cost = f"{'searched' if freed else 'Searched'} in {format_duration(growth.seconds)}"
+    return kit.bundle(
+        kit.headed("memholders", "growth since the last %memholders"),
+        *(sections or [kit.line("Nothing grew.")]),
+        kit.note("; ".join(filter(None, (freed + cost, growth.bound)))),
+    )
 
 
-def _shown(rows: Sequence[Holder], least: float) -> tuple[list[Holder], str]:
-    """Return the rows that are told one by one, and the others in a sentence."""
-    shown = [one for one in rows if one.bytes >= least][:MOST_ROWS]
-    others = rows[len(shown) :]
-    if not others:
-        return shown, ""
-    names = "name" if len(others) == 1 else "names"
-    return shown, f"{format_count(len(others))} smaller {names}"
+def shown_rows(rows: Sequence[Held], least: float) -> tuple[Sequence[Held], Sequence[Held]]:
+    """Return the rows that are shown, and those that are summed up."""
+    count = len([row for row in rows if row.bytes >= least][:MOST_ROWS])
+    return rows[:count], rows[count:]
 
 
-def _kept(row: Holder) -> str:
-    """Return what it is that is kept, such as ``gradients · 146 tensors``."""
-    if row.tensors == 1:
-        # The one tensor's shape stands beside it.
-        return "" if row.kind == "tensors" else row.kind
-    kind = "" if row.kind == "tensors" else f"{row.kind} \u00b7 "
-    return f"{kind}{format_count(row.tensors)} tensors"
-
-
-def _biggest(row: Holder) -> str:
-    size = "\u00d7".join(map(str, row.shape)) or "scalar"
-    return plain(f"{size} {row.dtype}" if row.tensors == 1 else f"biggest {size} {row.dtype}")
-
-
-def _graph_note(row: Holder) -> str:
-    if not row.graph_bytes:
-        return ""
-    graphs = "graph" if row.graphs == 1 else "graphs"
-    whose = "1 tensor" if row.graphs == 1 else f"{format_count(row.graphs)} tensors"
-    how_much = "all" if row.graph_bytes == row.bytes else kit.size_text(row.graph_bytes)
-    return f"{how_much} of that is held by the autograd {graphs} of {whose}"
-
-
-def _remainder_label(one: Remainder) -> str:
-    return UNEXPLAINED_ON_THE_HOST if one.is_host else UNEXPLAINED
-
-
-def _section(device: str, group: Holders, least: float, *, detail: bool) -> kit.Fragment:
-    shown, others = _shown(group.rows, least)
-    rows = [_row(one, detail=detail) for one in shown]
-    if others:
-        size = sum(one.bytes for one in group.rows[len(shown) :])
-        rows.append(Row((others, kit.size_text(size)), is_quiet=True))
-    rows += [
-        Row((_remainder_label(one), kit.size_text(one.bytes)), is_quiet=True, is_ruled=True)
-        for one in group.remainders
-    ]
-    columns = (Column("held by"), Column("held", is_bold=True))
+def _section(device: str, head: str, rows: Sequence[Row]) -> kit.Fragment:
+    columns = (Column("held by"), Column(head, is_bold=True))
     return kit.section(device, "", table(columns, rows, names_last=True, fills=True))
 
 
-def _row(row: Holder, *, detail: bool) -> Row:
+def _held(row: Holder, *, detail: bool) -> Row:
     also = kit.words("also", kit.words(*map(kit.code, row.also), between=", ")) if row.also else ""
     parts = [
         kit.words(kit.size_text(size), kit.code(name), between="  ") for name, size in row.parts
     ]
     return Row(
         (kit.code(row.path), kit.size_text(row.bytes)),
-        facts=" \u00b7 ".join(filter(None, (_kept(row), _biggest(row)))),
-        below=(_graph_note(row), also, *(parts if detail else [])),
+        facts=holder_facts(row),
+        below=(graph_note(row), also, *(parts if detail else [])),
     )
+
+
+def holder_facts(row: Holder) -> str:
+    """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
+    shape = "\u00d7".join(map(str, row.shape)) or "scalar"
+    facts = [
+        "" if row.kind == "tensors" else row.kind,
+        "" if row.tensors == 1 else f"{format_count(row.tensors)} tensors",
+        plain(f"{'' if row.tensors == 1 else 'biggest '}{shape} {row.dtype}"),
+    ]
+    return " \u00b7 ".join(filter(None, facts))
+
+
+def growth_facts(row: Grown) -> str:
+    """Return what has grown, such as ``gradients · 2 more tensors · 2.00 MiB in total``."""
+    facts = [
+        "" if row.kind == "tensors" else row.kind,
+        format_counted(row.tensors, "more tensor") if row.tensors > 0 else "",
+        f"{kit.size_text(row.now)} in total",
+    ]
+    return " \u00b7 ".join(filter(None, facts))
+
+
+def graph_note(row: Holder) -> str:
+    """Return how much of a row autograd graphs hold; empty if they hold nothing."""
+    if not row.graph_bytes:
+        return ""
+    size = "all" if row.graph_bytes == row.bytes else kit.size_text(row.graph_bytes)
+    graphs = "graph" if row.graphs == 1 else "graphs"
+    whose = format_counted(row.graphs, "tensor")
+    return f"{size} of that is held by the autograd {graphs} of {whose}"

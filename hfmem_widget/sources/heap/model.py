@@ -184,7 +184,7 @@ class Growth(Shown):
         Why it, or the earlier one, ended early, as a sentence; empty if neither did.
     """
 
-    _shown_by: ClassVar[str] = "hfmem_widget.features.holders.growth_html:growth_bundle"
+    _shown_by: ClassVar[str] = "hfmem_widget.features.holders.html:growth_bundle"
 
     rows: tuple[Grown, ...]
     freed: int = 0

@@ -10,7 +10,7 @@ import pytest
 
 from hfmem_widget.features.compare.html import list_bundle, table_bundle
 from hfmem_widget.features.compare.text import _part
-from hfmem_widget.features.holders.growth_html import _facts, _shown
+from hfmem_widget.features.holders.html import growth_facts, shown_rows
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.features.stacks.icicle import icicle_html
@@ -138,19 +138,19 @@ def grown(size: float, *, tensors: int = 1, kind: Kind = "tensors") -> Grown:
 @pytest.mark.parametrize(
     ("sizes", "shown", "others"),
     [
-        ([5.0, 3.0], 2, ""),
-        ([5.0, 3.0, 0.5], 2, "1 other name"),
-        ([5.0, 3.0, 0.5, 0.4], 2, "2 other names"),
-        ([5.0, 1.0], 2, ""),
+        ([5.0, 3.0], 2, 0),
+        ([5.0, 3.0, 0.5], 2, 1),
+        ([5.0, 3.0, 0.5, 0.4], 2, 2),
+        ([5.0, 1.0], 2, 0),
     ],
 )
 def test_names_that_hold_little_more_are_counted(
-    sizes: list[float], shown: int, others: str
+    sizes: list[float], shown: int, others: int
 ) -> None:
     """Those that hold enough have a row each."""
-    found, told = _shown([grown(one * MIB) for one in sizes], MIB)
+    found, rest = shown_rows([grown(one * MIB) for one in sizes], MIB)
 
-    assert (len(found), told) == (shown, others)
+    assert (len(found), len(rest)) == (shown, others)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_names_that_hold_little_more_are_counted(
 )
 def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, told: str) -> None:
     """And what it is, where it is more than tensors."""
-    assert _facts(grown(MIB, tensors=tensors, kind=kind)) == told
+    assert growth_facts(grown(MIB, tensors=tensors, kind=kind)) == told
 
 
 def test_the_boxes_of_what_was_live_are_three_rows_high() -> None:

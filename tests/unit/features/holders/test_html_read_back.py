@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.holders.html import MOST_ROWS, _biggest, _graph_note, _kept, _shown
+from hfmem_widget.features.holders.html import MOST_ROWS, graph_note, holder_facts, shown_rows
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap.model import Holder, Kind
 from hfmem_widget.testing import scripted_run
@@ -24,30 +24,20 @@ def holder(size: float = 4.0, *, tensors: int = 2, kind: Kind = "tensors", **mor
 
 
 @pytest.mark.parametrize(
-    ("tensors", "kind", "told"),
+    ("tensors", "kind", "shape", "facts"),
     [
-        (1, "tensors", ""),
-        (1, "weights", "weights"),
-        (2, "tensors", "2 tensors"),
-        (1200, "gradients", "gradients \u00b7 1,200 tensors"),
+        (1, "tensors", (2, 3), "2\u00d73 float32"),
+        (1, "weights", (2, 3), "weights \u00b7 2\u00d73 float32"),
+        (2, "tensors", (2, 3), "2 tensors \u00b7 biggest 2\u00d73 float32"),
+        (1200, "gradients", (), "gradients \u00b7 1,200 tensors \u00b7 biggest scalar float32"),
+        (1, "tensors", (), "scalar float32"),
     ],
 )
-def test_what_is_kept_is_said_in_few_words(tensors: int, kind: Kind, told: str) -> None:
-    """Of one tensor its shape says enough."""
-    assert _kept(holder(tensors=tensors, kind=kind)) == told
-
-
-@pytest.mark.parametrize(
-    ("tensors", "shape", "told"),
-    [
-        (1, (2, 3), "2\u00d73 float32"),
-        (2, (2, 3), "biggest 2\u00d73 float32"),
-        (1, (), "scalar float32"),
-    ],
-)
-def test_the_biggest_tensor_has_its_shape(tensors: int, shape: tuple[int, ...], told: str) -> None:
-    """It is only the biggest where there are others."""
-    assert _biggest(holder(tensors=tensors, shape=shape)) == told
+def test_what_is_held_is_said_in_few_words(
+    tensors: int, kind: Kind, shape: tuple[int, ...], facts: str
+) -> None:
+    """Of one tensor its shape says enough; it is only the biggest if there are others."""
+    assert holder_facts(holder(tensors=tensors, kind=kind, shape=shape)) == facts
 
 
 @pytest.mark.parametrize(
@@ -61,24 +51,24 @@ def test_the_biggest_tensor_has_its_shape(tensors: int, shape: tuple[int, ...], 
 )
 def test_what_graphs_keep_is_said_with_whose_they_are(graph: float, graphs: int, told: str) -> None:
     """And how much of it all that is."""
-    assert _graph_note(holder(graph_bytes=int(graph * MIB), graphs=graphs)) == told
+    assert graph_note(holder(graph_bytes=int(graph * MIB), graphs=graphs)) == told
 
 
 @pytest.mark.parametrize(
     ("sizes", "shown", "others"),
     [
-        ([3.0, 1.0], 2, ""),
-        ([3.0, 0.9], 1, "1 smaller name"),
-        ([3.0, 0.9, 0.8], 1, "2 smaller names"),
-        ([2.0] * MOST_ROWS, MOST_ROWS, ""),
-        ([2.0] * (MOST_ROWS + 1), MOST_ROWS, "1 smaller name"),
+        ([3.0, 1.0], 2, 0),
+        ([3.0, 0.9], 1, 1),
+        ([3.0, 0.9, 0.8], 1, 2),
+        ([2.0] * MOST_ROWS, MOST_ROWS, 0),
+        ([2.0] * (MOST_ROWS + 1), MOST_ROWS, 1),
     ],
 )
-def test_small_names_are_counted(sizes: list[float], shown: int, others: str) -> None:
+def test_small_names_are_counted(sizes: list[float], shown: int, others: int) -> None:
     """Those below a MiB, and those beyond twenty-five."""
-    found, told = _shown([holder(one) for one in sizes], MIB)
+    found, rest = shown_rows([holder(one) for one in sizes], MIB)
 
-    assert (MOST_ROWS, len(found), told) == (25, shown, others)
+    assert (MOST_ROWS, len(found), len(rest)) == (25, shown, others)
 
 
 @pytest.mark.parametrize("make", [training, lambda: scripted_run("eight gpus")])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hfmem_widget.features.holders.growth_html import growth_bundle
+from hfmem_widget.features.holders.html import growth_bundle
 from hfmem_widget.sources.heap import scan
 from hfmem_widget.sources.heap.model import Growth
 
