@@ -1,30 +1,21 @@
-"""Letting go, collecting, emptying: the one file that does so, because the user asked for it by name."""
+"""Freeing, collecting, emptying: the one file that does so, because the user asked for it by name."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.features.free.request import Request
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import Allocator
-from hfmem_widget.sources.heap.kept import GONE, Slot
+from hfmem_widget.sources.heap.kept import GONE
 from hfmem_widget.text import format_counted, plain
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done.
-
-    Attributes
-    ----------
-    steps, notes : tuple of str
-        One phrase for each step; sentences that must be known besides.
-    interrupted : bool
-        True where a KeyboardInterrupt ended it early.
-    """
+    """What was done, one phrase each; sentences about it; whether a KeyboardInterrupt ended it early."""
 
     steps: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -32,7 +23,7 @@ class Done:
 
 
 def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
-    """Let go of what was named, and then collect, empty and trim as far as that was asked for.
+    """Free what was named, and then collect, empty and trim as requested.
 
     The cache is by default that of the torch that is loaded.
     """
@@ -41,7 +32,10 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
     try:
         for name, slots in request.items.items():
             for slot in slots:
-                _let_go(slot)
+                if slot.empty is GONE:
+                    slot.fields.pop(slot.key, None)
+                else:
+                    slot.fields[slot.key] = slot.empty
             steps.append(f"{name} freed")
         if request.collect:
             # What lies in a cycle goes now, and what the allocator got back can be returned next.
@@ -52,29 +46,18 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
         if request.trim:
             steps.append(_trimmed())
     except KeyboardInterrupt:
-        return Done(tuple(steps), (_left_by_interrupt(request),), interrupted=True)
+        items = request.items.items()
+        left = [name for name, slots in items if not all(slot.is_empty() for slot in slots)]
+        note = (
+            f"Interrupted: {plain(', '.join(left))} was not freed, or only in part."
+            if left
+            else "Interrupted after everything named was freed."
+        )
+        return Done(tuple(steps), (note,), interrupted=True)
     except Exception as error:  # noqa: BLE001  (such as a CUDA error, which every call repeats)
         note = f"%memfree ended early ({type(error).__name__}: {error})."
         return Done(tuple(steps), (plain(note, 300),))
     return Done(tuple(steps))
-
-
-def _let_go(slot: Slot) -> None:
-    if slot.empty is GONE:
-        slot.fields.pop(slot.key, None)
-    else:
-        slot.fields[slot.key] = slot.empty
-
-
-def _left_by_interrupt(request: Request) -> str:
-    left = [name for name, slots in request.items.items() if not _is_gone(slots)]
-    if left:
-        return f"Interrupted: {plain(', '.join(left))} was not freed, or only in part."
-    return "Interrupted after everything named was freed."
-
-
-def _is_gone(slots: Sequence[Slot]) -> bool:
-    return all(slot.is_empty() for slot in slots)
 
 
 def _trimmed() -> str:

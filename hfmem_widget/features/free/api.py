@@ -1,4 +1,4 @@
-"""``hfmem_widget.free``: let go of errors, outputs and variables, and measure what that frees."""
+"""``hfmem_widget.free``: free errors, outputs and variables, and measure what that returns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,10 @@ from hfmem_widget.view.front_end import running_shell
 __all__ = ["Release", "free", "release"]
 
 MOST_STAYING = 3
-"""Names told for each device of what still holds most."""
+"""Names that still hold most, for each device."""
 
 MOST_SECONDS_AFTER = 3.0
 HANDLED = "An error is being handled; the memory it holds is freed when its except block ends."
-
-_ON_A_GPU = ("allocated", "reserved", "device_used")
-_ON_THE_HOST = ("allocated", "reserved")
 
 
 def free(
@@ -37,9 +34,9 @@ def free(
     trim: bool = False,
     dry_run: bool = False,
 ) -> Release:
-    """Let go of what is named, collect garbage, empty CUDA's cache, and measure what that frees.
+    """Free what is named, collect garbage, empty CUDA's cache, and measure what that returns.
 
-    Without a name nothing is done: what it returns tells what could be.
+    Without a name nothing is done: the result shows what could be freed.
 
     Parameters
     ----------
@@ -48,15 +45,15 @@ def free(
         ``___``, ``_12``. "all": both. "garbage": nothing but the collection and the cache. "cache": the
         cache alone. Anything else is a single output, such as "Out[12]", or the name of a variable.
     variables : sequence of str, optional
-        Variables, also such as are called like one of those words.
+        Variables, even if they are called like one of those words.
     collect : bool, optional
         Whether ``gc.collect()`` is called.
     empty_cache : bool, optional
         Whether ``torch.cuda.empty_cache()`` is called, if CUDA is in use.
     trim : bool, optional
-        Whether malloc returns what it keeps to the system (glibc's ``malloc_trim``).
+        Whether malloc returns its free memory to the system (glibc's ``malloc_trim``).
     dry_run : bool, optional
-        Only say what would be freed.
+        Only show what would be freed.
 
     Returns
     -------
@@ -66,7 +63,7 @@ def free(
     Raises
     ------
     OptionError
-        If there is no such variable or output. Nothing has been released then.
+        If there is no such variable or output. Nothing has been freed then.
 
     Examples
     --------
@@ -84,59 +81,55 @@ def free(
 
 
 def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
-    """Carry a request out and measure before and after, or only tell what that would free."""
-    plan = replace(planned(request, shell), notes=request.notes)
-    if sys.exc_info()[1] is not None:
-        plan = replace(plan, notes=(*plan.notes, HANDLED))
+    """Carry a request out and measure before and after, or only return what that would free."""
+    plan = planned(request, shell)
+    handled = () if sys.exc_info()[1] is None else (HANDLED,)
+    notes = (*request.notes, *handled)
     before = read_once()
     if dry_run or not request.is_named:
-        return replace(plan, cached=_cached(before))
+        return replace(plan, notes=notes, cached=_cached(before))
     done = carry_out(request)
     plan = replace(
         plan,
         done=True,
         steps=done.steps,
-        notes=(*plan.notes, *done.notes),
+        notes=(*notes, *done.notes),
         interrupted=done.interrupted,
     )
     try:
         plan = replace(plan, changes=_changes(before, read_once()))
         return replace(plan, stays=_staying(shell))
-    except KeyboardInterrupt:  # what was done is told all the same
+    except KeyboardInterrupt:  # what was done is shown all the same
         return replace(plan, interrupted=True)
 
 
 def _changes(before: Session, after: Session) -> tuple[Change, ...]:
     return tuple(
         Change(
-            one.device,
-            one.metric,
-            one.label,
-            before.value(before.last_sample, one.key),  # a device may have come meanwhile
-            after.latest(one.key),
+            series.device,
+            series.metric,
+            series.label,
+            before.value(before.last_sample, series.key),  # a device may have come meanwhile
+            after.latest(series.key),
         )
-        for one in after.series
-        if one.metric in (_ON_A_GPU if ":" in one.device else _ON_THE_HOST)
+        for series in after.series
+        if series.metric in {"allocated", "reserved"}
+        or (series.metric == "device_used" and ":" in series.device)
     )
 
 
 def _cached(session: Session) -> dict[str, float]:
-    """Return what each GPU's allocator keeps and has not handed out."""
-    cached = {}
-    for device in session.devices:
-        reserved = session.latest(f"{device.key}/reserved")
-        kept = reserved - session.latest(f"{device.key}/allocated")
-        if ":" in device.key and kept > 0:
-            cached[device.key] = kept
-    return cached
+    """Return the cache of each GPU's allocator."""
+    gpus = [device.key for device in session.devices if ":" in device.key]
+    cached = {
+        gpu: session.latest(f"{gpu}/reserved") - session.latest(f"{gpu}/allocated") for gpu in gpus
+    }
+    return {gpu: size for gpu, size in cached.items() if size > 0}
 
 
 def _staying(shell: Any) -> tuple[Holder, ...]:
     """Return what holds most on each device, biggest first."""
-    rows = scan(
-        namespace_of(shell), others=kernel_roots(shell), most_seconds=MOST_SECONDS_AFTER
-    ).rows
-    told: dict[str, list[Holder]] = {}
-    for row in rows:
-        told.setdefault(row.device, []).append(row)
-    return tuple(row for of_device in told.values() for row in of_device[:MOST_STAYING])
+    roots = kernel_roots(shell)
+    found = scan(namespace_of(shell), others=roots, most_seconds=MOST_SECONDS_AFTER)
+    devices = dict.fromkeys(row.device for row in found.rows)
+    return tuple(row for device in devices for row in found.of(device).rows[:MOST_STAYING])

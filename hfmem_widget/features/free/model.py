@@ -1,4 +1,4 @@
-"""What can be released, and what releasing it brought: texts and figures alone."""
+"""What can be freed, and what freeing it brought: texts and figures alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfmem_widget.sources.heap.model import Holder
 
 @dataclass(frozen=True, slots=True)
 class Freeable:
-    """Something that can be let go.
+    """Something that can be freed.
 
     Attributes
     ----------
@@ -36,16 +36,15 @@ class Freeable:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of a device before and after; bytes.
+    """A figure of a device before and after; bytes, NaN if unknown.
 
     Attributes
     ----------
     device : str
     metric : {"allocated", "reserved", "device_used"}
     label : str
-        What it is called there, such as "heap in use".
+        What the device calls it, such as "heap in use".
     before, after : float
-        NaN where not known.
     """
 
     device: str
@@ -56,42 +55,42 @@ class Change:
 
     @property
     def freed(self) -> float:
-        """Bytes less than before; negative where there are more."""
+        """Bytes less than before; negative if there are more."""
         return self.before - self.after
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Shown):
-    """What would be released, or was.
+    """What would be freed, or was.
 
     Attributes
     ----------
     items : tuple of Freeable
-        What was named; errors and outputs, where nothing was.
+        What was named; errors and outputs, if nothing was.
     together : mapping of str to int
         By device: bytes that are free once all of them are gone.
     variables : tuple of Freeable
-        Where nothing was named: the variables that keep most alone, which go only if they are named.
+        If nothing was named: the variables that alone hold most, which are freed only if they are named.
     done : bool
-        False where it was only shown.
+        False if it was only shown.
     steps : tuple of str
         What was done, one phrase each.
     interrupted : bool
-        True where a KeyboardInterrupt ended it early.
+        True if a KeyboardInterrupt ended it early.
     changes : tuple of Change
         Measured before and after, if it was done.
     stays : tuple of Holder
         What still holds most afterwards.
     cached : mapping of str to float
-        By GPU: bytes that the allocator keeps and has not handed out, if it was only shown.
+        By GPU: the allocator's cache, if it was only shown.
     notes : tuple of str
-        What must be known to read it right, one sentence each.
+        Sentences that are needed to read it right.
     seconds : float
-        How long it took to look.
+        How long the search took.
     objects : int
-        How many objects were looked at for it.
+        How many objects it inspected.
     bound : str
-        Why the search ended early; what would be free is then not certain.
+        Why the search ended early; what would be freed is then not certain.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.free.html:release_bundle"
@@ -111,6 +110,6 @@ class Release(Shown):
     bound: str = ""
 
     def freed(self, device: str) -> float:
-        """Return how many bytes less are allocated on a device than before; NaN if it was not done."""
+        """Return by how many bytes a device's allocated memory fell; NaN if it was not done."""
         found = (one for one in self.changes if (one.device, one.metric) == (device, "allocated"))
         return next((one.freed for one in found), float("nan"))

@@ -1,9 +1,9 @@
-"""What letting go would free: the bytes that nothing else reaches, found before anything is done."""
+"""What a request would free: the bytes that nothing else reaches, found before anything is done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 from hfmem_widget.features.free.model import Freeable, Release
@@ -14,7 +14,6 @@ from hfmem_widget.sources.heap.roots import Rank, cells_of, error_name, variable
 from hfmem_widget.text import plain
 
 MOST_VARIABLES = 5
-MOST_TOLD = 3
 _TOGETHER = "together"
 
 Place = tuple[int, Any]
@@ -23,20 +22,20 @@ Place = tuple[int, Any]
 def planned(request: Request, shell: Any) -> Release:
     """Return what a request would free; nothing is done, and nothing is kept.
 
-    Where nothing was named the variables that keep most are told as well.
+    If nothing was named, this has the variables that hold most as well.
     """
     began = time.perf_counter()
     found = _searched(request, shell)
     items = tuple(
-        Freeable(name, _told(found, name), found.alone["item", name]) for name in request.items
+        Freeable(name, _parts_of(found, name), found.alone["item", name]) for name in request.items
     )
     names = [name[1] for name in found.alone if isinstance(name, tuple) and name[0] == "variable"]
-    keeping = [Freeable(plain(name), (), found.alone["variable", name]) for name in names]
-    keeping = [one for one in keeping if one.total]
+    holding = [Freeable(plain(name), (), found.alone["variable", name]) for name in names]
+    holding = [variable for variable in holding if variable.total]
     return Release(
         items,
         together=found.alone[_TOGETHER],
-        variables=tuple(sorted(keeping, key=lambda one: -one.total)[:MOST_VARIABLES]),
+        variables=tuple(sorted(holding, key=lambda one: -one.total)[:MOST_VARIABLES]),
         seconds=time.perf_counter() - began,
         objects=found.objects,
         bound=found.bound,
@@ -49,58 +48,46 @@ def _searched(request: Request, shell: Any) -> Reach:
     groups = [Group(_TOGETHER)]
     for name, slots in request.items.items():
         groups.append(Group(("item", name), within=_TOGETHER))
-        for part, values in _parts(name, slots, cells).items():
+        # A name's objects by what a person calls them; the copies of one together.
+        parts: dict[Hashable, list[Any]] = {}
+        first_name: dict[int, str] = {}
+        for slot in slots:
+            value = slot.value()
+            called = first_name.setdefault(id(value), slot.name)
+            if name == ERRORS:
+                called = error_name(value, cells) or called
+            parts.setdefault(called, []).append(value)
+        for part, values in parts.items():
             groups.append(Group(("part", name, part), values, within=("item", name)))
     named = {_place(slot) for slots in request.items.values() for slot in slots}
-    staying = [
-        slot.value()
-        for slot in (*errors_kept(shell), *outputs_kept(shell))
-        if _place(slot) not in named
-    ]
-    for name, value in _variables(shell, named):
+    kept = (*errors_kept(shell), *outputs_kept(shell))
+    staying = [slot.value() for slot in kept if _place(slot) not in named]
+    # The outputs among the variables are groups of their own, or stay.
+    apart = named | {_place(slot) for slot in outputs_kept(shell)}
+    namespace = namespace_of(shell)
+    for root in variables(namespace):
+        if root.rank is Rank.OUTPUT or (id(namespace), root.name) in apart:
+            continue
         if request.is_named:
-            staying.append(value)
+            staying.append(root.value)
         else:
-            groups.append(Group(("variable", name), (value,)))
+            groups.append(Group(("variable", root.name), (root.value,)))
     return reach(groups, staying)
-
-
-def _parts(name: str, slots: Sequence[Slot], cells: Mapping[str, int]) -> dict[Hashable, list[Any]]:
-    """Return a name's objects by what a person calls them; the copies of one together."""
-    parts: dict[Hashable, list[Any]] = {}
-    first_name: dict[int, str] = {}
-    for slot in slots:
-        value = slot.value()
-        called = first_name.setdefault(id(value), slot.name)
-        if name == ERRORS:
-            called = error_name(value, cells) or called
-        parts.setdefault(called, []).append(value)
-    return parts
 
 
 def _place(slot: Slot) -> Place:
     return id(slot.fields), slot.key
 
 
-def _variables(shell: Any, named: set[Place]) -> Iterator[tuple[str, Any]]:
-    """Yield the variables that were not named; the outputs among them are told apart elsewhere."""
-    namespace = namespace_of(shell)
-    outputs = {_place(slot) for slot in outputs_kept(shell)}
-    for root in variables(namespace):
-        place = id(namespace), root.name
-        if root.rank is not Rank.OUTPUT and place not in named and place not in outputs:
-            yield root.name, root.value
-
-
-def _told(found: Reach, name: str) -> tuple[str, ...]:
-    """Return what an item consists of: what keeps bytes, most first; empty for a variable."""
+def _parts_of(found: Reach, name: str) -> tuple[str, ...]:
+    """Return what an item consists of: what holds bytes, most first; empty for a variable."""
     sizes = {
         key[2]: sum(alone.values())
         for key, alone in found.alone.items()
         if isinstance(key, tuple) and key[:2] == ("part", name)
     }
-    by_size = sorted(sizes, key=lambda one: -sizes[one])
-    keeping = [one for one in by_size if sizes[one]]
-    # Of several that keep the same together, none keeps it alone.
-    told = keeping or (by_size if found.alone["item", name] else [])
-    return tuple(plain(one) for one in told if one != name)
+    by_size = sorted(sizes, key=lambda part: -sizes[part])
+    holding = [part for part in by_size if sizes[part]]
+    # If several hold the same together, none holds it alone.
+    parts = holding or (by_size if found.alone["item", name] else [])
+    return tuple(plain(part) for part in parts if part != name)

@@ -1,4 +1,4 @@
-"""What somebody asks to be let go: words, outputs and variables as places that keep objects."""
+"""What is to be freed: words, outputs and variables, as the places that keep their objects."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _OUTPUT = re.compile(r"Out\[(\d+)\]|_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be let go, and what is to be done then.
+    """What is to be freed, and what is to be done then.
 
     Attributes
     ----------
     items : mapping of str to sequence of Slot
         By name, where its objects are kept.
     collect, empty_cache, trim : bool
-        Collect garbage; return what CUDA's caching allocator keeps; return what malloc keeps.
+        Collect garbage; return the cache of CUDA's allocator; return malloc's free memory.
     is_named : bool
-        False where nothing was named, and so nothing is to be done.
+        False if nothing was named, and so nothing is to be done.
     notes : tuple of str
         What somebody may have meant otherwise.
     """
@@ -54,7 +54,7 @@ def asked(
     empty_cache: bool = True,
     trim: bool = False,
 ) -> Request:
-    """Return what some words ask for; errors and outputs, where there are none.
+    """Return what some words ask for; errors and outputs, if there are none.
 
     Parameters
     ----------
@@ -68,7 +68,13 @@ def asked(
     OptionError
         If there is no such variable or output, or something is no name at all.
     """
-    _check_names((*what, *variables))
+    for name in (*what, *variables):
+        if not isinstance(name, str):
+            message = (
+                "free() takes names, such as 'errors', 'Out[12]' or a variable's name, not "
+                f"{plain(type(name).__name__)}"
+            )
+            raise OptionError(message)
     is_named = bool(what or variables or trim)
     words = set(what) if is_named else {ALL}
     items: dict[str, Sequence[Slot]] = {}
@@ -95,16 +101,6 @@ def asked(
     )
 
 
-def _check_names(names: Sequence[object]) -> None:
-    for name in names:
-        if not isinstance(name, str):
-            message = (
-                "free() takes names, such as 'errors', 'Out[12]' or a variable's name, not "
-                f"{plain(type(name).__name__)}"
-            )
-            raise OptionError(message)
-
-
 def namespace_of(shell: Any) -> MutableMapping[str, Any]:
     """Return the variables of the notebook, or of the script."""
     found = main_variables() if shell is None else shell.user_ns
@@ -118,36 +114,31 @@ def _output(name: str, shell: Any) -> Sequence[Slot]:
     # Those that are wanted by name, and every other that has the same object.
     number = (match[1] or match[2]) if match is not None else ""
     names = {f"Out[{number}]", f"_{number}"} if number else {name}
-    named = [slot for slot in kept if slot.name in names]
-    same = {id(slot.value()) for slot in named}
+    same = {id(slot.value()) for slot in kept if slot.name in names}
     return [slot for slot in kept if id(slot.value()) in same]
 
 
 def _variable(name: str, shell: Any) -> Sequence[Slot]:
     namespace = namespace_of(shell)
-    there = {root.name for root in variables(namespace) if root.rank is not Rank.OUTPUT}
-    if name not in there:
-        is_module = issubclass(type(namespace.get(name)), ModuleType)
-        raise OptionError(
-            _no_variable(name) if is_module else _not_found(name, sorted(there), shell)
-        )
+    known = {root.name for root in variables(namespace) if root.rank is not Rank.OUTPUT}
+    if name not in known:
+        if issubclass(type(namespace.get(name)), ModuleType):
+            message = f"{plain(name)} is a module, not a variable, and cannot be freed"
+            raise OptionError(message)
+        raise OptionError(_not_found(name, sorted(known), shell))
     slots = [Slot(name, cast("dict[Any, Any]", namespace), name)]
     hidden = getattr(shell, "user_ns_hidden", {})
     return [*slots, *([Slot(name, hidden, name)] if name in hidden else [])]
 
 
-def _no_variable(name: str) -> str:
-    return f"{plain(name)} is a module, not a variable, and cannot be freed"
-
-
-def _not_found(name: str, there: Sequence[str], shell: Any) -> str:
+def _not_found(name: str, known: Sequence[str], shell: Any) -> str:
     whole = re.match(r"\w+", name)
-    if whole is not None and whole[0] in there:
+    if whole is not None and whole[0] in known:
         return (
             f"{plain(name)} is a part of the variable {whole[0]}, and %memfree frees whole variables: run "
             f"del {plain(name)}, then %memfree garbage"
         )
     outputs = [slot.name for slot in outputs_kept(shell) if slot.name.startswith("Out[")]
-    near = difflib.get_close_matches(name, dict.fromkeys([*there, *WORDS, *outputs]), n=3)
+    near = difflib.get_close_matches(name, dict.fromkeys([*known, *WORDS, *outputs]), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"no variable {plain(name)!r}{hint}"

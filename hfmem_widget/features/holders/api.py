@@ -8,7 +8,6 @@ from typing import Any
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.monitor.subjects import main_variables
-from hfmem_widget.session import Session
 from hfmem_widget.sources.heap import Holders, kernel_roots, scan
 from hfmem_widget.text import plain
 from hfmem_widget.view.front_end import running_shell
@@ -20,7 +19,7 @@ def holders(
     *,
     device: str = "",
 ) -> Holders:
-    """Say which names still hold which memory, biggest first.
+    """Return which names still hold which memory, biggest first.
 
     The notebook's variables, its outputs, its last error and the user's own modules are followed to every
     tensor that they reach. No code of the objects is run, and nothing is kept alive.
@@ -28,9 +27,9 @@ def holders(
     Parameters
     ----------
     namespace : mapping of str to object, optional
-        Variables to begin with; those of the notebook, or of the script, by default.
+        Variables to begin with; by default, those of the notebook or of the script.
     allocated : mapping of str to float, optional
-        Bytes that are allocated, by device; read now by default.
+        Allocated bytes by device; by default, they are read now.
     device : str, optional
         Only this one, such as "cuda:0".
 
@@ -50,33 +49,26 @@ def holders(
     >>> hfmem_widget.holders().rows[0].path
     'losses[0..99]'
     """
-    _check(namespace, "namespace must map names to objects, as globals() does")
-    _check(allocated, "allocated must map devices to bytes, such as {'cuda:0': 2**30}")
+    for given, rule in (
+        (namespace, "namespace must map names to objects, as globals() does"),
+        (allocated, "allocated must map devices to bytes, such as {'cuda:0': 2**30}"),
+    ):
+        if given is not None and not isinstance(given, Mapping):
+            hint = "; pass a device as device=" if isinstance(given, str) else ""
+            message = f"{rule}, not be {plain(type(given).__name__)}{hint}"
+            raise OptionError(message)
     shell: Any = running_shell()
     if namespace is None:
         namespace = main_variables() if shell is None else shell.user_ns
     if allocated is None:
-        allocated = allocated_in(read_once())
+        session = read_once()
+        series = [one for one in session.series if one.metric == "allocated"]
+        allocated = {one.device: session.latest(one.key) for one in series}
     found = scan(namespace, allocated, kernel_roots(shell))
     if not device:
         return found
-    there = sorted({*allocated, *found.explained()})
-    if device not in there:
-        message = f"no device {plain(device)!r}; available: {', '.join(there) or 'none'}"
+    known = sorted({*allocated, *found.explained()})
+    if device not in known:
+        message = f"no device {plain(device)!r}; available: {', '.join(known) or 'none'}"
         raise OptionError(message)
     return found.of(device)
-
-
-def allocated_in(session: Session) -> dict[str, float]:
-    """Return what was allocated on each device at a session's newest sample, in bytes."""
-    keys = {one.key for one in session.series}
-    devices = [one.key for one in session.devices if f"{one.key}/allocated" in keys]
-    return {device: session.latest(f"{device}/allocated") for device in devices}
-
-
-def _check(given: object, allowed: str) -> None:
-    if given is None or isinstance(given, Mapping):
-        return
-    hint = "; pass a device as device=" if isinstance(given, str) else ""
-    message = f"{allowed}, not be {plain(type(given).__name__)}{hint}"
-    raise OptionError(message)
