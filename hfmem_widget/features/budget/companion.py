@@ -28,26 +28,13 @@ Seen = Literal["at the start", "in a sample", "between samples"]
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """When a device was first above its budget.
-
-    Attributes
-    ----------
-    device : str
-    seen : {"at the start", "in a sample", "between samples"}
-        The last, if only an exact peak shows it.
-    allocated : float
-        Bytes: what was read, or the exact peak.
-    seconds : float
-        Since the watch began; NaN if unknown.
-    where : str
-        Such as "step 41 (forward)"; empty if unknown.
-    """
+    """When a device was first above its budget."""
 
     device: str
-    seen: Seen
-    allocated: float
-    seconds: float = math.nan
-    where: str = ""
+    seen: Seen  # "between samples" if only an exact peak shows it
+    allocated: float  # bytes that were read, or the exact peak
+    seconds: float = math.nan  # since the watch began; NaN if unknown
+    where: str = ""  # such as "step 41 (forward)"; empty if unknown
 
 
 class Budget(Companion):

@@ -23,26 +23,14 @@ _OUTPUT = re.compile(r"Out\[(\d+)\]|_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be freed, and what is to be done then.
+    """What is to be freed, and what is to be done then."""
 
-    Attributes
-    ----------
-    items : mapping of str to sequence of Slot
-        By name, where its objects are kept.
-    collect, empty_cache, trim : bool
-        Collect garbage; return the cache of CUDA's allocator; return malloc's free memory.
-    is_named : bool
-        False if nothing was named, and so nothing is to be done.
-    notes : tuple of str
-        What somebody may have meant otherwise.
-    """
-
-    items: Mapping[str, Sequence[Slot]]
-    collect: bool = True
-    empty_cache: bool = True
-    trim: bool = False
-    is_named: bool = True
-    notes: tuple[str, ...] = ()
+    items: Mapping[str, Sequence[Slot]]  # by name, where its objects are kept
+    collect: bool = True  # collect garbage
+    empty_cache: bool = True  # return the cache of CUDA's allocator
+    trim: bool = False  # return malloc's free memory
+    is_named: bool = True  # False if nothing was named, and so nothing is to be done
+    notes: tuple[str, ...] = ()  # what somebody may have meant otherwise
 
 
 def asked(

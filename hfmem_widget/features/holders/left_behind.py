@@ -57,24 +57,13 @@ _seen: dict[str, dict[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """What a span left on a device that is no weight, gradient or optimizer state it knows of; bytes.
-
-    Attributes
-    ----------
-    device : str
-    before, after : float
-        Allocated and not attributed at the span's edges.
-    total : float
-        The device's capacity.
-    attributed : mapping of str to float
-        At its end, by metric.
-    """
+    """What a span left on a device that is no weight, gradient or optimizer state it knows of; bytes."""
 
     device: str
-    before: float
-    after: float
-    total: float
-    attributed: Mapping[str, float]
+    before: float  # allocated and not attributed when the span began
+    after: float  # and when it ended
+    total: float  # the device's capacity
+    attributed: Mapping[str, float]  # when it ended, by metric
 
     @property
     def bytes(self) -> float:
@@ -90,21 +79,15 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the time before a span, in names and figures alone.
+    """What is known of the time before a span, in names and figures alone."""
 
-    Attributes
-    ----------
-    new : collection of str
-        Variables, outputs and errors that were not there, or were another object.
-    seen : mapping of str to int, optional
-        What each path held at the last search; None if there was none.
-    raised : bool
-        Whether the span ended with an error.
-    """
-
-    new: Collection[str] = ()
-    seen: Mapping[str, int] | None = None
-    raised: bool = False
+    new: Collection[
+        str
+    ] = ()  # variables, outputs and errors that were not there, or another object
+    seen: Mapping[str, int] | None = (
+        None  # what each path held at the last search, if there was one
+    )
+    raised: bool = False  # whether the span ended with an error
 
 
 class LeftBehindHolders(Companion):

@@ -43,42 +43,20 @@ _ABSURD: Final = 2.0**63
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryText:
-    """What an error's text says; bytes, NaN if it does not say.
-
-    Attributes
-    ----------
-    origin : str
-    device : str
-        Such as ``cuda:1``; empty if unknown.
-    asked : float
-    total, free : float
-        Of the device.
-    allowed : float
-        What this process may use at most, if a limit is set.
-    allocated, unallocated : float
-        By PyTorch's tensors, and what PyTorch has reserved beyond that.
-    in_use : float
-        By this process, with what is not PyTorch's.
-    processes : tuple of (int, float)
-        Other processes by their ids, as the driver numbers them.
-    preemptive : bool
-        Whether the allocator did not even ask the driver, because of a limit.
-    is_certain : bool
-        False if the text may mean something else than memory.
-    """
+    """What an error's text says; bytes, NaN if it does not say."""
 
     origin: Origin
-    device: str = ""
+    device: str = ""  # such as cuda:1; empty if unknown
     asked: float = NOT_AVAILABLE
-    total: float = NOT_AVAILABLE
-    free: float = NOT_AVAILABLE
-    allowed: float = NOT_AVAILABLE
-    allocated: float = NOT_AVAILABLE
-    unallocated: float = NOT_AVAILABLE
-    in_use: float = NOT_AVAILABLE
-    processes: tuple[tuple[int, float], ...] = ()
-    preemptive: bool = False
-    is_certain: bool = True
+    total: float = NOT_AVAILABLE  # of the device
+    free: float = NOT_AVAILABLE  # on the device
+    allowed: float = NOT_AVAILABLE  # what this process may use at most, if a limit is set
+    allocated: float = NOT_AVAILABLE  # by PyTorch's tensors
+    unallocated: float = NOT_AVAILABLE  # what PyTorch has reserved beyond that
+    in_use: float = NOT_AVAILABLE  # by this process, with what is not PyTorch's
+    processes: tuple[tuple[int, float], ...] = ()  # other processes by the driver's ids
+    preemptive: bool = False  # whether a limit kept the allocator from even asking the driver
+    is_certain: bool = True  # False if the text may mean something else than memory
 
 
 _SIZE = r"(\d{1,20}(?:\.\d{0,3})? (?:bytes|[KMGTPE]i?B))"

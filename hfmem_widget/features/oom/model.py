@@ -32,101 +32,51 @@ NAMES: dict[Cause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveBlocks:
-    """Live blocks of one size that were allocated in one place.
+    """Live blocks of one size that were allocated in one place."""
 
-    Attributes
-    ----------
-    bytes : float
-        Of each.
-    count : int
-    where : str
-        The user's own line and function; empty if no stacks were recorded.
-    """
-
-    bytes: float
+    bytes: float  # of each
     count: int
-    where: str = ""
+    where: str = ""  # the user's own line and function, if stacks were recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A summary of a caching allocator's blocks; bytes.
-
-    Attributes
-    ----------
-    count : int
-    largest_free, free : float
-        Of the free blocks that the request could have been served from: the largest, and all together.
-    private_free : float
-        Free in private pools (CUDA graphs, a MemPool), which serve nobody else.
-    expandable : bool
-        Whether any segment is expandable.
-    biggest : tuple of LiveBlocks
-        Those with the most bytes together.
-    """
+    """A summary of a caching allocator's blocks; bytes."""
 
     count: int = 0
+    # Of the free blocks that could have served the request: the largest, and all together.
     largest_free: float = NOT_AVAILABLE
     free: float = NOT_AVAILABLE
-    private_free: float = 0.0
-    expandable: bool = False
-    biggest: tuple[LiveBlocks, ...] = ()
+    private_free: float = 0.0  # in private pools (CUDA graphs, a MemPool), which serve nobody else
+    expandable: bool = False  # whether any segment is
+    biggest: tuple[LiveBlocks, ...] = ()  # those with the most bytes together
 
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:
-    """One request that a device's caching allocator could not serve; bytes, NaN if unknown.
+    """One request that a device's caching allocator could not serve; bytes, NaN if unknown."""
 
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    asked : float
-        As the allocator rounds it up to a segment.
-    ceiling : float
-        What this process may use: the device's capacity, or less if a limit is set.
-    free, total : float
-        Of the device, according to the driver and to CUDA.
-    readings : mapping of str to float
-        The allocator's own counters: allocated, reserved, active, requested.
-    blocks : Blocks or None
-        None if there were too many, or the allocator does not list them.
-    calls : tuple of str
-        The functions that were running on the thread that asked, innermost first. On an autograd thread they
-        are followed by those of the one thread that waits for it.
-    capability : tuple of int
-        The device's compute capability; empty if unknown.
-    autocast : bool or None
-        Whether autocast was on; None on an autograd thread, where that says nothing.
-    """
-
-    device: str
-    asked: float
-    ceiling: float
-    free: float
-    total: float = NOT_AVAILABLE
+    device: str  # its key
+    asked: float  # as the allocator rounds it up to a segment
+    ceiling: float  # what this process may use: the device's capacity, or less if a limit is set
+    free: float  # on the device, according to the driver
+    total: float = NOT_AVAILABLE  # the device's capacity according to CUDA
+    # The allocator's own counters: allocated, reserved, active, requested.
     readings: Mapping[str, float] = field(default_factory=dict)
-    blocks: Blocks | None = None
+    blocks: Blocks | None = None  # None if there were too many, or the allocator does not list them
+    # The functions that were running on the thread that asked, innermost first. On an autograd thread they
+    # are followed by those of the one thread that waits for it.
     calls: tuple[str, ...] = ()
-    capability: tuple[int, ...] = ()
-    autocast: bool | None = None
+    capability: tuple[int, ...] = ()  # the device's compute capability; empty if unknown
+    autocast: bool | None = None  # None on an autograd thread, where it says nothing
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the models of the session say of themselves.
-
-    Attributes
-    ----------
-    checkpointing : bool
-        Whether gradient checkpointing is on.
-    vocabulary : int
-        Size of the logits' last axis; 0 if unknown.
-    quantized : bool
-    """
+    """What the models of the session say of themselves."""
 
     checkpointing: bool = False
-    vocabulary: int = 0
+    vocabulary: int = 0  # size of the logits' last axis; 0 if unknown
     quantized: bool = False
 
 
@@ -141,68 +91,32 @@ class HostLimit:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An out-of-memory error and the state of memory at that instant. Bytes; NaN if unknown.
-
-    Attributes
-    ----------
-    device : Device
-    origin : str
-        What could not have the memory that it requested.
-    asked : float
-        In one piece.
-    total, free : float
-        Of the device.
-    allowed : float
-        What this process may use at most; NaN without a limit.
-    allocated, reserved : float
-        By PyTorch's allocator.
-    others : float
-        By other processes.
-    processes : tuple of (int, float)
-        Those whose ids are known.
-    preemptive : bool
-        Whether the allocator did not even ask the driver, because of a limit.
-    blocks : Blocks or None
-    anatomy : Anatomy or None
-        The parts at that instant.
-    path : tuple of Span
-        The open spans, outermost first.
-    calls : tuple of str
-        The functions that ran, innermost first.
-    growth : Finding or None
-        The leak that was found on the device.
-    grown : float
-        What has been allocated since the innermost evaluation began; 0 outside of one.
-    lengths : tuple of float
-        The shortest and the longest sequence among the steps; empty if unknown.
-    left_behind : float
-        What the cell left allocated.
-    """
+    """An out-of-memory error and the state of memory at that instant. Bytes; NaN if unknown."""
 
     device: Device
-    origin: Origin
-    asked: float = NOT_AVAILABLE
-    total: float = NOT_AVAILABLE
-    free: float = NOT_AVAILABLE
-    allowed: float = NOT_AVAILABLE
-    allocated: float = NOT_AVAILABLE
+    origin: Origin  # what could not have the memory that it requested
+    asked: float = NOT_AVAILABLE  # in one piece
+    total: float = NOT_AVAILABLE  # of the device
+    free: float = NOT_AVAILABLE  # on the device
+    allowed: float = NOT_AVAILABLE  # what this process may use at most; NaN without a limit
+    allocated: float = NOT_AVAILABLE  # by PyTorch's allocator, as is `reserved`
     reserved: float = NOT_AVAILABLE
-    others: float = NOT_AVAILABLE
-    processes: tuple[tuple[int, float], ...] = ()
-    preemptive: bool = False
+    others: float = NOT_AVAILABLE  # used by other processes
+    processes: tuple[tuple[int, float], ...] = ()  # those whose ids are known, with their bytes
+    preemptive: bool = False  # whether a limit kept the allocator from even asking the driver
     blocks: Blocks | None = None
     anatomy: Anatomy | None = None
-    path: tuple[Span, ...] = ()
-    calls: tuple[str, ...] = ()
+    path: tuple[Span, ...] = ()  # the open spans, outermost first
+    calls: tuple[str, ...] = ()  # the functions that ran, innermost first
     contents: Contents = field(default_factory=Contents)
     model: ModelFacts = field(default_factory=ModelFacts)
     host: HostLimit = field(default_factory=HostLimit)
     capability: tuple[int, ...] = ()
     autocast: bool | None = None
-    growth: Finding | None = None
-    grown: float = 0.0
-    lengths: tuple[float, ...] = ()
-    left_behind: float = 0.0
+    growth: Finding | None = None  # the leak that was found on the device
+    grown: float = 0.0  # allocated since the innermost evaluation began; 0 outside of one
+    lengths: tuple[float, ...] = ()  # the steps' shortest and longest sequence, if known
+    left_behind: float = 0.0  # what the cell left allocated
 
     @property
     def on_the_host(self) -> bool:
@@ -312,27 +226,13 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to change.
+    """One thing to change."""
 
-    Attributes
-    ----------
-    action : str
-        What to do, with its setting.
-    reason : str
-        Why it applies here.
-    saving : str
-        What it should save; empty if unknown.
-    bytes : float
-        The same as a figure, to order by.
-    is_measured : bool
-        Whether the saving comes from our benchmark.
-    """
-
-    action: str
-    reason: str
-    saving: str = ""
-    bytes: float = 0.0
-    is_measured: bool = False
+    action: str  # with its setting
+    reason: str  # why it applies here
+    saving: str = ""  # what it should save; empty if unknown
+    bytes: float = 0.0  # the same as a figure, to order by
+    is_measured: bool = False  # whether the saving comes from our benchmark
 
     @property
     def because(self) -> str:

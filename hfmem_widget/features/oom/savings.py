@@ -43,25 +43,13 @@ _FOUR_BITS_OF_SIXTEEN = 0.28
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """One change to a training: ratios to the same training without it, from ``docs/measured/anatomy.md``.
+    """One change to a training: ratios to the same training without it, from ``docs/measured/anatomy.md``."""
 
-    Attributes
-    ----------
-    row : str
-        Its row in the table.
-    part : str
-        The part that it makes smaller.
-    left, peak : float
-        What is left of that part, and of the whole peak.
-    speed : float
-        Samples a second.
-    """
-
-    row: str
-    part: str
-    left: float
-    peak: float
-    speed: float
+    row: str  # of the table
+    part: str  # that it makes smaller
+    left: float  # what is left of that part
+    peak: float  # what is left of the whole peak
+    speed: float  # samples a second
 
     def saved(self, size: float) -> float:
         """Return what it would save of a part of so many bytes."""

@@ -60,28 +60,16 @@ class _Storage(weakref.ref[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What was seen.
+    """What was seen."""
 
-    Attributes
-    ----------
-    snapshot : dict
-        As `torch.cuda.memory._snapshot` returns it, of one device.
-    seconds : float
-        The least that following cost, of this thread's own time. With gradients, torch's way to us and back
-        is longer than the one that was tried.
-    operators, events : int
-    wrapped : bool
-        True if the oldest events had to make room.
-    aside : float
-        Seconds for which nothing was followed, because torch's profiler ran.
-    """
-
-    snapshot: dict[str, Any]
+    snapshot: dict[str, Any]  # as `torch.cuda.memory._snapshot` returns it, of one device
+    # The least that following cost, of this thread's own time. With gradients, torch's way to us and back is
+    # longer than the one that was tried.
     seconds: float
     operators: int
     events: int
-    wrapped: bool
-    aside: float = 0.0
+    wrapped: bool  # whether the oldest events had to make room
+    aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
 
 
 class OperatorTracker:

@@ -23,46 +23,25 @@ _PENDING = {"active_pending_free", "active_awaiting_free"}
 
 @dataclass(frozen=True, slots=True)
 class LiveBlock:
-    """One block that was live at the peak.
-
-    Attributes
-    ----------
-    address, size : int
-        The size in bytes, as requested.
-    frames : sequence of mapping
-        ``filename``, ``line`` and ``name`` of each, innermost first; empty if none were recorded.
-    seen : bool
-        False if it was there before the first event that is retained, and its stack is unknown.
-    """
+    """One block that was live at the peak."""
 
     address: int
-    size: int
-    frames: Frames
-    seen: bool
+    size: int  # bytes, as requested
+    frames: Frames  # filename, line and name of each, innermost first; empty if none were recorded
+    seen: (
+        bool  # False if it is older than the first event that is retained, and its stack is unknown
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The highest moment of a device's history.
+    """The highest moment of a device's history; bytes, and microseconds since the epoch."""
 
-    Attributes
-    ----------
-    bytes : int
-        Allocated then, as requested: the sum of `blocks`.
-    active : int
-        The most that was active at any moment, which may be another.
-    blocks : tuple of LiveBlock
-    time_us, first_us : int or None
-        The time of that moment, and of the first event that is retained, in microseconds since the epoch;
-        None if unknown, or if the moment was at the beginning.
-    events : int
-    """
-
-    bytes: int
-    active: int
+    bytes: int  # allocated then, as requested: the sum of `blocks`
+    active: int  # the most that was active at any moment, which may be another
     blocks: tuple[LiveBlock, ...]
-    time_us: int | None
-    first_us: int | None
+    time_us: int | None  # of that moment; None if unknown, or if it was at the beginning
+    first_us: int | None  # of the first event that is retained
     events: int
 
 
