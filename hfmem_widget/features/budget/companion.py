@@ -38,13 +38,7 @@ class Crossing:
 
 
 class Budget(Companion):
-    """Notes the first crossing, on whichever thread sees it first.
-
-    Parameters
-    ----------
-    options : WatchOptions
-        With a budget.
-    """
+    """Notes the first crossing, on whichever thread sees it first."""
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
         del screen

@@ -44,17 +44,8 @@ def asked(
 ) -> Request:
     """Return what some words ask for; errors and outputs, if there are none.
 
-    Parameters
-    ----------
-    what : sequence of str
-        Each one of `WORDS`, an output such as "Out[12]", or a variable.
-    variables : sequence of str
-        Variables, whatever they are called.
-
-    Raises
-    ------
-    OptionError
-        If there is no such variable or output, or something is no name at all.
+    Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are variables,
+    whatever they are called. An OptionError is raised if there is no such variable or output.
     """
     for name in (*what, *variables):
         if not isinstance(name, str):

@@ -18,15 +18,9 @@ UNEXPLAINED_ON_THE_HOST = "everything else in this process's heap"
 
 
 def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False) -> dict[str, str]:
-    """Return a table for each device by MIME type.
+    """Return a table for each device by MIME type: with `detail`, each row has its biggest parts.
 
-    Parameters
-    ----------
-    holders : Holders
-    least : float, optional
-        Rows with fewer bytes are summed up in one.
-    detail : bool, optional
-        Whether each row has its biggest parts.
+    Rows with fewer bytes than `least` are summed up in one.
     """
     devices = [row.device for row in holders.rows]
     devices += [remainder.device for remainder in holders.remainders]
@@ -56,11 +50,7 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
 def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
     """Return a table for each device by MIME type.
 
-    Parameters
-    ----------
-    growth : Growth
-    least : float, optional
-        Rows that grew by fewer bytes are summed up in one.
+    Rows that grew by fewer bytes than `least` are summed up in one.
     """
     sections = []
     for device in dict.fromkeys(row.device for row in growth.rows):

@@ -188,16 +188,7 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
 
 
 def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
-    """Return who holds what was left behind; None if a complete search found nobody.
-
-    Parameters
-    ----------
-    left : LeftBehind
-    found : Holders
-        Who holds what now.
-    known : Known
-    span_id : int
-    """
+    """Return who holds what was left behind; None if a complete search found nobody."""
     there = found.of(left.device).rows
     rows = _errors_as_one([row for row in there if not _is_attributed(row, there, left)])
     enough = WORTH_NAMING * left.bytes

@@ -21,15 +21,10 @@ _CELL: Final = ("ipykernel_", "<ipython-input-")
 
 
 def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) -> Blocks:
-    """Return one device's blocks, as a request of so many bytes finds them.
+    """Return one device's blocks, as a request of so many bytes (rounded up to a segment) finds them.
 
-    Parameters
-    ----------
-    segments : iterable of mapping
-        As `torch.cuda.memory_snapshot` returns them.
-    device : int
-    asked : int
-        Bytes, rounded up to a segment: small and large requests have pools of their own.
+    Small and large requests have pools of their own. The segments are as `torch.cuda.memory_snapshot`
+    returns them.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
     count, private, expandable = 0, 0, False

@@ -58,13 +58,7 @@ class _Failed:
 class OutOfMemory(Companion):
     """Watches one stretch of code for errors about memory, and says why.
 
-    Parameters
-    ----------
-    options : WatchOptions, optional
-        With `quiet`, it shows no card. Of nested watches, only the innermost one that is not quiet shows its
-        card.
-    screen : Screen, optional
-    observer : OomObserver, optional
+    Of nested watches, only the innermost one that is not quiet shows its card.
     """
 
     stands_above = True

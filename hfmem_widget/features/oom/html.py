@@ -33,17 +33,7 @@ _DOT = " \u00b7 "
 def out_of_memory_bundle(
     incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], *, earlier: int = 0
 ) -> dict[str, str]:
-    """Return the card by MIME type.
-
-    Parameters
-    ----------
-    incident : Incident
-    diagnosis : Diagnosis
-    advice : sequence of Advice
-        Most useful first.
-    earlier : int, optional
-        How many errors of the same kind were caught before this one.
-    """
+    """Return the card by MIME type; `earlier` is how many such errors were caught before this one."""
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),

@@ -79,8 +79,7 @@ def incident_of(
     path : sequence of Span
         The open spans at that instant, outermost first.
     span : Span, optional
-        The outermost one, after the code has failed. An error makes nothing: the weights, gradients and
-        states that are read at its end were there when memory ran out, even if nobody had counted them yet.
+        The outermost one, after the code has failed.
     calls : sequence of str
         What ran, if the event does not say.
     model, host : ModelFacts, HostLimit, optional
@@ -93,6 +92,7 @@ def incident_of(
         key = f"{device.key}/{metric}"
         value = session.value(sample, key)
         if metric in HELD and later is not None:
+            # An error makes nothing: what was counted afterwards was there when memory ran out.
             found = session.value(later, key)
             value = max(known_of(value, found), known_of(found, value))
         return known_of(readings.get(metric, NOT_AVAILABLE), value)

@@ -45,12 +45,7 @@ _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
 class OomObserver:
     """Tells whoever listens of every request that the caching allocator cannot serve.
 
-    Parameters
-    ----------
-    *allocators : Allocator
-        It attaches to the first that has devices; by default, to the first of all there are.
-    clock : callable, optional
-        Monotonic seconds.
+    It attaches to the first of its allocators that has devices.
     """
 
     def __init__(

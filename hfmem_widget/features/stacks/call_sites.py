@@ -56,11 +56,7 @@ _BACKWARD_FILES = re.compile(
 def sites_of(blocks: Iterable[LiveBlock], cells: Mapping[str, int]) -> tuple[Site, ...]:
     """Return where live blocks were allocated, those of one place together, biggest first.
 
-    Parameters
-    ----------
-    blocks : iterable of LiveBlock
-    cells : mapping of str to int
-        The numbers of the notebook's cells by the file names under which they were compiled.
+    `cells` has the numbers of the notebook's cells by the file names under which they were compiled.
     """
     places: dict[int, Site] = {}
     sizes: dict[Site, list[int]] = {}

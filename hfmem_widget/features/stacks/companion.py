@@ -44,10 +44,6 @@ class StacksCompanion(Companion):
 
     Until CUDA is up, the operators of the thread that watches are followed. From then on, the allocator's own
     history is recorded instead.
-
-    Parameters
-    ----------
-    options : WatchOptions
     """
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:

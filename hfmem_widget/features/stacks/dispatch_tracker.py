@@ -73,15 +73,7 @@ class Tracked:
 
 
 class OperatorTracker:
-    """Follows the storages that the calling thread's operators make.
-
-    Parameters
-    ----------
-    modules : mapping of str to module
-        Where torch is found if the user has imported it.
-    most : int, optional
-        How many events are kept.
-    """
+    """Follows the storages that the calling thread's operators make; `most` events of them are kept."""
 
     def __init__(
         self, modules: Mapping[str, ModuleType] = sys.modules, *, most: int = MOST_EVENTS

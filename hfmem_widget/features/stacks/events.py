@@ -36,20 +36,10 @@ class EventRing:
     They are packed. A tuple for each would be an object that Python's garbage collector goes through: it
     would collect far more often than the user's code alone makes it, and an interrupt that comes while it
     collects can get lost.
-
-    Parameters
-    ----------
-    most : int
-        How many are kept.
-
-    Attributes
-    ----------
-    seen : int
-        How many there were.
     """
 
     def __init__(self, most: int) -> None:
-        self.seen = 0
+        self.seen = 0  # how many there were
         self._most = most
         self._packed = bytearray()
         self._places: dict[Made, int] = {NOWHERE: 0}

@@ -48,12 +48,7 @@ class Replay:
 def replay(snapshot: Snapshot, device: int) -> Replay:
     """Return what was live on one device at the first of the highest moments that a snapshot retains.
 
-    Parameters
-    ----------
-    snapshot : mapping
-        As `torch.cuda.memory._snapshot` returns it.
-    device : int
-        Its index.
+    The snapshot is as `torch.cuda.memory._snapshot` returns it.
     """
     traces = snapshot.get("device_traces", ())
     events: Sequence[Event] = traces[device] if device < len(traces) else ()

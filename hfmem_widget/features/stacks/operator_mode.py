@@ -99,12 +99,9 @@ def _seconds_of_adding(tensor: Any) -> float:
 
 
 def remove(mode: Any) -> int:
-    """Take our mode off the thread's stack, and leave the modes that the user's code has put above it.
+    """Take our mode off the thread's stack, and leave those above it; return how many are below.
 
-    Returns
-    -------
-    int
-        How many modes are below; -1 if it was not there.
+    -1 if it was not there.
     """
     depth = next((at for at, found in enumerate(_stack()) if found is mode), -1)
     if depth >= 0:
@@ -137,10 +134,6 @@ class ProfilerWatch:
 
     For its profilers of every kind, torch calls two functions of `torch.autograd.profiler` by their names
     there, since version 2.1. They are wrapped while a watch needs to know.
-
-    Parameters
-    ----------
-    starts, stops : callable
     """
 
     def __init__(self, starts: Callable[[], object], stops: Callable[[], object]) -> None:
