@@ -19,10 +19,9 @@ from hfmem_widget.view.front_end import running_shell
 
 __all__ = ["Release", "free", "release"]
 
-MOST_STAYING = 3
-"""Names that still hold most, for each device."""
-
+MOST_STAYING = 3  # names that still hold most, for each device
 MOST_SECONDS_AFTER = 3.0
+
 HANDLED = "An error is being handled; the memory it holds is freed when its except block ends."
 
 

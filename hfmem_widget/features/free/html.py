@@ -20,8 +20,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_PARTS = 4
-HOST_MOVED = MIB
-"""The least change of the heap, in bytes, that is shown beside a GPU."""
+HOST_MOVED = MIB  # the least change of the heap that is shown beside a GPU
 
 ALL = ("errors", "outputs")
 HOW_TO = "Nothing has been freed yet. %memfree all frees both; variables must be named."

@@ -111,5 +111,8 @@ class Release(Shown):
 
     def freed(self, device: str) -> float:
         """Return by how many bytes a device's allocated memory fell; NaN if it was not done."""
-        found = (one for one in self.changes if (one.device, one.metric) == (device, "allocated"))
-        return next((one.freed for one in found), float("nan"))
+        wanted = (device, "allocated")
+        freed = (
+            change.freed for change in self.changes if (change.device, change.metric) == wanted
+        )
+        return next(freed, float("nan"))

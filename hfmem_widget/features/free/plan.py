@@ -35,7 +35,7 @@ def planned(request: Request, shell: Any) -> Release:
     return Release(
         items,
         together=found.alone[_TOGETHER],
-        variables=tuple(sorted(holding, key=lambda one: -one.total)[:MOST_VARIABLES]),
+        variables=tuple(sorted(holding, key=lambda variable: -variable.total)[:MOST_VARIABLES]),
         seconds=time.perf_counter() - began,
         objects=found.objects,
         bound=found.bound,

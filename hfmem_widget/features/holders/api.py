@@ -62,13 +62,13 @@ def holders(
         namespace = main_variables() if shell is None else shell.user_ns
     if allocated is None:
         session = read_once()
-        series = [one for one in session.series if one.metric == "allocated"]
-        allocated = {one.device: session.latest(one.key) for one in series}
+        known = [series for series in session.series if series.metric == "allocated"]
+        allocated = {series.device: session.latest(series.key) for series in known}
     found = scan(namespace, allocated, kernel_roots(shell))
     if not device:
         return found
-    known = sorted({*allocated, *found.explained()})
-    if device not in known:
-        message = f"no device {plain(device)!r}; available: {', '.join(known) or 'none'}"
+    devices = sorted({*allocated, *found.explained()})
+    if device not in devices:
+        message = f"no device {plain(device)!r}; available: {', '.join(devices) or 'none'}"
         raise OptionError(message)
     return found.of(device)

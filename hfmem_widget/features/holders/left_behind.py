@@ -27,19 +27,13 @@ from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
 from hfmem_widget.view.screen import Screen
 
-LEAST = 64 * MIB
+LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
-"""The least bytes, and the least share of the device, of which a holder is worth naming."""
-
 MOST_SECONDS = 0.3
 MOST_OBJECTS = 300_000
-LONGER_AFTER_AN_ERROR = 5
-"""After an error the search may take so many times as long: nobody waits for the cell's result."""
-
+LONGER_AFTER_AN_ERROR = 5  # times as long: nobody waits for the cell's result
 MOST_NAMED = 3
-WORTH_NAMING = 0.1
-"""The least share of what was left behind that a name must hold to be named."""
-
+WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be named
 NEARLY_ALL = 0.9
 
 KINDS = {TABLE[metric].label: metric for metric in HELD}
@@ -280,7 +274,7 @@ def _grown(row: Holder, known: Known, *, is_all_new: bool) -> int | None:
 
 
 def _key(row: Holder) -> str:
-    """Return what tells a row from others, however many elements or cells there are by then."""
+    """Return what identifies a row, however many elements or cells there are by then."""
     return re.sub(r"\d[\d.,]*", "#", f"{row.kind} {row.path}")
 
 

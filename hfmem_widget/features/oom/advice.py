@@ -6,15 +6,12 @@ import math
 from collections.abc import Iterator
 
 from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident
-from hfmem_widget.features.oom.places import in_attention, in_loss
+from hfmem_widget.features.oom.places import running
 from hfmem_widget.features.oom.savings import savings
 from hfmem_widget.text import GIB, MIB, format_count, size_text
 
 MOST = 5
-
-VARIES_FROM = 1.5
-"""The longest sequence by the shortest: from here on, no two steps request the same sizes."""
-
+VARIES_FROM = 1.5  # the longest sequence by the shortest; then no two steps request the same sizes
 KEPT_FROM = 256 * MIB
 
 
@@ -44,7 +41,7 @@ def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
         )
     elif cause == "limit":
         yield _raise_limit(incident)
-    elif cause == "huge" and not (in_attention(incident) or in_loss(incident)):
+    elif cause == "huge" and not (running(incident, "attention") or running(incident, "loss")):
         yield _in_chunks(incident)
     elif cause == "others":
         yield _stop_processes(incident)

@@ -30,15 +30,9 @@ from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import size_text
 from hfmem_widget.view.screen import Screen
 
-MOST_KEPT = 4
-"""Events of one watch that are kept: the last ones."""
-
-MOST_MARKS = 8
-"""Marks of one watch on the chart: the last ones."""
-
-MOST_MODULES = 2_000
-"""Modules of a model that are asked what they say of themselves."""
-
+MOST_KEPT = 4  # events of one watch that are kept: the last ones
+MOST_MARKS = 8  # marks of one watch on the chart: the last ones
+MOST_MODULES = 2_000  # modules of a model that are asked what they say of themselves
 
 _watching: list[OutOfMemory] = []
 """Those that have begun and not ended."""
@@ -139,7 +133,7 @@ class OutOfMemory(Companion):
         self, session: Session, span: Span, failed: _Failed
     ) -> tuple[Incident, bool, float]:
         """Return what is known of the error, whether it was observed, and when it was."""
-        events = (one for one in reversed(self._events) if belongs_to(failed.said, one[0]))
+        events = (known for known in reversed(self._events) if belongs_to(failed.said, known[0]))
         event, path, sample = next(events, (None, (), failed.sample))
         if event is None:
             path = _raised_in(session, span)

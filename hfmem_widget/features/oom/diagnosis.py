@@ -5,27 +5,17 @@ from __future__ import annotations
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.features.oom.model import Diagnosis, Incident
-from hfmem_widget.features.oom.places import gathering, pinning
+from hfmem_widget.features.oom.places import running
 from hfmem_widget.session import HELD
 from hfmem_widget.text import size_text
 
-GROWN_FROM = 0.15
-"""The least growth, as a share of what there is, that can have filled it."""
-
-FRAGMENTED_FROM = 0.1
-"""The least free pieces, as a share of what there is, that can be the cause; a few are always there."""
-
-HUGE_FROM = 1 / 3
-"""The least request, as a share of what there is, that is the cause whatever else there is."""
-
-LARGE_FROM = 0.1
-"""The least request, as a share of what there is, that can be the cause at all."""
-
-OTHERS_FROM = 0.1
-"""The least use by other processes, as a share of the device, that is worth naming."""
-
-OFTEN_FREE = 0.2
-"""If this share is free and a request still fails, it was a huge one, even if its size is unknown."""
+# The least shares of what there is:
+GROWN_FROM = 0.15  # growth that can have filled it
+FRAGMENTED_FROM = 0.1  # free pieces that can be the cause; a few are always there
+HUGE_FROM = 1 / 3  # a request that is the cause whatever else there is
+LARGE_FROM = 0.1  # a request that can be the cause at all
+OTHERS_FROM = 0.1  # use by other processes that is worth naming
+OFTEN_FREE = 0.2  # free memory beside which only a huge request fails, even if its size is unknown
 
 
 def diagnose(incident: Incident) -> Diagnosis:
@@ -50,7 +40,7 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
     if incident.origin != "cuda runtime":
         return None
     free = f"{size_text(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
-    if pinning(incident):
+    if running(incident, "pinning"):
         sentence = "Host memory could not be pinned; GPU memory did not run out"
         return Diagnosis("full", f"{sentence}{free and f': {free}'}.")
     if not incident.free >= OFTEN_FREE * incident.total > 0:
@@ -125,7 +115,7 @@ def huge(incident: Incident) -> Diagnosis | None:
     held = sum(incident.part(name) for name in HELD)
     beside = there_is - held
     # Beside what others use even a middling request does not fit, nor do all predictions beside themselves.
-    is_another = gathering(incident) or _other_processes(incident) is not None
+    is_another = running(incident, "gathering") or _other_processes(incident) is not None
     enough = beside if is_another else min(beside, HUGE_FROM * there_is)
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
         return None

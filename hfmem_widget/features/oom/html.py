@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hfmem_widget.features.oom.bar import bar_html, parts_of
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident, LiveBlocks
 from hfmem_widget.features.oom.savings import MEASURED_ON
 from hfmem_widget.features.oom.words import WHO, batch, where
+from hfmem_widget.session import Part
 from hfmem_widget.text import MIB, format_count, format_counted, size_text
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, Row, table
 
-SENTENCE = 500
-"""Characters of a sentence of ours at most: labels of the user's may stand in it."""
-
+SENTENCE = 500  # characters at most: labels of the user's may stand in it
 UNRECORDED = "allocated before stacks were recorded"
+LEAST_CACHE = MIB  # less is not worth a figure
+LEAST_SHARE = 0.0005  # of all parts: a smaller one cannot be seen in the bar and is not listed
 
-LEAST_CACHE = MIB
-"""Less than that is not worth a figure."""
+OF_THE_PROCESS = tuple(LABELS)[: tuple(LABELS).index("cache") + 1]
+"""What counts against a limit on this process: all that PyTorch has reserved."""
 
-LEAST_SHARE = 0.0005
-"""A smaller part, as a share of all parts, cannot be seen in the bar and is not listed."""
+_HEIGHT, _INSET = 18, 2
 
 _FRAME = kit.FRAMED.replace("border-radius", f"border-left:4px solid {palette.BAD};border-radius")
 _BADGE = f"padding:0 8px;border:1px solid {palette.BAD};border-radius:9px;font-size:12px;white-space:nowrap"
@@ -145,23 +145,20 @@ def advice_list(advice: Sequence[Advice]) -> kit.Fragment:
     """Return what to try, as a numbered list; nothing without advice."""
     if not advice:
         return kit.NOTHING
-    items = []
-    for one in advice:
-        action, reason = kit.shown(one.action, SENTENCE), kit.shown(one.because, SENTENCE)
-        saving = f"could save {one.saving}" if one.saving else ""
+    items, lines = [], []
+    for number, change in enumerate(advice, start=1):
+        action, reason = kit.shown(change.action, SENTENCE), kit.shown(change.because, SENTENCE)
+        saving = f"could save {change.saving}" if change.saving else ""
         items.append(
             f'<li style="margin:5px 0 0;padding:0"><strong>{action.html}</strong>'
             f'<div style="margin:0">{reason.html}.</div>'
             f"{kit.block(f'margin:0;font-size:12px;{kit.QUIET}', saving).html}</li>"
         )
+        lines.append(f"{number}. {kit.shown(change.sentence(), SENTENCE).text}")
     html = (
         '<div style="margin:12px 0 0;padding:9px 0 0;border-top:1px solid rgba(128,128,128,.3)">'
         f'<div style="margin:0;{kit.TINY}">what to try, most effective first</div>'
         f'<ol style="margin:0;padding:0 0 0 22px;font-size:13px">{"".join(items)}</ol></div>'
-    )
-    lines = (
-        f"{number}. {kit.shown(one.sentence(), SENTENCE).text}"
-        for number, one in enumerate(advice, start=1)
     )
     return kit.Fragment(html, "\n".join(lines))
 
@@ -173,6 +170,71 @@ def foot(advice: Sequence[Advice], earlier: int) -> list[str]:
         sentences.append(
             f"The code caught {format_counted(earlier, 'earlier out-of-memory error')}."
         )
-    if any(one.is_measured for one in advice):
+    if any(change.is_measured for change in advice):
         sentences.append(f"Our benchmark: {MEASURED_ON}.")
     return sentences
+
+
+def parts_of(incident: Incident) -> tuple[Part, ...]:
+    """Return the parts of the device, or those of what this process has mapped if that met a limit."""
+    parts = incident.anatomy.parts if incident.anatomy is not None else ()
+    if not (parts and incident.met_a_limit):
+        return parts
+    heap = tuple(part for part in parts if part.name in OF_ALLOCATED)
+    beside = incident.host.used - sum(part.bytes for part in heap)
+    return (*heap, Part("cache", "mapped outside the heap", beside)) if beside > 0 else heap
+
+
+def drawn_parts(incident: Incident) -> tuple[Part, ...]:
+    """Return what the bar shows: all of the device, or what counts against a limit on this process."""
+    parts = parts_of(incident)
+    if incident.allowed > 0:
+        return tuple(part for part in parts if part.name in OF_THE_PROCESS)
+    return tuple(part for part in parts if part.name != "free")
+
+
+def bar_html(incident: Incident) -> str:
+    """Return the bar with its scale; empty if the parts or the capacity are unknown."""
+    parts, there_is = drawn_parts(incident), incident.limit
+    if not there_is > 0:
+        whole = sum(part.bytes for part in incident.anatomy.parts) if incident.anatomy else 0.0
+        there_is = max(whole, incident.capacity if incident.capacity > 0 else 0.0)
+    if not (parts and there_is > 0):
+        return ""
+    taken = sum(part.bytes for part in parts)
+    # A larger request would leave no room for the parts.
+    asked = incident.asked if incident.asked <= there_is else 0.0
+    full = max(there_is, taken + asked)
+    end = 100 * there_is / full
+    # Drawn over the rest, in the colour of text: it is what did not give way.
+    over = (
+        f'<line x1="{end:.2f}%" x2="{end:.2f}%" y1="0" y2="{_HEIGHT}" stroke="currentColor" '
+        f'stroke-width="{2 if end < 99.9 else 0}"/>'
+    )
+    whose = "limit of this process" if incident.limit > 0 else incident.place
+    scale = [f"{whose}: {size_text(there_is)}"]
+    if asked:
+        scale.insert(
+            0, f"dashed: the request{', past the end (the line)' if full > there_is else ''}"
+        )
+        over = (
+            f'<rect x="{100 * taken / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
+            f'height="{_HEIGHT - _INSET}" fill="none" stroke="{palette.BAD}" stroke-width="{_INSET}" '
+            f'stroke-dasharray="4 3"><title>requested {size_text(asked)}</title></rect>{over}'
+        )
+    drawn = kit.bar(
+        (
+            (palette.PARTS[part.name], part.bytes, f"{part.label} {size_text(part.bytes)}")
+            for part in parts
+        ),
+        full,
+        f"{whose}: {size_text(taken)} used of {size_text(there_is)}",
+        height=_HEIGHT,
+        over=over,
+        style=f";background:{palette.PARTS['free']}",
+    )
+    scale_html = "".join(f"<span>{kit.shown(text).html}</span>" for text in scale)
+    return (
+        f'{drawn}<div style="display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 12px;'
+        f'font-size:11px;{kit.QUIET}">{scale_html}</div>'
+    )

@@ -15,14 +15,9 @@ from hfmem_widget.text import GIB
 
 RAN_OUT = "when it ran out"
 
-CONTEXT_UP_TO = 2 * GIB
-"""The most that a process' CUDA context and libraries take, beyond what PyTorch has reserved."""
-
-LIMITED_BELOW = 0.995
-"""A ceiling above this share of the device is no limit, but rounding."""
-
-SAME_WITHIN = 0.01
-"""Requests that differ by less are taken for the same: a text has two decimals."""
+CONTEXT_UP_TO = 2 * GIB  # what CUDA and its libraries take beyond what PyTorch has reserved
+LIMITED_BELOW = 0.995  # a ceiling above this share of the device is no limit, but rounding
+SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two decimals
 
 
 def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
@@ -85,7 +80,9 @@ def incident_of(
     model, host : ModelFacts, HostLimit, optional
     """
     device = device_of(session, said, event)
-    readings = _readings(said, event)
+    seen = event or OomEvent(device.key, NOT_AVAILABLE, NOT_AVAILABLE, NOT_AVAILABLE)
+    # The allocator's own are of that very instant; a sample is only near to it.
+    readings = dict(seen.readings) if event else _readings(said)
     later = span.after if span is not None else None
 
     def read(metric: str) -> float:
@@ -97,8 +94,8 @@ def incident_of(
             value = max(known_of(value, found), known_of(found, value))
         return known_of(readings.get(metric, NOT_AVAILABLE), value)
 
-    total, allowed = _capacity(said, event, device, read("driver_reserved"))
-    free = known_of(event.free if event else NOT_AVAILABLE, said.free)
+    total, allowed = _capacity(said, seen, device, read("driver_reserved"))
+    free = known_of(seen.free, said.free)
     free = known_of(free, total - read("device_used"))
     if said.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = total - free
@@ -115,12 +112,12 @@ def incident_of(
         parts=parts,
         certainty="sampled" if event is None else "exact",
     )
-    evaluation = next((one for one in reversed(path) if one.kind in {"evaluate", "predict"}), None)
+    evaluations = [part for part in path if part.kind in {"evaluate", "predict"}]
     lengths = [step.longest for step in session.steps if step.longest > 0]
     return Incident(
         device=device,
         origin=said.origin,
-        asked=known_of(event.asked if event else NOT_AVAILABLE, said.asked),
+        asked=known_of(seen.asked, said.asked),
         total=total,
         free=free,
         allowed=allowed,
@@ -129,17 +126,19 @@ def incident_of(
         others=_others(said, total - free, reserved, read("others")),
         processes=_foreign(said, reserved),
         preemptive=said.preemptive,
-        blocks=event.blocks if event else None,
+        blocks=seen.blocks,
         anatomy=anatomy if parts else None,
         path=tuple(path),
-        calls=tuple(event.calls if event and event.calls else calls),
+        calls=seen.calls or tuple(calls),
         contents=session.contents,
         model=model or ModelFacts(),
         host=host or HostLimit(),
-        capability=event.capability if event else (),
-        autocast=event.autocast if event else None,
+        capability=seen.capability,
+        autocast=seen.autocast,
         growth=_growth_on(device.key, session, span),
-        grown=_grown_since(evaluation.before, session, device, allocated) if evaluation else 0.0,
+        grown=(
+            _grown_since(evaluations[-1].before, session, device, allocated) if evaluations else 0.0
+        ),
         lengths=(min(lengths), max(lengths)) if lengths else (),
         left_behind=(
             _grown_since(
@@ -151,10 +150,8 @@ def incident_of(
     )
 
 
-def _readings(said: OutOfMemoryText, event: OomEvent | None) -> dict[str, float]:
-    """Return what is known of the allocator at that instant; a sample is only near to it."""
-    if event is not None:
-        return dict(event.readings)
+def _readings(said: OutOfMemoryText) -> dict[str, float]:
+    """Return what an error's text says of the allocator."""
     if math.isnan(said.allocated):
         return {}
     reserved = said.allocated + known_of(said.unallocated, 0.0)
@@ -164,14 +161,13 @@ def _readings(said: OutOfMemoryText, event: OomEvent | None) -> dict[str, float]
 
 
 def _capacity(
-    said: OutOfMemoryText, event: OomEvent | None, device: Device, driver: float
+    said: OutOfMemoryText, seen: OomEvent, device: Device, driver: float
 ) -> tuple[float, float]:
     """Return what the device has for programs, and what this process may use of it if that is less."""
     if said.origin == "mps":  # whose limit is Apple's own recommendation
         return said.allowed, NOT_AVAILABLE
-    total = known_of(event.total if event else NOT_AVAILABLE, said.total)
-    total = known_of(total, device.total - known_of(driver, 0.0))
-    allowed = known_of(said.allowed, event.ceiling if event else NOT_AVAILABLE)
+    total = known_of(known_of(seen.total, said.total), device.total - known_of(driver, 0.0))
+    allowed = known_of(said.allowed, seen.ceiling)
     return total, allowed if allowed < LIMITED_BELOW * total else NOT_AVAILABLE
 
 

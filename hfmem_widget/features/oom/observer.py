@@ -8,18 +8,19 @@ allocator's lock. In a backward pass that is autograd's own thread, on which no 
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
-from hfmem_widget.features.oom.blocks import summed_up
-from hfmem_widget.features.oom.model import BACKWARD, Blocks, OomEvent
+from hfmem_widget.features.oom.model import BACKWARD, Blocks, LiveBlocks, OomEvent
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import open_allocators
@@ -27,19 +28,19 @@ from hfmem_widget.sources.allocator import Allocator, keys_of
 
 Listener = Callable[[OomEvent], None]
 
-MOST_BLOCKS: Final = 100_000
-"""With more blocks, they are not summed up."""
+MOST_BLOCKS: Final = 100_000  # with more, they are not summed up
+MOST_BIGGEST: Final = 5
+MOST_CALLS: Final = 100  # running functions that are noted
+SNAPSHOT_SHARE: Final = 0.05  # of the time, for summing up the blocks if events follow each other
+SMALL_SEGMENT: Final = 2 * 2**20  # the size of the segments in the pool of small requests
 
-SNAPSHOT_SHARE: Final = 0.05
-"""The share of the time that summing up the blocks may take if events follow each other."""
-
-MOST_CALLS: Final = 100
-"""Running functions that are noted, at most."""
-
-_AUTOGRADS: Final = "pt_autograd"
-"""How torch names autograd's threads, and with them those that they start."""
-
+_AUTOGRADS: Final = "pt_autograd"  # how torch names autograd's threads, and those that they start
 _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
+_NO_POOL: Final = (0, 0)
+_LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<built-in")
+# Typed or generated code has a name in angle brackets; C++ has a library's, or none.
+_PYTHON: Final = re.compile(r"<.*|.*\.py", re.DOTALL)
+_CELL: Final = ("ipykernel_", "<ipython-input-")
 
 
 class OomObserver:
@@ -180,16 +181,65 @@ def _waiting_for_autograd() -> FrameType | None:
     innermost.pop(threading.get_ident(), None)
     # It need not be the innermost one: who waits runs what of the graph is on the CPU, and its hooks.
     found = (
-        next(filter(_waits_for_autograd, outwards(frame)), None) for frame in innermost.values()
+        next((frame for frame in outwards(inner) if _name_of(frame) == BACKWARD), None)
+        for inner in innermost.values()
     )
     waiting = [frame for frame in found if frame is not None]
     return waiting[0] if len(waiting) == 1 else None
 
 
-def _waits_for_autograd(frame: FrameType) -> bool:
-    return _name_of(frame) == BACKWARD
-
-
 def _block_count(stats: Mapping[str, Any]) -> int:
     counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
     return sum(int(count.get("current", 0)) for count in counts)
+
+
+def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) -> Blocks:
+    """Return one device's blocks, as a request of so many bytes (rounded up to a segment) finds them.
+
+    Small and large requests have pools of their own. The segments are as `torch.cuda.memory_snapshot`
+    returns them.
+    """
+    pool = "small" if asked <= SMALL_SEGMENT else "large"
+    count, private, expandable = 0, 0, False
+    free: list[int] = []
+    live: Counter[tuple[int, str]] = Counter()
+    for segment in segments:
+        if segment["device"] != device:
+            continue
+        count += len(segment["blocks"])
+        expandable = expandable or bool(segment.get("is_expandable"))
+        is_private = tuple(segment.get("segment_pool_id", _NO_POOL)) != _NO_POOL
+        for block in segment["blocks"]:
+            size = block["size"]
+            if block["state"] == "active_allocated":
+                live[size, _where(block.get("frames") or ())] += 1
+            elif block["state"] == "inactive" and is_private:
+                private += size
+            elif block["state"] == "inactive" and segment.get("segment_type", pool) == pool:
+                free.append(size)
+    biggest = sorted(live.items(), key=lambda item: item[0][0] * item[1], reverse=True)
+    return Blocks(
+        count=count,
+        largest_free=float(max(free, default=0)),
+        free=float(sum(free)),
+        private_free=float(private),
+        expandable=expandable,
+        biggest=tuple(
+            LiveBlocks(float(size), number, where)
+            for (size, where), number in biggest[:MOST_BIGGEST]
+        ),
+    )
+
+
+def _where(frames: Sequence[Mapping[str, Any]]) -> str:
+    """Return the innermost line of the user's code, or of any Python code if there is none."""
+    # Typed or generated code has a name in angle brackets; C++ has a library's, or none.
+    python = [frame for frame in frames if _PYTHON.fullmatch(str(frame.get("filename", "")))]
+    own = [frame for frame in python if not any(part in frame["filename"] for part in _LIBRARIES)]
+    frame = next(iter(own or python), None)
+    if frame is None:
+        return ""
+    filename = str(frame["filename"])
+    is_cell = any(mark in filename for mark in _CELL)
+    name = "a cell" if is_cell else filename.replace("\\", "/").rpartition("/")[2]
+    return f"{name}, line {frame.get('line', '?')}, in {frame.get('name', '?')}"

@@ -7,19 +7,25 @@ from itertools import takewhile
 
 from hfmem_widget.features.oom.model import BACKWARD, Incident
 
-NEAR = 14
-"""The innermost functions that tell what asked: the wrappers of a module's call lie between them."""
+NEAR = (
+    14  # the innermost functions tell what asked: between them lie the wrappers of a module's call
+)
 
-_LOSS = {
-    "cross_entropy", "nll_loss", "log_softmax", "fixed_cross_entropy", "ForCausalLMLoss", "ForMaskedLMLoss",
-    "selective_log_softmax",
+_FUNCTIONS = {
+    "loss": {
+        "cross_entropy", "nll_loss", "log_softmax", "fixed_cross_entropy", "ForCausalLMLoss",
+        "ForMaskedLMLoss", "selective_log_softmax",
+    },
+    "attention": {"eager_attention_forward", "multi_head_attention_forward"},
+    "gathering": {
+        "nested_concat", "nested_detach", "nested_gather", "_pad_across_processes", "pad_across_processes",
+    },
+    "pinning": {"pin_memory", "_pin_memory_loop", "do_one_step"},
 }  # fmt: skip
-_ATTENTION = {"eager_attention_forward", "multi_head_attention_forward"}
-_GATHERING = {
-    "nested_concat", "nested_detach", "nested_gather", "_pad_across_processes", "pad_across_processes",
-}  # fmt: skip
+"""A loss over the vocabulary; attention that keeps its scores; an evaluation that puts its predictions
+together; host memory that is pinned for a GPU."""
+
 _EVALUATING = {"evaluation_loop", "prediction_loop", "prediction_step", "evaluate", "predict"}
-_PINNING = {"pin_memory", "_pin_memory_loop", "do_one_step"}
 _OPTIMIZERS = (
     "torch.optim.",
     "bitsandbytes.optim.",
@@ -29,24 +35,10 @@ _OPTIMIZERS = (
 _CHECKPOINTING = "torch.utils.checkpoint."
 
 
-def in_loss(incident: Incident) -> bool:
-    """Return whether a loss over the vocabulary was being computed, or its logits were requested."""
-    return _ran_near(incident, _LOSS) or is_logits(incident)
-
-
-def in_attention(incident: Incident) -> bool:
-    """Return whether attention was running that keeps its scores."""
-    return _ran_near(incident, _ATTENTION)
-
-
-def gathering(incident: Incident) -> bool:
-    """Return whether an evaluation was putting its predictions together."""
-    return _ran_near(incident, _GATHERING)
-
-
-def pinning(incident: Incident) -> bool:
-    """Return whether host memory was being pinned for a GPU."""
-    return _ran_near(incident, _PINNING)
+def running(incident: Incident, what: str) -> bool:
+    """Return whether one of `_FUNCTIONS` asked; logits that are requested are a loss."""
+    near = _within_backward(incident)[:NEAR]
+    return _ran(near, _FUNCTIONS[what]) or (what == "loss" and is_logits(incident))
 
 
 def in_optimizer(incident: Incident) -> bool:
@@ -102,10 +94,6 @@ def is_logits(incident: Incident) -> bool:
 def _within_backward(incident: Incident) -> tuple[str, ...]:
     """Return what ran, without what called the backward pass: that did not ask for memory."""
     return tuple(takewhile(BACKWARD.__ne__, incident.calls))
-
-
-def _ran_near(incident: Incident, names: set[str]) -> bool:
-    return _ran(_within_backward(incident)[:NEAR], names)
 
 
 def _ran(calls: Iterable[str], names: set[str]) -> bool:

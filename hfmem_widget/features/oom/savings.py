@@ -15,30 +15,21 @@ from hfmem_widget.features.oom.model import Advice, Incident
 from hfmem_widget.features.oom.places import (
     checkpointed,
     evaluating,
-    gathering,
-    in_attention,
-    in_loss,
     in_optimizer,
+    running,
     training,
 )
 from hfmem_widget.text import format_count, size_text
 
+# The least shares of the allocated bytes, or of the device, at which a part is worth making smaller:
 DOMINATES_FROM = 0.35
-"""The least share of the allocated bytes at which a part is worth making smaller."""
-
 STATES_FROM = 0.2
 WEIGHTS_FROM = 0.45
 
-LONG = 512
-"""The least tokens of a sequence at which a shorter one is worth a thought."""
-
-BF16_FROM = (8, 0)
-"""The least compute capability that supports bfloat16."""
-
+LONG = 512  # tokens of a sequence from which on a shorter one is worth a thought
+BF16_FROM = (8, 0)  # the least compute capability that supports bfloat16
 MEASURED_ON = "bert-large, 4 \u00d7 512 tokens, float32, AdamW, on an H200"
-
-_FOUR_BITS_OF_SIXTEEN = 0.28
-"""4.5 bits a weight, with the scales of a block of 64."""
+_FOUR_BITS_OF_SIXTEEN = 0.28  # 4.5 bits a weight, with the scales of a block of 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +92,7 @@ def savings(incident: Incident) -> Iterator[Advice]:
 
 def _of_the_request(incident: Incident) -> Iterator[Advice]:
     asked, longest = size_text(incident.asked), incident.count("longest")
-    if in_attention(incident):
+    if running(incident, "attention"):
         tokens = f" ({format_count(longest)} tokens)" if longest > 0 else ""
         yield Advice(
             'Load the model with attn_implementation="sdpa"',
@@ -110,7 +101,7 @@ def _of_the_request(incident: Incident) -> Iterator[Advice]:
             f"this request, {asked}, in each layer",
             incident.asked,
         )
-    if in_loss(incident) and not evaluating(incident):
+    if running(incident, "loss") and not evaluating(incident):
         vocabulary = incident.model.vocabulary
         of = (
             f"{format_count(vocabulary)} values" if vocabulary else "one value per vocabulary entry"
@@ -125,7 +116,8 @@ def _of_the_request(incident: Incident) -> Iterator[Advice]:
 
 
 def _of_evaluation(incident: Incident) -> Iterator[Advice]:
-    if gathering(incident) or incident.grown > incident.asked:
+    is_gathering = running(incident, "gathering")
+    if is_gathering or incident.grown > incident.asked:
         grown = max(incident.grown, 0.0)
         action = (
             "Set eval_accumulation_steps, or prediction_loss_only=True if no metric needs the "
@@ -145,7 +137,7 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
             f"up to {size_text(grown)}" if grown > 0 else "",
             grown,
         )
-    if not gathering(incident):
+    if not is_gathering:
         yield Advice(
             "Use a smaller per_device_eval_batch_size",
             "memory ran out in an evaluation's forward pass; its batch size is independent of the training's",

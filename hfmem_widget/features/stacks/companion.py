@@ -29,8 +29,7 @@ from hfmem_widget.sources.allocator import Recorded
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.screen import Screen
 
-MOST_KEPT = 128 * 1024**2
-"""Bytes of a compressed snapshot that a session keeps, at most."""
+MOST_KEPT = 128 * 1024**2  # bytes of a compressed snapshot that a session keeps
 
 TORCH_CAME_LATER = (
     "No stacks were recorded: the cell itself imported torch, too late to trace its CPU operators. Run the "

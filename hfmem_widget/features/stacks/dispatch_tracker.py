@@ -38,24 +38,20 @@ from hfmem_widget.features.stacks.operator_mode import (
 from hfmem_widget.guard import raised_by_handler, warn
 
 MOST_EVENTS = 400_000
-DEEPEST = 64
-"""Python frames of a stack, the innermost."""
-
+DEEPEST = 64  # the innermost Python frames of a stack
 OUR_FILES = (__file__, operator_mode.__file__)
-
 ALLOC, FREE_REQUESTED, FREE_COMPLETED = range(len(ACTIONS))
-
-_LIFTED = "aten::lift_fresh"
-"""How `torch.tensor` and its kin bring in tensors that they have made out of sight."""
+_LIFTED = "aten::lift_fresh"  # how `torch.tensor` brings in tensors that were made out of sight
 
 
 class _Storage(weakref.ref[Any]):
     """A live storage, by the address of its C++ object, which no other has meanwhile."""
 
-    __slots__ = ("address", "size")
+    __slots__ = ("address", "place", "size")
 
     address: int
     size: int
+    place: int  # in the events: the operator that made it, and the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,6 @@ class OperatorTracker:
         self._events = EventRing(most)
         self._live: dict[int, _Storage] = {}
         self._gone: deque[_Storage] = deque()
-        self._places: dict[int, int] = {}
         self._seconds = 0.0
         self._operators = 0
         self._profilers = ProfilerWatch(self._stand_aside, self._come_back)
@@ -136,7 +131,6 @@ class OperatorTracker:
             aside=self._aside,
         )
         self._live.clear()
-        self._places.clear()
         return tracked
 
     def _stand_aside(self) -> None:
@@ -153,7 +147,7 @@ class OperatorTracker:
 
     def _blocks(self) -> Iterator[LiveBlock]:
         for address, storage in list(self._live.items()):
-            yield address, storage.size, self._events.made(self._places.get(address, 0))
+            yield address, storage.size, self._events.made(storage.place)
 
     def before(self, func: Any, args: Any, kwargs: Any) -> str:
         """Note what an operator takes that was never made; return its name, empty if nothing is followed."""
@@ -217,10 +211,10 @@ class OperatorTracker:
             self._free(known)
         # No Python of ours may run where a storage goes: an interrupt that came there would be lost.
         noted = self._live[address] = _Storage(storage, self._gone.append)
-        noted.address, noted.size = address, size
+        noted.address, noted.size, noted.place = address, size, 0
         if made_by is not None:
-            place = self._places[address] = self._events.place(made_by, self._stack())
-            self._events.add(ALLOC, address, size, time.time(), place)
+            noted.place = self._events.place(made_by, self._stack())
+            self._events.add(ALLOC, address, size, time.time(), noted.place)
 
     def _note_gone(self) -> None:
         """Note which storages are gone since the last operator."""
@@ -230,7 +224,6 @@ class OperatorTracker:
     def _free(self, storage: _Storage) -> None:
         if self._live.get(storage.address) is storage:
             del self._live[storage.address]
-            self._places.pop(storage.address, None)
             if self._following:
                 now = time.time()
                 self._events.add(FREE_REQUESTED, storage.address, storage.size, now)

@@ -23,8 +23,7 @@ from hfmem_widget.view.table import Row as TableRow
 
 MOST_ROWS = 15
 NAME_LENGTH = 100
-FEW = 0.1 * MIB
-"""Smaller sizes are given in bytes."""
+FEW = 0.1 * MIB  # smaller sizes are given in bytes
 
 HEADS: tuple[tuple[By, str], ...] = (
     ("line", "by source line"),

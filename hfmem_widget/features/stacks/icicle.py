@@ -13,12 +13,8 @@ from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.text import format_bytes, plain
 from hfmem_widget.view.html import shown
 
-NARROWEST = 0.006
-"""Share of the whole width; narrower boxes are put together."""
-
-LEGIBLE = 0.03
-"""Share of the whole width; narrower boxes have no name on them."""
-
+NARROWEST = 0.006  # of the whole width; narrower boxes are put together
+LEGIBLE = 0.03  # of the whole width; narrower boxes have no name on them
 ROW = 22
 KEPT_NAME = 60
 
@@ -41,7 +37,7 @@ LEVELS: tuple[Key, ...] = (
 
 
 def icicle_html(peak: LivePeak) -> str:
-    """Return the picture and its key; empty where nothing was live."""
+    """Return the picture and its key; empty if nothing was live."""
     if not peak.bytes:
         return ""
     kinds = [kind for kind in TINTS if kind and any(site.kind == kind for site in peak.sites)]

@@ -10,9 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from hfmem_widget.features.oom.advice import advise
-from hfmem_widget.features.oom.bar import bar_html, drawn_parts
 from hfmem_widget.features.oom.diagnosis import diagnose
-from hfmem_widget.features.oom.html import out_of_memory_bundle
+from hfmem_widget.features.oom.html import bar_html, drawn_parts, out_of_memory_bundle
 from hfmem_widget.features.oom.model import Incident, LiveBlocks
 from hfmem_widget.session import Device
 from hfmem_widget.text import GIB, size_text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hfmem_widget.features.oom.bar import bar_html, drawn_parts
-from hfmem_widget.features.oom.html import advice_list, figures_of, foot
+from hfmem_widget.features.oom.html import advice_list, bar_html, drawn_parts, figures_of, foot
 from hfmem_widget.features.oom.model import Advice
 from hfmem_widget.features.oom.savings import MEASURED_ON
 from tests.data.oom_incidents import blocks, incident

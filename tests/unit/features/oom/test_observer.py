@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 
-from hfmem_widget.features.oom.blocks import summed_up
 from hfmem_widget.features.oom.model import BACKWARD, LiveBlocks, OomEvent
-from hfmem_widget.features.oom.observer import MOST_BLOCKS, OomObserver
+from hfmem_widget.features.oom.observer import MOST_BLOCKS, OomObserver, summed_up
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_oom import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
 
