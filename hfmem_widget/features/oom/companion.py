@@ -1,4 +1,4 @@
-"""Why a watched stretch of code ran out of memory: noted when it happens, judged when the code has failed.
+"""Why a watched stretch of code ran out of memory: noted when it happens, judged when the code has failure.
 
 Nothing of the error is kept, neither its traceback nor a frame nor a tensor: only figures and names.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from itertools import chain, islice
 from traceback import walk_tb
 from typing import Any
@@ -18,7 +18,7 @@ from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.errors import OutOfMemoryText, about_memory
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.model import HostLimit, Incident, ModelFacts, OomEvent
+from hfmem_widget.features.oom.model import Failure, HostLimit, Incident, ModelFacts, OomEvent
 from hfmem_widget.features.oom.observer import OBSERVER, OomObserver, calls_of, outwards
 from hfmem_widget.features.oom.words import caught_finding, finding_of
 from hfmem_widget.monitor.companion import NOTHING, Companion
@@ -36,17 +36,6 @@ MOST_MODULES = 2_000  # modules of a model that are asked what they say of thems
 
 _watching: list[OutOfMemory] = []
 """Those that have begun and not ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """What is known of the error that ended the code."""
-
-    said: OutOfMemoryText
-    calls: tuple[str, ...]
-    sample: Sample
-    model: ModelFacts
-    host: HostLimit
 
 
 class OutOfMemory(Companion):
@@ -75,7 +64,7 @@ class OutOfMemory(Companion):
         self._events: deque[tuple[OomEvent, tuple[Span, ...], Sample]] = deque(maxlen=MOST_KEPT)
         self._marks: deque[Guide] = deque()
         self._count = 0
-        self._failed: _Failed | None = None
+        self._failure: Failure | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to listen to the allocator, as soon as a tick finds that CUDA is up."""
@@ -97,7 +86,7 @@ class OutOfMemory(Companion):
         # A text that may mean something else is about memory if that did run out.
         if found is None or not (found[1].is_certain or self._count):
             return
-        self._failed = _Failed(
+        self._failure = Failure(
             said=found[1],
             calls=_calls_in(found[0]),
             sample=recorder.session.last_sample,
@@ -109,19 +98,19 @@ class OutOfMemory(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add the finding to the session, and return the card; nothing if memory was not the reason."""
-        failed = self._failed
-        if failed is None:
+        failure = self._failure
+        if failure is None:
             if self._count:
                 session.findings.append(caught_finding(self._events[-1][0], self._count, span))
             return NOTHING
-        incident, is_observed, time = self._incident(session, span, failed)
+        incident, is_observed, time = self._incident(session, span, failure)
         if not is_observed:
             self._mark(session, incident.device.key, incident.asked, time, incident.allocated)
         diagnosis = diagnose(incident)
         advice = advise(incident, diagnosis)
         session.findings.append(finding_of(incident, diagnosis, advice, span))
         # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
-        if self._shown_within and astuple(self._shown_within) == astuple(failed.said):
+        if self._shown_within and astuple(self._shown_within) == astuple(failure.said):
             return NOTHING
         # Not before it is needed: nearly no cell runs out of memory.
         from hfmem_widget.features.oom.html import out_of_memory_bundle
@@ -130,28 +119,18 @@ class OutOfMemory(Companion):
         return out_of_memory_bundle(incident, diagnosis, advice, earlier=earlier)
 
     def _incident(
-        self, session: Session, span: Span, failed: _Failed
+        self, session: Session, span: Span, failure: Failure
     ) -> tuple[Incident, bool, float]:
         """Return what is known of the error, whether it was observed, and when it was."""
-        events = (known for known in reversed(self._events) if belongs_to(failed.said, known[0]))
-        event, path, sample = next(events, (None, (), failed.sample))
+        events = (known for known in reversed(self._events) if belongs_to(failure.said, known[0]))
+        event, path, sample = next(events, (None, (), failure.sample))
         if event is None:
             path = _raised_in(session, span)
             # What was read as the error left the span that raised it is the nearest to it.
-            sample = path[-1].after or failed.sample
+            sample = path[-1].after or failure.sample
         else:
             path = _with_counts(session, path)
-        incident = incident_of(
-            session,
-            failed.said,
-            event,
-            sample,
-            path=path,
-            span=span,
-            calls=failed.calls,
-            model=failed.model,
-            host=failed.host,
-        )
+        incident = incident_of(session, failure, event, sample, path=path, span=span)
         if not incident.capability:
             capability = self._observer.describe(incident.device.key)[1]
             incident = replace(incident, capability=capability)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hfmem_widget.analysis.parts import parts_of
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText
-from hfmem_widget.features.oom.model import HostLimit, Incident, ModelFacts, OomEvent
+from hfmem_widget.features.oom.model import Failure, Incident, OomEvent
 from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import GIB
@@ -50,35 +50,29 @@ def device_of(session: Session, said: OutOfMemoryText, event: OomEvent | None) -
 
 def incident_of(
     session: Session,
-    said: OutOfMemoryText,
-    event: OomEvent | None,
-    sample: Sample,
+    failure: Failure,
+    event: OomEvent | None = None,
+    sample: Sample | None = None,
     *,
     path: Sequence[Span] = (),
     span: Span | None = None,
-    calls: Sequence[str] = (),
-    model: ModelFacts | None = None,
-    host: HostLimit | None = None,
 ) -> Incident:
     """Put together what is known of an error.
 
     Parameters
     ----------
     session : Session
-    said : OutOfMemoryText
-        What its text says.
-    event : OomEvent or None
+    failure : Failure
+    event : OomEvent, optional
         What the allocator had at that instant, if it was observed.
-    sample : Sample
-        The session's reading next to it.
+    sample : Sample, optional
+        The session's reading next to that instant.
     path : sequence of Span
         The open spans at that instant, outermost first.
     span : Span, optional
         The outermost one, after the code has failed.
-    calls : sequence of str
-        What ran, if the event does not say.
-    model, host : ModelFacts, HostLimit, optional
     """
+    said, sample = failure.said, sample or failure.sample
     device = device_of(session, said, event)
     seen = event or OomEvent(device.key, NOT_AVAILABLE, NOT_AVAILABLE, NOT_AVAILABLE)
     # The allocator's own are of that very instant; a sample is only near to it.
@@ -129,10 +123,10 @@ def incident_of(
         blocks=seen.blocks,
         anatomy=anatomy if parts else None,
         path=tuple(path),
-        calls=seen.calls or tuple(calls),
+        calls=seen.calls or failure.calls,
         contents=session.contents,
-        model=model or ModelFacts(),
-        host=host or HostLimit(),
+        model=failure.model,
+        host=failure.host,
         capability=seen.capability,
         autocast=seen.autocast,
         growth=_growth_on(device.key, session, span),

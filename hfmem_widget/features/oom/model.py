@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hfmem_widget.analysis.readings import known_of
-from hfmem_widget.features.oom.errors import BESIDE_THE_ALLOCATOR, ON_THE_HOST, Origin
-from hfmem_widget.session import Anatomy, Contents, Device, Finding, Span
+from hfmem_widget.features.oom.errors import (
+    BESIDE_THE_ALLOCATOR,
+    ON_THE_HOST,
+    Origin,
+    OutOfMemoryText,
+)
+from hfmem_widget.session import Anatomy, Contents, Device, Finding, Sample, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Cause = Literal["fragmentation", "leak", "limit", "huge", "others", "full", "unknown"]
@@ -87,6 +92,17 @@ class HostLimit:
     limit: float = NOT_AVAILABLE
     used: float = NOT_AVAILABLE
     command: str = "ulimit -v"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of the error that ended the code, when it does."""
+
+    said: OutOfMemoryText
+    sample: Sample  # the session's last one
+    calls: tuple[str, ...] = ()  # the functions that ran, innermost first
+    model: ModelFacts = field(default_factory=ModelFacts)
+    host: HostLimit = field(default_factory=HostLimit)
 
 
 @dataclass(frozen=True, slots=True)

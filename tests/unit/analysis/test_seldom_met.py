@@ -17,7 +17,7 @@ from hfmem_widget.features.oom.incident import (
     device_of,
     incident_of,
 )
-from hfmem_widget.features.oom.model import OomEvent
+from hfmem_widget.features.oom.model import Failure, OomEvent
 from hfmem_widget.features.oom.words import batch, caught_finding, headline, where
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB
@@ -68,9 +68,8 @@ def test_an_error_is_about_the_gpu_that_has_most(
 def test_what_apples_allocator_may_use_is_its_capacity() -> None:
     """It recommends a limit, and knows of no other."""
     session, sample = session_of(1.0, 2.0)
-    found = incident_of(
-        session, told("mps", device="mps:0", allowed=20 * GIB, total=5.0), None, sample
-    )
+    text = told("mps", device="mps:0", allowed=20 * GIB, total=5.0)
+    found = incident_of(session, Failure(text, sample))
 
     assert found.total == 20 * GIB
     assert math.isnan(found.allowed)
@@ -98,7 +97,7 @@ def test_a_process_as_large_as_this_one_is_this_one(
     session = recorder.session
     sample = recorder.append(Sample(1.0, (GIB, reserved * GIB, 0.0, 0.0)))
     text = told(device="cuda:0", processes=(OURS, OTHER), in_use=in_use * GIB, free=GIB)
-    found = incident_of(session, text, None, sample)
+    found = incident_of(session, Failure(text, sample))
 
     assert [pid for pid, _ in found.processes] == foreign
     assert found.others == sum(size for pid, size in (OURS, OTHER) if pid in foreign)
@@ -126,7 +125,7 @@ def test_what_others_have_is_what_is_left_unless_it_may_be_ours(
         device="cuda:0", total=80 * GIB, free=free * GIB, in_use=in_use * GIB, processes=processes
     )
 
-    assert incident_of(session, text, None, sample).others == pytest.approx(
+    assert incident_of(session, Failure(text, sample)).others == pytest.approx(
         others * GIB, nan_ok=True
     )
 

@@ -11,7 +11,7 @@ import pytest
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.errors import OutOfMemoryText, read_text
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.model import OomEvent
+from hfmem_widget.features.oom.model import Failure, OomEvent
 from hfmem_widget.features.oom.observer import OomObserver
 from hfmem_widget.session import Device, Recorder, Sample, Session
 from hfmem_widget.sources.torch_cuda import CudaAllocator
@@ -61,14 +61,14 @@ def read(one: dict[str, Any]) -> OutOfMemoryText:
 @pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
 def test_the_reason_is_found(one: dict[str, Any]) -> None:
     """With what the allocator told, the reason is the one that was provoked."""
-    incident = incident_of(session(), read(one), event_of(one), Sample(0.0, ()))
+    incident = incident_of(session(), Failure(read(one), Sample(0.0, ())), event_of(one))
     assert diagnose(incident).cause == one["cause"]
 
 
 @pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
 def test_the_text_alone_finds_it_too(one: dict[str, Any]) -> None:
     """Where nothing was observed, the text is enough."""
-    incident = incident_of(session(), read(one), None, Sample(0.0, ()))
+    incident = incident_of(session(), Failure(read(one), Sample(0.0, ())))
     assert diagnose(incident).cause == one["cause"]
 
 
