@@ -59,18 +59,8 @@ def incident_of(
 ) -> Incident:
     """Put together what is known of an error.
 
-    Parameters
-    ----------
-    session : Session
-    failure : Failure
-    event : OomEvent, optional
-        What the allocator had at that instant, if it was observed.
-    sample : Sample, optional
-        The session's reading next to that instant.
-    path : sequence of Span
-        The open spans at that instant, outermost first.
-    span : Span, optional
-        The outermost one, after the code has failed.
+    If the allocator was observed, the event is what it had at that instant, the sample is the reading next to
+    it, and the path has the open spans, outermost first. The span is the outermost one, after it has ended.
     """
     said, sample = failure.said, sample or failure.sample
     device = device_of(session, said, event)

@@ -35,13 +35,7 @@ LONGEST_FILE = 2_000_000
 
 _INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
-_LIBRARIES = tuple(
-    {
-        path
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_paths().get(name))
-    }
-)
+_LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 _OURS = str(Path(__file__).resolve().parents[2])
 _TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
 _OPTIMIZERS = re.compile(

@@ -63,7 +63,6 @@ class Tracked:
     # longer than the one that was tried.
     seconds: float
     operators: int
-    events: int
     wrapped: bool  # whether the oldest events had to make room
     aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
 
@@ -126,7 +125,6 @@ class OperatorTracker:
             snapshot=as_snapshot(self._events, self._blocks()),
             seconds=self._seconds + self._operators * per_operator,
             operators=self._operators,
-            events=len(self._events),
             wrapped=self._events.seen > len(self._events),
             aside=self._aside,
         )

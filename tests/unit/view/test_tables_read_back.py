@@ -13,7 +13,7 @@ from hfmem_widget.features.compare.text import _part
 from hfmem_widget.features.holders.html import growth_facts, shown_rows
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
-from hfmem_widget.features.stacks.icicle import icicle_html
+from hfmem_widget.features.stacks.html import icicle_html
 from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.sources.heap.model import Grown, Kind
 from hfmem_widget.text import GIB, MIB

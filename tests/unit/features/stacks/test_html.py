@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.html import MOST_ROWS, stacks_bundle
-from hfmem_widget.features.stacks.icicle import LEVELS, icicle_html
+from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, icicle_html, stacks_bundle
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
 
 MIB = 1024**2
@@ -151,7 +150,7 @@ def test_the_boxes_of_a_level_are_as_wide_as_their_parent() -> None:
 def test_the_picture_has_a_level_for_line_module_and_operator() -> None:
     """The icicle has three levels, each with its names."""
     drawn = icicle_html(peak(1))
-    assert len(LEVELS) == 3
+    assert len(HEADS) == 3
     assert drawn.count("<div title=") == 3
     assert all(name in drawn for name in ("cell [1] line 0", "Net0", "aten::op0"))
 
