@@ -12,21 +12,11 @@ from hfmem_widget.sources.heap.model import Holder
 
 @dataclass(frozen=True, slots=True)
 class Freeable:
-    """Something that can be freed.
+    """Something that can be freed."""
 
-    Attributes
-    ----------
-    name : str
-        ``errors``, ``outputs``, or a variable's; text from outside.
-    what : tuple of str
-        What it consists of, such as ``Out[12]`` or ``the error of cell [7]``; empty for a variable.
-    bytes : mapping of str to int
-        By device: what would be free if it alone were gone.
-    """
-
-    name: str
-    what: tuple[str, ...]
-    bytes: Mapping[str, int]
+    name: str  # "errors", "outputs", or a variable's; text from outside
+    what: tuple[str, ...]  # such as Out[12] or "the error of cell [7]"; empty for a variable
+    bytes: Mapping[str, int]  # by device: what would be free if it alone were gone
 
     @property
     def total(self) -> int:
@@ -36,20 +26,11 @@ class Freeable:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of a device before and after; bytes, NaN if unknown.
-
-    Attributes
-    ----------
-    device : str
-    metric : {"allocated", "reserved", "device_used"}
-    label : str
-        What the device calls it, such as "heap in use".
-    before, after : float
-    """
+    """A figure of a device before and after; bytes, NaN if unknown."""
 
     device: str
-    metric: str
-    label: str
+    metric: str  # "allocated", "reserved" or "device_used"
+    label: str  # what the device calls it, such as "heap in use"
     before: float
     after: float
 

@@ -195,7 +195,11 @@ def read_text(text: str) -> OutOfMemoryText | None:
     )
     if origin is None:
         return None
-    sizes = {name: _first_size(patterns, text) for name, patterns in _SIZES.items()}
+    found = {
+        name: [_bytes(match[1]) for pattern in patterns if (match := pattern.search(text))]
+        for name, patterns in _SIZES.items()
+    }
+    sizes = {name: values[0] if values else NOT_AVAILABLE for name, values in found.items()}
     reserved = sizes.pop("reserved")
     if math.isnan(sizes["unallocated"]):
         sizes["unallocated"] = max(0.0, reserved - sizes["allocated"]) if reserved > 0 else reserved
@@ -222,12 +226,6 @@ def _device(origin: Origin, text: str) -> str:
     numbers = (match[1] for pattern in _DEVICES if (match := pattern.search(text)))
     number = next(numbers, "0" if origin == "mps" else "")
     return f"{kind}:{number}" if number else ""
-
-
-def _first_size(patterns: tuple[re.Pattern[str], ...], text: str) -> float:
-    matches = (match[1] for pattern in patterns if (match := pattern.search(text)))
-    size = next(matches, None)
-    return NOT_AVAILABLE if size is None else _bytes(size)
 
 
 def _bytes(size: str) -> float:

@@ -117,7 +117,9 @@ class OomObserver:
         waiting = outwards(_waiting_for_autograd() if is_autograds else None)
         calls = calls_of(chain(outwards(frame), waiting))
         blocks = None
-        if began >= self._look_again_at and _block_count(stats) <= MOST_BLOCKS:
+        counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
+        count = sum(int(known.get("current", 0)) for known in counts)
+        if began >= self._look_again_at and count <= MOST_BLOCKS:
             blocks = self._blocks(device, asked)
         ended = self._clock()
         self._look_again_at = ended + (ended - began) / SNAPSHOT_SHARE
@@ -186,11 +188,6 @@ def _waiting_for_autograd() -> FrameType | None:
     )
     waiting = [frame for frame in found if frame is not None]
     return waiting[0] if len(waiting) == 1 else None
-
-
-def _block_count(stats: Mapping[str, Any]) -> int:
-    counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
-    return sum(int(count.get("current", 0)) for count in counts)
 
 
 def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) -> Blocks:

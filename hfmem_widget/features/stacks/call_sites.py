@@ -109,7 +109,8 @@ def _module(frames: Frames) -> tuple[str, str]:
     for frame in frames:
         if _last_name(frame) == "step" and _OPTIMIZERS.search(frame["filename"]):
             return f"{qualified(frame).removesuffix('.step')} (optimizer step)", "optimizer"
-    forwards = [frame for frame in frames[:in_backward] if _is_forward(frame)]
+    forwards = [frame for frame in frames[:in_backward] if _last_name(frame) == "forward"]
+    forwards = [frame for frame in forwards if not _MODULE_MACHINERY.search(frame["filename"])]
     own = (frame for frame in forwards if not _is_torch(frame["filename"]))
     forward = next(chain(own, forwards), None)
     if forward is not None:
@@ -183,10 +184,6 @@ def _is_torch(filename: str) -> bool:
     # Built in place, it lies among the user's own files.
     root = getattr(sys.modules.get("torch"), "__file__", None)
     return root is not None and filename.startswith(str(Path(root).parent) + os.sep)
-
-
-def _is_forward(frame: Frame) -> bool:
-    return _last_name(frame) == "forward" and not _MODULE_MACHINERY.search(frame["filename"])
 
 
 def _is_backward(frame: Frame) -> bool:
