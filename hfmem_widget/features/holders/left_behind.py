@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from hfmem_widget.sources.heap import Holder, Holders, kernel_roots, scan
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
+from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
@@ -121,7 +121,7 @@ class LeftBehindHolders(Companion):
         longer = LONGER_AFTER_AN_ERROR if self._raised else 1
         found = scan(
             main_variables(),
-            others=kernel_roots(_shell()),
+            others=kernel_roots(running_shell()),
             most_objects=MOST_OBJECTS * longer,
             most_seconds=MOST_SECONDS * longer,
         )
@@ -152,7 +152,7 @@ def _names_now() -> Iterator[tuple[str, int]]:
     return chain(
         _bound(variables),
         [(f"Out[{number}]", at) for number, at in numbered],
-        [(root.name, id(root.value)) for root in kernel_roots(_shell())],
+        [(root.name, id(root.value)) for root in kernel_roots(running_shell())],
     )
 
 
@@ -291,8 +291,3 @@ def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
     objects = format_counted(found.objects, "object")
     looked = f"inspected {objects} in {format_duration(found.seconds)}"
     return (*dict.fromkeys(advice), f"%memholders lists everything that is held ({looked}).")
-
-
-def _shell() -> Any:
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return None if get_ipython is None else get_ipython()

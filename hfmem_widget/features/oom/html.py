@@ -59,15 +59,12 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
     """Return the known figures: what each is, its value, and what stands small below it."""
     total = incident.capacity
     on_the_host = incident.on_the_host
-    by = incident.host.command if incident.met_a_limit else ""
+    whose = f"by {incident.host.command}" if incident.met_a_limit else "to this process"
+    of_total = f"of {size_text(total)}" if total > 0 else ""
     figures = [
         ("requested", incident.asked, f"by {WHO[incident.origin]}"),
-        (
-            "free on the machine" if on_the_host else "free on the device",
-            incident.free,
-            f"of {size_text(total)}" if total > 0 else "",
-        ),
-        ("allowed", incident.limit, f"by {by}" if by else "to this process"),
+        ("free on the machine" if on_the_host else "free on the device", incident.free, of_total),
+        ("allowed", incident.limit, whose),
         ("heap in use" if on_the_host else "allocated", incident.allocated, ""),
     ]
     if not on_the_host and incident.cache >= LEAST_CACHE:

@@ -197,14 +197,10 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
     returns them.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
-    count, private, expandable = 0, 0, False
-    free: list[int] = []
+    own = [segment for segment in segments if segment["device"] == device]
+    private, free = 0, [0]
     live: Counter[tuple[int, str]] = Counter()
-    for segment in segments:
-        if segment["device"] != device:
-            continue
-        count += len(segment["blocks"])
-        expandable = expandable or bool(segment.get("is_expandable"))
+    for segment in own:
         is_private = tuple(segment.get("segment_pool_id", _NO_POOL)) != _NO_POOL
         for block in segment["blocks"]:
             size = block["size"]
@@ -216,11 +212,11 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
                 free.append(size)
     biggest = sorted(live.items(), key=lambda item: item[0][0] * item[1], reverse=True)
     return Blocks(
-        count=count,
-        largest_free=float(max(free, default=0)),
+        count=sum(len(segment["blocks"]) for segment in own),
+        largest_free=float(max(free)),
         free=float(sum(free)),
         private_free=float(private),
-        expandable=expandable,
+        expandable=any(segment.get("is_expandable") for segment in own),
         biggest=tuple(
             LiveBlocks(float(size), number, where)
             for (size, where), number in biggest[:MOST_BIGGEST]

@@ -58,12 +58,13 @@ class Technique:
             return f"{self.speed:.1f} times as fast"
         return f"{100 * (1 - self.speed):.0f} % slower"
 
-    def saving(self, size: float) -> str:
-        """Return what it would save of a part of so many bytes, in words."""
-        return (
+    def advice(self, action: str, reason: str, size: float) -> Advice:
+        """Return the advice to use it on a part of so many bytes."""
+        saving = (
             f"about {size_text(self.saved(size))} (in our benchmark: {self.less} of the {self.part}, "
             f"{100 * (1 - self.peak):.0f} % of the peak, {self.slower})"
         )
+        return Advice(action, reason, saving, self.saved(size), is_measured=True)
 
 
 TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
@@ -196,13 +197,10 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
         return
     samples, longest = incident.batch_samples, incident.count("longest")
     if not checkpointed(incident):
-        technique = TECHNIQUES["checkpointing"]
-        yield Advice(
+        yield TECHNIQUES["checkpointing"].advice(
             f"Turn on gradient checkpointing ({_checkpointing_option()}=True)",
             f"activations and temporaries take {_share(activations, incident)}",
-            technique.saving(activations),
-            technique.saved(activations),
-            is_measured=True,
+            activations,
         )
     if samples >= 2:
         technique = TECHNIQUES["accumulation"]
@@ -217,13 +215,10 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
             is_measured=True,
         )
     if _could_be_bfloat16(incident) and incident.autocast is False:
-        technique = TECHNIQUES["bf16"]
-        yield Advice(
+        yield TECHNIQUES["bf16"].advice(
             "Train with bf16=True",
             "the weights are float32 without autocast, and this GPU supports bfloat16",
-            technique.saving(activations),
-            technique.saved(activations),
-            is_measured=True,
+            activations,
         )
     if not samples >= 2 and longest >= LONG:
         yield Advice(

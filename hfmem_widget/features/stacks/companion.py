@@ -8,7 +8,6 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from hfmem_widget.features.stacks.call_sites import sites_of
 from hfmem_widget.features.stacks.dispatch_tracker import (
@@ -27,6 +26,7 @@ from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Recorded
 from hfmem_widget.text import format_bytes, format_duration
+from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
 MOST_KEPT = 128 * 1024**2  # bytes of a compressed snapshot that a session keeps
@@ -209,7 +209,5 @@ def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
 
 def _cells() -> Mapping[str, int]:
     """Return the numbers of the notebook's cells by the file names under which they were compiled."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell: Any = get_ipython() if get_ipython is not None else None
-    found = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    found = getattr(getattr(running_shell(), "compile", None), "_filename_map", None)
     return dict(found) if isinstance(found, dict) else {}
