@@ -1,15 +1,14 @@
 """What optimizers keep for each tensor they train, by rules on its shape.
 
-The rules are those of the code: PyTorch's, transformers' Adafactor, and bitsandbytes'. The states'
-counts of steps are left out: a few bytes each, on the host.
+The rules follow the code of PyTorch, of transformers' Adafactor, and of bitsandbytes. The step counters among
+the states are left out: a few bytes each, on the host.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
@@ -31,15 +30,9 @@ MAP: Final = 256 * FLOAT
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A tensor with a gradient.
+    """A tensor with a gradient: its shape, and the bytes of an element.
 
-    Attributes
-    ----------
-    shape : tuple of int
-    size : int
-        Bytes of an element.
-    embedding : bool
-        Whether it is the weight of an embedding, whose states the Trainer keeps out of 8 bit.
+    The Trainer keeps the states of an embedding's weight out of 8 bit.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +41,7 @@ class Trained:
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -58,7 +51,7 @@ States = Callable[[Trained], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What an optimizer keeps, and what its step takes for a moment.
+    """What an optimizer keeps, and what its step needs temporarily.
 
     Attributes
     ----------
@@ -66,14 +59,14 @@ class Optimizer:
     shared : int
         Bytes of states that all tensors share.
     at_once : float
-        How many copies of everything trained are there at the height of a step.
+        Copies of everything trained, at the peak of a step.
     one_by_one : float
-        How many copies of the largest tensor, in float32, where tensors are taken one after the other.
+        Copies of the largest tensor in float32, where a step takes one tensor after the other.
     when_cast : float
-        How many more of these where tensors of half precision are cast.
+        More of these copies where tensors of half precision are cast.
     paged : bool
-        Whether large states lie in memory that moves to the host when the device is full; it is none of
-        PyTorch's allocator.
+        Whether large states lie in memory that moves to the host when the device is full, outside PyTorch's
+        allocator.
     """
 
     states: States
@@ -86,17 +79,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an optimizer needs for a model, in bytes.
-
-    Attributes
-    ----------
-    states : int
-        In PyTorch's allocator.
-    paged : int
-        Beside it.
-    temporaries : int
-        For a moment, within a step.
-    """
+    """Bytes that an optimizer needs: its states, the paged ones apart, and a step's temporaries."""
 
     states: int
     paged: int
@@ -104,99 +87,89 @@ class Needs:
 
 
 def like_parameter(count: int) -> States:
-    """Return the rule of states that are like the parameter, in its type."""
-    return lambda one: (one.numel * one.size,) * count
+    """Return the rule of states that have the parameter's shape and type."""
+    return lambda tensor: (tensor.numel * tensor.size,) * count
 
 
 def in_float(count: int) -> States:
     """Return the rule of states in float32, whatever the parameter's type."""
-    return lambda one: (one.numel * FLOAT,) * count
+    return lambda tensor: (tensor.numel * FLOAT,) * count
 
 
 def in_8_bit(count: int) -> States:
-    """Return the rule of bitsandbytes' states: a byte an element, and a scale for each block."""
+    """Return the rule of bitsandbytes' states: a byte per element, and a scale per block."""
 
-    def states(one: Trained) -> tuple[int, ...]:
-        if one.embedding or one.numel < LEAST_IN_8_BIT:
-            return (one.numel * FLOAT,) * count
-        return (one.numel, FLOAT * math.ceil(one.numel / BLOCK)) * count
+    def states(tensor: Trained) -> tuple[int, ...]:
+        if tensor.embedding or tensor.numel < LEAST_IN_8_BIT:
+            return (tensor.numel * FLOAT,) * count
+        return (tensor.numel, FLOAT * math.ceil(tensor.numel / BLOCK)) * count
 
     return states
 
 
-def factored(one: Trained) -> tuple[int, ...]:
-    """Return transformers' Adafactor: a row and a column for each matrix, in float32."""
-    if len(one.shape) < 2:
-        return (one.numel * FLOAT,)
-    *most, last = one.shape
-    rows = math.prod(most)
-    return (rows * FLOAT, math.prod(most[:-1]) * last * FLOAT)
+def factored(tensor: Trained) -> tuple[int, ...]:
+    """Return the states of transformers' Adafactor: a row and a column of each matrix, in float32."""
+    if len(tensor.shape) < 2:
+        return (tensor.numel * FLOAT,)
+    *most, last = tensor.shape
+    return (math.prod(most) * FLOAT, math.prod(most[:-1]) * last * FLOAT)
 
 
-def factored_by_torch(one: Trained) -> tuple[int, ...]:
-    """Return PyTorch's Adafactor: the same, in the parameter's type."""
-    return tuple(size // FLOAT * one.size for size in factored(one))
+def factored_by_torch(tensor: Trained) -> tuple[int, ...]:
+    """Return the states of PyTorch's Adafactor: the same, in the parameter's type."""
+    return tuple(size // FLOAT * tensor.size for size in factored(tensor))
 
 
-_ADAM: Final = Optimizer(like_parameter(2), at_once=1.0)
-_FUSED: Final = Optimizer(like_parameter(2))
-_ADAM_8_BIT: Final = Optimizer(in_8_bit(2), shared=2 * MAP)
-_ONE_8_BIT: Final = Optimizer(in_8_bit(1), shared=MAP)
-_ADAFACTOR: Final = Optimizer(factored, one_by_one=3.0, when_cast=2.0)
-
-BY_NAME: Mapping[str, Optimizer] = MappingProxyType(
-    {
-        "adamw_torch": _ADAM,
-        "adamw_torch_fused": _FUSED,
-        "adafactor": _ADAFACTOR,
-        "sgd": Optimizer(like_parameter(0)),
-        "adagrad": Optimizer(like_parameter(1), at_once=2.0),
-        "rmsprop": Optimizer(like_parameter(1), at_once=1.0),
-        "adamw_8bit": _ADAM_8_BIT,
-        "adamw_bnb_8bit": _ADAM_8_BIT,
-        "ademamix": Optimizer(in_float(3)),
-        "ademamix_8bit": Optimizer(in_8_bit(3), shared=2 * MAP),
-        "lion_32bit": Optimizer(in_float(1)),
-        "lion_8bit": _ONE_8_BIT,
-        "rmsprop_bnb": Optimizer(in_float(1)),
-        "rmsprop_bnb_32bit": Optimizer(in_float(1)),
-        "rmsprop_bnb_8bit": _ONE_8_BIT,
-        "paged_adamw_32bit": Optimizer(in_float(2), paged=True),
-        "paged_adamw_8bit": replace(_ADAM_8_BIT, paged=True),
-        "paged_ademamix_32bit": Optimizer(in_float(3), paged=True),
-        "paged_ademamix_8bit": Optimizer(in_8_bit(3), shared=2 * MAP, paged=True),
-        "paged_lion_32bit": Optimizer(in_float(1), paged=True),
-        "paged_lion_8bit": replace(_ONE_8_BIT, paged=True),
-    }
-)
-"""By the names that `TrainingArguments.optim` takes."""
-
-
-_OF_TORCH: Mapping[str, str] = MappingProxyType(
-    {"adamw_torch": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
-)
+_OF_TORCH: Final = {
+    "adamw_torch": "AdamW",
+    "adamw_torch_fused": "AdamW",
+    "adafactor": "Adafactor",
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
+    "rmsprop": "RMSprop",
+}
+_OF_BITSANDBYTES: Final = {
+    "adamw_8bit": "AdamW",
+    "adamw_bnb_8bit": "AdamW",
+    "ademamix": "AdEMAMix",
+    "ademamix_8bit": "AdEMAMix",
+    "lion_32bit": "Lion",
+    "lion_8bit": "Lion",
+    "rmsprop_bnb": "RMSprop",
+    "rmsprop_bnb_32bit": "RMSprop",
+    "rmsprop_bnb_8bit": "RMSprop",
+    "paged_adamw_32bit": "AdamW",
+    "paged_adamw_8bit": "AdamW",
+    "paged_ademamix_32bit": "AdEMAMix",
+    "paged_ademamix_8bit": "AdEMAMix",
+    "paged_lion_32bit": "Lion",
+    "paged_lion_8bit": "Lion",
+}
+NAMES: Final = (*_OF_TORCH, *_OF_BITSANDBYTES)
+"""The names of `TrainingArguments.optim` that there is a rule for."""
 
 
 def by_name(name: str, device: str = "cuda") -> Optimizer:
-    """Return an optimizer by the name that `TrainingArguments.optim` has for it.
+    """Return the rule of an optimizer by its name in `TrainingArguments.optim`.
 
-    Parameters
-    ----------
-    name : str
-    device : {"cuda", "cpu"}
-        PyTorch's take all tensors together on a GPU, and one after the other on a CPU.
+    PyTorch's own take all tensors together on a GPU, and one after the other on a CPU.
 
     Raises
     ------
     OptionError
-        If there is no rule for it; the message names those that there are.
+        If there is no rule for it; the message lists those that there are.
     """
-    if name not in BY_NAME:
-        message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(BY_NAME)}"
+    found = None
+    if name in _OF_TORCH:
+        settings = {"fused": name.endswith("_fused"), "foreach": device != "cpu"}
+        found = of_class(_OF_TORCH[name], settings)
+    elif name in _OF_BITSANDBYTES:
+        bits = 8 if name.endswith("8bit") else 32
+        found = of_bitsandbytes(_OF_BITSANDBYTES[name], bits, paged=name.startswith("paged"))
+    if found is None:
+        message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(NAMES)}"
         raise OptionError(message)
-    if device == "cpu" and name in _OF_TORCH:
-        return of_class(_OF_TORCH[name], {"foreach": False}) or BY_NAME[name]
-    return BY_NAME[name]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +181,9 @@ class _Class:
     states : int
         Tensors like the parameter.
     more : tuple of str
-        Options each of which adds one when it is on.
+        Options that add one state each.
     foreach, decaying : float
-        Copies of everything trained within a step that takes all tensors together, and with weight decay.
+        Copies of everything trained within a step over all tensors together, without and with weight decay.
     loop : float
         Copies of the largest tensor within a step that takes one tensor after the other.
     always : float
@@ -225,41 +198,26 @@ class _Class:
     always: float = 0.0
 
 
-_CLASSES: Mapping[str, _Class] = MappingProxyType(
-    {
-        "Adam": _Class(2, ("amsgrad",)),
-        "AdamW": _Class(2, ("amsgrad",)),
-        "NAdam": _Class(2, decaying=2.0),
-        "RAdam": _Class(2, loop=2.0),
-        "Adamax": _Class(2, loop=2.0),
-        "SGD": _Class(0, ("momentum",), foreach=0.0, loop=2.0),
-        "RMSprop": _Class(1, ("momentum", "centered"), loop=2.0),
-        "Adagrad": _Class(1, foreach=2.0, decaying=2.0, loop=2.0),
-        "Adadelta": _Class(2, foreach=2.0, decaying=2.0),
-        "ASGD": _Class(1, loop=2.0),
-        "Rprop": _Class(2, foreach=2.0, decaying=2.0),
-        "Muon": _Class(1, foreach=0.0, decaying=0.0, always=3.0),
-    }
-)
-
-
-@dataclass(slots=True)
-class _Sum:
-    states: int = 0
-    paged: int = 0
-    trained: int = 0
-    largest: int = 0
+_CLASSES: Final = {
+    "Adam": _Class(2, ("amsgrad",)),
+    "AdamW": _Class(2, ("amsgrad",)),
+    "NAdam": _Class(2, decaying=2.0),
+    "RAdam": _Class(2, loop=2.0),
+    "Adamax": _Class(2, loop=2.0),
+    "SGD": _Class(0, ("momentum",), foreach=0.0, loop=2.0),
+    "RMSprop": _Class(1, ("momentum", "centered"), loop=2.0),
+    "Adagrad": _Class(1, foreach=2.0, decaying=2.0, loop=2.0),
+    "Adadelta": _Class(2, foreach=2.0, decaying=2.0),
+    "ASGD": _Class(1, loop=2.0),
+    "Rprop": _Class(2, foreach=2.0, decaying=2.0),
+    "Muon": _Class(1, foreach=0.0, decaying=0.0, always=3.0),
+}
 
 
 def of_class(name: str, settings: Mapping[str, Any]) -> Optimizer | None:
-    """Return one of PyTorch's or transformers' optimizers; None if there is no rule for it.
+    """Return the rule of PyTorch's or transformers' class of this name, if there is one.
 
-    Parameters
-    ----------
-    name : str
-        The class.
-    settings : mapping
-        The options of a parameter group, such as ``amsgrad`` and ``momentum``.
+    `settings` are the options of a parameter group, such as ``amsgrad`` and ``momentum``.
     """
     if name == "Adafactor":
         return _adafactor(settings)
@@ -269,39 +227,31 @@ def of_class(name: str, settings: Mapping[str, Any]) -> Optimizer | None:
     states = like_parameter(kind.states + sum(bool(settings.get(option)) for option in kind.more))
     if settings.get("fused"):
         return Optimizer(states)
+    decays = settings.get("weight_decay")
     if settings.get("foreach") is False:
-        needs_any = kind.foreach or settings.get("weight_decay")
-        return Optimizer(states, one_by_one=kind.loop if needs_any else kind.always)
-    return Optimizer(
-        states,
-        at_once=kind.decaying if settings.get("weight_decay") else kind.foreach,
-        one_by_one=kind.always,
-    )
+        return Optimizer(states, one_by_one=kind.loop if kind.foreach or decays else kind.always)
+    at_once = kind.decaying if decays else kind.foreach
+    return Optimizer(states, at_once=at_once, one_by_one=kind.always)
 
 
 def _adafactor(settings: Mapping[str, Any]) -> Optimizer:
     # PyTorch's has beta2_decay; transformers' can keep the first moment too.
     if "beta2_decay" in settings:
         return Optimizer(factored_by_torch, one_by_one=3.0)
-    if settings.get("beta1") is None:
-        return _ADAFACTOR
-    return replace(_ADAFACTOR, states=lambda one: (*factored(one), one.numel * FLOAT))
+    more = 0 if settings.get("beta1") is None else 1
+    return Optimizer(
+        lambda tensor: factored(tensor) + in_float(more)(tensor), one_by_one=3.0, when_cast=2.0
+    )
+
+
+_ONE_STATE: Final = dict.fromkeys(("Adagrad", "LARS", "Lion", "RMSprop", "SGD"), 1)
+_COUNTS: Final = {**_ONE_STATE, "Adam": 2, "AdamW": 2, "LAMB": 2, "AdEMAMix": 3}
+"""The states that bitsandbytes' classes keep of each tensor."""
 
 
 def of_bitsandbytes(name: str, bits: int, *, paged: bool) -> Optimizer | None:
-    """Return one of bitsandbytes' optimizers; None if there is no rule for it.
-
-    Parameters
-    ----------
-    name : str
-        The class, such as ``AdamW`` or ``PagedLion8bit``.
-    bits : int
-        Of its states: 8 or 32.
-    paged : bool
-    """
-    plainer = name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit")
-    count = {"Adam": 2, "AdamW": 2, "LAMB": 2, "AdEMAMix": 3, "Lion": 1, "RMSprop": 1}.get(plainer)
-    count = {"Adagrad": 1, "LARS": 1, "SGD": 1}.get(plainer, count)
+    """Return the rule of bitsandbytes' class of this name with states of 8 or 32 bits, if there is one."""
+    count = _COUNTS.get(name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit"))
     if count is None:
         return None
     if bits == 8:
@@ -321,21 +271,20 @@ def needs(
     rounded : callable
         What the allocator gives for a size.
     """
-    total = _Sum()
+    states = paged = total = largest = 0
     copies = optimizer.one_by_one
-    for one in trained:
-        sizes = optimizer.states(one)
-        paged = optimizer.paged and one.numel >= LEAST_PAGED
-        for size in sizes:
+    for tensor in trained:
+        is_paged = optimizer.paged and tensor.numel >= LEAST_PAGED
+        for size in optimizer.states(tensor):
             # The scales of blocks stay in the allocator.
-            if paged and size >= one.numel:
-                total.paged += size
+            if is_paged and size >= tensor.numel:
+                paged += size
             else:
-                total.states += rounded(size)
-        total.trained += rounded(one.numel * one.size)
-        total.largest = max(total.largest, one.numel * FLOAT)
-        if one.size < FLOAT:
+                states += rounded(size)
+        total += rounded(tensor.numel * tensor.size)
+        largest = max(largest, tensor.numel * FLOAT)
+        if tensor.size < FLOAT:
             copies = optimizer.one_by_one + optimizer.when_cast
-    shared = rounded(optimizer.shared) if total.trained and optimizer.shared else 0
-    temporaries = int(optimizer.at_once * total.trained + copies * total.largest)
-    return Needs(total.states + shared, total.paged, temporaries)
+    if total and optimizer.shared:
+        states += rounded(optimizer.shared)
+    return Needs(states, paged, int(optimizer.at_once * total + copies * largest))

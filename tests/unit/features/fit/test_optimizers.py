@@ -13,7 +13,7 @@ from transformers.training_args import OptimizerNames
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.optimizers import (
-    BY_NAME,
+    NAMES,
     Optimizer,
     Trained,
     by_name,
@@ -150,7 +150,7 @@ def test_on_a_cpu_tensors_are_taken_one_after_the_other() -> None:
 
 def test_every_name_is_one_of_transformers() -> None:
     """No rule stands under a name that TrainingArguments would refuse."""
-    assert set(BY_NAME) <= {str(one.value) for one in OptimizerNames}
+    assert set(NAMES) <= {str(one.value) for one in OptimizerNames}
 
 
 def bytes_a_parameter(optimizer: Optimizer, size: int) -> float:
