@@ -1,8 +1,8 @@
-"""Makes operations on the meta device keep what the kernels of a real device keep.
+"""Operations on the meta device that keep what the kernels of a real device keep.
 
 Left alone, meta tensors take the paths of no device: attention multiplies out its scores, dropout keeps a
-mask of the activations' type, and autocast passes them by. Here each is put as the device has it. What is
-cast follows the lists in PyTorch's documentation of `torch.amp`.
+mask of the activations' type, and autocast ignores them. Casts follow the lists in PyTorch's documentation of
+`torch.amp`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,8 @@ from hfmem_widget.features.fit.experts import GROUPED, grouped_product
 _HALF: Final = {torch.bfloat16, torch.float16}
 
 _LOWER: Final = {
-    *(
-        "__matmul__",
-        "__rmatmul__",
-        "addbmm",
-        "addmm",
-        "addmv",
-        "addr",
-        "baddbmm",
-        "bilinear",
-        "bmm",
-    ),
-    *("chain_matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+    *("__matmul__", "__rmatmul__", "addbmm", "addmm", "addmv", "addr", "baddbmm", "bilinear"),
+    *("bmm", "chain_matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
     *("conv_transpose3d", "einsum", "linear", "matmul", "mm", "multi_dot", "mv", "prelu"),
     *("scaled_dot_product_attention",),
 }
@@ -37,19 +27,9 @@ _LOWER: Final = {
 
 _FULL: Final = {
     "cuda": {
-        *(
-            "__pow__",
-            "__rdiv__",
-            "__rpow__",
-            "__rtruediv__",
-            "acos",
-            "asin",
-            "cosh",
-            "erfinv",
-            "exp",
-        ),
-        *("expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sinh", "tan"),
-        *("cumprod", "cumsum", "dist", "norm", "normalize", "prod", "renorm", "sum"),
+        *("__pow__", "__rdiv__", "__rpow__", "__rtruediv__", "acos", "asin", "cosh", "erfinv"),
+        *("exp", "expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sinh"),
+        *("tan", "cumprod", "cumsum", "dist", "norm", "normalize", "prod", "renorm", "sum"),
         *("cosine_similarity", "group_norm", "layer_norm", "log_softmax", "softmax", "softmin"),
         *("softplus", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy"),
         *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss"),
@@ -57,22 +37,9 @@ _FULL: Final = {
         *("soft_margin_loss", "triplet_margin_loss"),
     },
     "cpu": {
-        *(
-            "binary_cross_entropy",
-            "cosine_embedding_loss",
-            "cross_entropy",
-            "ctc_loss",
-            "huber_loss",
-        ),
-        *(
-            "mse_loss",
-            "multi_margin_loss",
-            "nll_loss",
-            "poisson_nll_loss",
-            "prod",
-            "smooth_l1_loss",
-        ),
-        *("triplet_margin_loss",),
+        *("binary_cross_entropy", "cosine_embedding_loss", "cross_entropy", "ctc_loss"),
+        *("huber_loss", "mse_loss", "multi_margin_loss", "nll_loss", "poisson_nll_loss", "prod"),
+        *("smooth_l1_loss", "triplet_margin_loss"),
     },
 }
 """What autocast computes in float32, by device."""
@@ -81,22 +48,16 @@ _LARGEST_HEAD: Final = 256
 """The widest heads that the flash kernel takes."""
 
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-"""The arguments of `scaled_dot_product_attention` that have a place."""
+"""The positional arguments of `scaled_dot_product_attention`."""
 
 
 class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """While it is active: operations on meta tensors are done as on a device.
-
-    Parameters
-    ----------
-    device : {"cuda", "cpu"}
-    autocast : torch.dtype, optional
-        The type of half precision; none without autocast.
+    """Does operations on meta tensors as on a device, under autocast to a type of half precision if given.
 
     Attributes
     ----------
     casts : dict
-        The parameters that were cast, kept until `leave_autocast`; autocast keeps them as long.
+        The parameters that were cast, kept until `leave_autocast`, as long as autocast keeps them.
     routes : bool
         Whether experts were among the operations.
     """
@@ -110,7 +71,7 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         self.routes = False
 
     def leave_autocast(self) -> None:
-        """Forget what was cast; what is computed again in the backward pass casts its own."""
+        """Forget the casts; the recomputation in the backward pass makes its own."""
         self.casts.clear()
         self._keeps_casts = False
 
@@ -138,8 +99,7 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
     def _to_half(self, value: Any) -> Any:
         if not _is_float(value) or value.dtype == self._autocast:
             return value
-        cacheable = self._keeps_casts and value.is_leaf and value.requires_grad
-        if not cacheable:
+        if not (self._keeps_casts and value.is_leaf and value.requires_grad):
             return value.to(self._autocast)
         if id(value) not in self.casts:
             self.casts[id(value)] = value.to(self._autocast)
@@ -168,7 +128,7 @@ def _dropout(func: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take the kernel that the device would; its results other than the output are for the backward pass."""
+    """Take the kernel that the device would; its further results are for the backward pass."""
     given = dict(zip(_ATTENTION, args, strict=False)) | kwargs
     query, key, value = (given[name] for name in _ATTENTION[:3])
     mask, dropout = given.get("attn_mask"), given.get("dropout_p", 0.0)
@@ -178,36 +138,26 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
     if not kernel:
         return func(*args, **kwargs)
     bias = None if mask is None else _bias(mask, query, key)
-    aten = torch.ops.aten
-    if kernel == "flash":
-        made = aten._scaled_dot_product_flash_attention(  # noqa: SLF001  (the name of an operator)
-            query, key, value, dropout, is_causal
-        )
-    elif kernel == "efficient":
-        made = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001  (as above)
-            query, key, value, bias, compute_log_sumexp=True, dropout_p=dropout
-        )
-    else:
-        made = aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001  (as above)
-            query, key, value, dropout, is_causal, attn_mask=bias
-        )
-    return made[0]
+    operator = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}")
+    if kernel == "efficient_attention":
+        return operator(query, key, value, bias, compute_log_sumexp=True, dropout_p=dropout)[0]
+    masked = {"attn_mask": bias} if kernel == "flash_attention_for_cpu" else {}
+    return operator(query, key, value, dropout, is_causal, **masked)[0]
 
 
 def _kernel(
     device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
 ) -> str:
-    """Return which kernel takes it, as PyTorch chooses; empty for none that keeps no scores."""
-    if query.dim() != 4 or query.shape[-1] != value.shape[-1]:
-        return ""
-    if mask is not None and mask.requires_grad:
+    """Return the kernel that PyTorch chooses; empty where none can do without the scores."""
+    is_odd = query.dim() != 4 or query.shape[-1] != value.shape[-1]
+    if is_odd or (mask is not None and mask.requires_grad):
         return ""
     if device == "cpu":
-        return "cpu" if dropout_p == 0.0 else ""
+        return "flash_attention_for_cpu" if dropout_p == 0.0 else ""
     if query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
-        return "flash"
-    # Heads that share keys and values are for the flash kernel alone.
-    return "" if grouped else "efficient"
+        return "flash_attention"
+    # Only the flash kernel takes heads that share keys and values.
+    return "" if grouped else "efficient_attention"
 
 
 def _bias(mask: Any, query: Any, key: Any) -> Any:

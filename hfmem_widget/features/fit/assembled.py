@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from hfmem_widget.features.fit.dry_run import Inference, Step
-from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart, Setting
+from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.optimizers import Needs
 from hfmem_widget.text import format_bytes
 
 FROM_SHAPES: Final = "shapes and types"
+FROM_BITSANDBYTES: Final = "bitsandbytes' rule"
 FROM_A_RULE: Final = "rule for shapes"
 FROM_A_DRY_RUN: Final = "dry run on meta device"
 
@@ -20,61 +21,31 @@ ROUTED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a model before it is run.
+def whole(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
+    """Return a part that is there in full at the peak."""
+    return ForecastPart(name, size, size, source, bound)
 
-    Attributes
+
+def of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Forecast:
+    """Return the forecast of a training step.
+
+    Parameters
     ----------
-    name : str
-    setting : Setting
-    weights, buffers : int
-        Bytes.
+    held : Forecast
+        Of what is there from the beginning: weights and buffers.
     unpacked : int
         Bytes of the largest quantised weight when it is unpacked; 0 without such.
-    parameters, trainable : int
-        Elements.
-    gradients : int
-        Bytes of the gradients of all that is trained.
     """
-
-    name: str
-    setting: Setting
-    weights: int
-    buffers: int
-    unpacked: int
-    parameters: int
-    trainable: int
-    gradients: int = 0
-
-    @property
-    def held(self) -> tuple[ForecastPart, ...]:
-        """The parts that are there from the beginning."""
-        source = "bitsandbytes' rule" if self.setting.quantized else FROM_SHAPES
-        return (
-            _part("weights", self.weights, source),
-            _part("buffers", self.buffers, FROM_SHAPES),
-        )
-
-    def bound(self, *, routes: bool) -> Bound:
-        """Return how a dry run of it is meant: kernels of a GPU, and of experts, take more."""
-        is_sure = self.setting.device == "cpu" and not self.unpacked and not routes
-        return "exact" if is_sure else "estimate"
-
-
-def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
-    """Return the forecast of a training step."""
-    # Above weights, buffers and states: what there is in all, and what of it is gradients.
+    # Above weights, buffers and states: everything, and the gradients in it.
     above = {
-        "forward": (step.forward.bytes + known.unpacked, step.forward.gradients),
-        "backward": (step.backward.bytes + known.unpacked, step.backward.gradients),
+        "forward": (step.forward.bytes + unpacked, step.forward.gradients),
+        "backward": (step.backward.bytes + unpacked, step.backward.gradients),
         "optimizer": (step.gradients + needed.temporaries, step.gradients),
     }
     moment = max(above, key=lambda name: above[name][0])
     most, gradients = above[moment]
     by_rule = moment == "optimizer"
     parts = (
-        *known.held,
         ForecastPart(
             "optimizer", needed.states, needed.states + needed.paged, FROM_A_RULE, "exact"
         ),
@@ -84,7 +55,7 @@ def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
             most - gradients,
             max(total - complete for total, complete in above.values()),
             FROM_A_RULE if by_rule else FROM_A_DRY_RUN,
-            "upper" if by_rule else known.bound(routes=step.routes),
+            "upper" if by_rule else _bound(held, unpacked, routes=step.routes),
         ),
     )
     notes = [f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."]
@@ -95,58 +66,46 @@ def of_training(known: Known, step: Step, needed: Needs) -> Forecast:
             f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
             "when the device is full."
         )
-    base = known.weights + known.buffers + needed.states
+    base = sum(part.bytes for part in held.parts) + needed.states
     peaks = {name: base + total for name, (total, _) in above.items()}
-    return _forecast(known, parts, moment, peaks, tuple(notes))
+    return _completed(held, parts, moment, peaks, tuple(notes))
 
 
-def of_inference(known: Known, run: Inference) -> Forecast:
+def of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
     """Return the forecast of a forward pass."""
-    rest = run.peak + known.unpacked - run.kv_cache
+    rest = run.peak + unpacked - run.kv_cache
+    bound = _bound(held, unpacked, routes=run.routes)
     parts = (
-        *known.held,
-        _part("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
-        _part("activations", rest, FROM_A_DRY_RUN, known.bound(routes=run.routes)),
+        whole("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
+        whole("activations", rest, FROM_A_DRY_RUN, bound),
     )
-    notes = (ROUTED,) if run.routes else ()
-    return _forecast(known, parts, "forward", {"forward": sum(part.bytes for part in parts)}, notes)
+    total = sum(part.bytes for part in (*held.parts, *parts))
+    return _completed(held, parts, "forward", {"forward": total}, (ROUTED,) * run.routes)
 
 
-def of_what_is_held(known: Known, needed: Needs | None, why: str) -> Forecast:
-    """Return what is there whatever runs: the forecast of a model whose activations are not known.
+def of_what_is_held(held: Forecast, needed: Needs | None, gradients: int, why: str) -> Forecast:
+    """Return the forecast of a model whose activations are unknown, and a sentence why.
 
-    Parameters
-    ----------
-    needed : Needs, optional
-        Of the optimizer; none where it is not trained.
-    why : str
-        A sentence.
+    `needed` is of the optimizer; None where the model is not trained.
     """
-    states = () if needed is None else (_part("optimizer", needed.states, FROM_A_RULE),)
-    parts = (*known.held, *states, _part("gradients", known.gradients, FROM_SHAPES))
-    peaks = {"": sum(part.bytes for part in parts)}
-    return replace(_forecast(known, parts, "", peaks, (why,)), left_out=("activations",))
+    states = () if needed is None else (whole("optimizer", needed.states, FROM_A_RULE),)
+    parts = (*states, whole("gradients", gradients, FROM_SHAPES))
+    total = sum(part.bytes for part in (*held.parts, *parts))
+    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
 
 
-def _part(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
-    return ForecastPart(name, size, size, source, bound)
+def _bound(held: Forecast, unpacked: int, *, routes: bool) -> Bound:
+    """Return how a dry run is meant: kernels of a GPU, and of experts, take more."""
+    is_sure = held.setting.device == "cpu" and not unpacked and not routes
+    return "exact" if is_sure else "estimate"
 
 
-def _forecast(
-    known: Known,
+def _completed(
+    held: Forecast,
     parts: tuple[ForecastPart, ...],
     moment: str,
     peaks: dict[str, int],
-    notes: tuple[str, ...] = (),
+    notes: tuple[str, ...],
 ) -> Forecast:
-    return Forecast(
-        model=known.name,
-        setting=known.setting,
-        parts=tuple(part for part in parts if part.full),
-        total=peaks[moment],
-        moment=moment,
-        peaks=peaks,
-        parameters=known.parameters,
-        trainable=known.trainable,
-        notes=notes,
-    )
+    parts = tuple(part for part in (*held.parts, *parts) if part.full)
+    return replace(held, parts=parts, total=peaks[moment], moment=moment, peaks=peaks, notes=notes)

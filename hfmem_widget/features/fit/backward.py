@@ -1,23 +1,25 @@
 """A backward pass that does not run autograd's engine.
 
 On a machine with GPUs the engine's first run starts a thread for each of them: CUDA is asked how many there
-are, and from then on no forked child can train. A graph on the meta device needs none of that. Its nodes are
-called one after the other, latest first, as the engine would, and dropped when they are done, which frees
-what they had saved.
+are, and from then on no forked child can train. A graph on the meta device needs none of that. Here its nodes
+are called one after the other, latest first, as the engine does. Each is dropped when it is done, which frees
+what it had saved.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from hfmem_widget.features.fit.live_bytes import storage_id
+
 Accumulated = Callable[[torch.Tensor], None]
-"""Takes a tensor that has just got a gradient, or more of it."""
+"""Takes a tensor whose gradient has just been set or added to."""
 
 
 def run_backward(
@@ -31,7 +33,7 @@ def run_backward(
     outputs : list of (tensor, gradient or None)
         Emptied, so that nothing here keeps the graph; nor should the caller.
     accumulated : callable
-        Told of each leaf that got a gradient.
+        Called with each leaf that got a gradient.
     """
     walk = _Walk(accumulated)
     while outputs:
@@ -75,12 +77,12 @@ class _Walk:
             del node
 
     def _keep(self, node: Any, owner: Any) -> None:
-        """Keep what owns a node: before torch 2.13, the Python object of one written in Python did not."""
+        """Keep the owner of a node written in Python: before torch 2.13 the node's object did not."""
         if isinstance(node, BackwardCFunction):
             self._owners[node] = owner
 
     def _count(self) -> None:
-        """Count for each node how many others it has to wait for."""
+        """Count how many others each node has to wait for."""
         waiting, seen = list(dict.fromkeys(self._roots)), set(self._roots)
         while waiting:
             for following, _ in waiting.pop().next_functions:
@@ -97,14 +99,19 @@ class _Walk:
             for grad, owned in given.values():
                 self._accumulate(node.variable, grad, owned=owned)
             return
-        grads = [given[at][0] if at in given else None for at in range(_inputs(node, given))]
+        expected = _expected(node)
+        # A function written in Python takes at least the gradients it is given.
+        inputs = max(given, default=-1) + 1 if expected is None else len(expected)
+        grads = [given[at][0] if at in given else None for at in range(inputs)]
         theirs = {_storage(grad) for grad in grads if grad is not None}
         given.clear()
-        made = _called(node, grads)
+        results = node.apply(*grads) if isinstance(node, BackwardCFunction) else node(*grads)
+        made = list(results) if isinstance(results, tuple) else [results]
+        del results
         grads.clear()
         edges = node.next_functions
         if len(made) > len(edges):
-            # A function's inputs that are no tensors have no edge, and nothing is made for them.
+            # Inputs of a function that are not tensors have no edge, and get no gradient.
             made = [grad for grad in made if grad is not None] or made
         storages = [None if grad is None else _storage(grad) for grad in made]
         for at, (following, number) in enumerate(edges):
@@ -139,24 +146,13 @@ class _Walk:
         self._accumulated(leaf)
 
 
-def _called(node: Any, grads: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    made = node.apply(*grads) if isinstance(node, BackwardCFunction) else node(*grads)
-    return list(made) if isinstance(made, tuple) else [made]
-
-
 def _order(node: Any) -> int:
-    """Return what comes first: gradients to keep, then what was computed last."""
+    """Return the rank of a node: first gradients to keep, then what was computed last."""
     return -(2**63) if hasattr(node, "variable") else -int(node._sequence_nr())  # noqa: SLF001  (graph's order)
 
 
-def _inputs(node: Any, given: Mapping[int, object]) -> int:
-    """Return how many gradients a node takes; of a function written in Python, at least those it is given."""
-    expected = _expected(node)
-    return max(given, default=-1) + 1 if expected is None else len(expected)
-
-
 def _expected(node: Any) -> Any:
-    """Return what the engine validates gradients against; None for a function that does not tell."""
+    """Return what the engine validates gradients against, if the node has it."""
     try:
         return node._input_metadata  # noqa: SLF001  (shapes and types of a node are nowhere public)
     except RuntimeError:  # before torch 2.13, those written in Python
@@ -174,8 +170,8 @@ def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
         shape, dtype = tuple(expected[at].shape), expected[at].dtype
     if tuple(grad.shape) != tuple(shape):
         grad = grad.sum_to_size(tuple(shape))
-    return grad if grad.dtype == dtype else grad.to(dtype)
+    return grad.to(dtype)
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (the identity of a storage is nowhere public)
+    return storage_id(tensor.untyped_storage())

@@ -1,13 +1,13 @@
-"""Models that lie on disk: their configuration, and what their files say of themselves. Nothing is loaded."""
+"""Models on disk: their configuration, and the headers of their files. Nothing is loaded."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
@@ -22,29 +22,20 @@ _NOT_HERE: Final = (
 MOST_HEADER: Final = 100 * 2**20
 """Bytes; safetensors itself allows no longer header."""
 
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "F64": "float64",
-        "F32": "float32",
-        "F16": "float16",
-        "BF16": "bfloat16",
-        "I8": "int8",
-        "U8": "uint8",
-    }
-)
-"""The types of safetensors, as PyTorch calls them; others keep their name."""
+TYPES: Final = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I8": "int8",
+    "U8": "uint8",
+}
+"""PyTorch's names of the types of safetensors; others keep their name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the safetensors files of a folder hold.
-
-    Attributes
-    ----------
-    types : mapping of str to int
-        Bytes by type.
-    tensors, files : int
-    """
+    """What the safetensors files of a folder hold: bytes by type, and how many tensors and files."""
 
     types: Mapping[str, int]
     tensors: int
@@ -52,7 +43,7 @@ class Stored:
 
     @property
     def dtype(self) -> str:
-        """The type of most of it; empty where there is nothing."""
+        """The type with the most bytes; empty where there is nothing."""
         return max(self.types, key=lambda name: self.types[name], default="")
 
     def text(self) -> str:
@@ -61,25 +52,22 @@ class Stored:
             return ""
         sizes = ", ".join(
             f"{format_bytes(size)} {plain(name)}"
-            for name, size in sorted(self.types.items(), key=lambda one: -one[1])
+            for name, size in sorted(self.types.items(), key=lambda item: -item[1])
         )
         files = "1 file" if self.files == 1 else f"{self.files} files"
         return f"on disk: {sizes}; {self.tensors} tensors in {files}"
 
 
 def read_config(name: str) -> tuple[Any, Path | None]:
-    """Return a configuration of transformers, and the folder that it lies in.
+    """Return a configuration of transformers, and the folder that it lies in, if any.
 
-    Parameters
-    ----------
-    name : str
-        A folder with a ``config.json``, a JSON file, or the name of a model that is in the local cache.
-        Nothing is fetched.
+    `name` is a folder with a ``config.json``, a JSON file, or the name of a model in the local cache. Nothing
+    is fetched.
 
     Raises
     ------
     OptionError
-        If there is none, or transformers does not know it; the message has transformers' reason.
+        If there is none, or transformers does not know it; the message has the reason.
     """
     if find_spec("transformers") is None:
         message = "a forecast needs transformers: pip install transformers"
@@ -92,7 +80,7 @@ def read_config(name: str) -> tuple[Any, Path | None]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return the file or folder that a name stands for; None for a name in the cache."""
+    """Return the file or folder of this name; None for a name in the cache."""
     path = Path(name).expanduser()
     if path.is_dir() and not (path / "config.json").is_file():
         message = f"the folder {plain(name)!r} has no config.json"
@@ -115,7 +103,7 @@ def _is_cached(name: str) -> bool:
 
 
 def _config_of(name: str, path: Path | None) -> Any:
-    """Return the configuration; code that comes with it is not run."""
+    """Return the configuration without running code that comes with it."""
     from transformers import AutoConfig
 
     where = name if path is None else str(path)
@@ -133,27 +121,26 @@ def _config_of(name: str, path: Path | None) -> Any:
 
 
 def read_stored(folder: Path) -> Stored:
-    """Return what the safetensors files of a folder say in their headers.
+    """Return what the headers of a folder's safetensors files say.
 
     Raises
     ------
     OptionError
-        If one of them is not what it should be.
+        If one of them is not complete.
     """
-    types: dict[str, int] = {}
-    tensors = files = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        files += 1
+    types: Counter[str] = Counter()
+    tensors = 0
+    paths = sorted(folder.glob("*.safetensors"))
+    for path in paths:
         with foreign(f"{plain(path.name)} is not a complete safetensors file"):
             for dtype, size in _entries(path):
-                name = TYPES.get(dtype, dtype)
-                types[name] = types.get(name, 0) + size
+                types[TYPES.get(dtype, dtype)] += size
                 tensors += 1
-    return Stored(types, tensors, files)
+    return Stored(types, tensors, len(paths))
 
 
 def _entries(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the type and the bytes of each tensor by a file's header: eight bytes of length, then JSON."""
+    """Yield the type and the bytes of each tensor in a file's header: eight bytes of length, then JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= MOST_HEADER:

@@ -1,7 +1,7 @@
-"""Gradient checkpointing on the meta device: computed again in the backward pass instead of kept.
+"""Gradient checkpointing on the meta device: layers are computed again in the backward pass.
 
 PyTorch's own asks whether there are GPUs, to keep the state of their random numbers, and runs autograd's
-engine; here neither is wanted. What is kept, and what comes and goes, is the same.
+engine. This one does neither, and keeps the same tensors for the same time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.backward import Accumulated, run_backward
@@ -20,19 +20,12 @@ _SWITCH = "gradient_checkpointing"
 
 
 def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
-    """Have a transformers model compute its layers again in `run_backward`.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        On the meta device; it is changed.
-    accumulated : callable
-        As `run_backward` takes it.
+    """Have a transformers model on the meta device compute its layers again in `run_backward`.
 
     Raises
     ------
     OptionError
-        If it has nothing that can be checkpointed.
+        If it has no layers that can be checkpointed.
     """
     layers = [module for module in model.modules() if hasattr(module, _SWITCH)]
     if not layers:
@@ -44,7 +37,7 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
 
 
 def is_checkpointed(model: Any) -> bool:
-    """Return whether a model has checkpointing switched on somewhere."""
+    """Return whether any layer of a model has checkpointing switched on."""
     return any(getattr(module, _SWITCH, False) for module in model.modules())
 
 
@@ -65,15 +58,15 @@ def _checkpointed(accumulated: Accumulated, function: Callable[..., Any], *args:
         return called(*positional, **keywords)
 
     shape: list[Any] = []
-    # Without it, nothing of what only parameters need would get into the graph.
+    # Without this one, a layer whose parameters alone need gradients would not get into the graph.
     always = torch.empty(0, device="meta", requires_grad=True)
     outputs = [
-        # A view of each, whose node keeps this function's alive until it is its turn, and nothing else.
-        one.view_as(one)
-        for one in _Recomputed.apply(run, accumulated, shape, always, *tensors)
+        # The node of a view keeps this function's node alive until its turn, and nothing else.
+        tensor.view_as(tensor)
+        for tensor in _Recomputed.apply(run, accumulated, shape, always, *tensors)
     ]
     kept, outer = shape
-    return tree_unflatten([outputs.pop(0) if one is _TENSOR else one for one in kept], outer)
+    return tree_unflatten([outputs.pop(0) if leaf is _TENSOR else leaf for leaf in kept], outer)
 
 
 _TENSOR = object()
@@ -85,23 +78,25 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is no
         ctx: Any, run: Any, accumulated: Any, shape: list[Any], _always: Any, *tensors: Any
     ) -> Any:
         values, structure = tree_flatten(run(tensors))
-        shape += [[_TENSOR if isinstance(one, torch.Tensor) else one for one in values], structure]
+        shape += [
+            [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in values],
+            structure,
+        ]
         ctx.run, ctx.accumulated = run, accumulated
         ctx.save_for_backward(*tensors)
-        return tuple(one for one in values if isinstance(one, torch.Tensor))
+        return tuple(value for value in values if isinstance(value, torch.Tensor))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        inputs = [one.detach().requires_grad_(one.requires_grad) for one in ctx.saved_tensors]
+        inputs = [saved.detach().requires_grad_(saved.requires_grad) for saved in ctx.saved_tensors]
         with torch.enable_grad():
-            values, _ = tree_flatten(ctx.run(inputs))
+            values = tree_leaves(ctx.run(inputs))
+        tensors = (value for value in values if isinstance(value, torch.Tensor))
         outputs = [
-            (one, grad)
-            for one, grad in zip(
-                [one for one in values if isinstance(one, torch.Tensor)], grads, strict=False
-            )
-            if grad is not None and one.requires_grad
+            (tensor, grad)
+            for tensor, grad in zip(tensors, grads, strict=False)
+            if grad is not None and tensor.requires_grad
         ]
-        del values
+        del values, tensors
         run_backward(outputs, ctx.accumulated)
-        return (None, *(one.grad for one in inputs))
+        return (None, *(tensor.grad for tensor in inputs))

@@ -1,7 +1,7 @@
-"""One training step, or one forward pass, on the meta device: what is alive at each moment of it.
+"""One training step or forward pass on the meta device: which bytes are alive when.
 
-Nothing is computed and nothing allocated. The model's own code runs, so that what is counted is what it
-makes, in its order, with its lifetimes.
+Nothing is computed or allocated. The model's own code runs, so that its own tensors are counted, in their
+order and with their lifetimes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import run_backward
 from hfmem_widget.features.fit.checkpointing import checkpoint_layers
-from hfmem_widget.features.fit.live_bytes import LiveBytes
+from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 
 GRANULARITY = {"cuda": 512, "cpu": 1}
-"""What the allocator of a device rounds up to, in bytes."""
+"""Bytes that the allocator of each type of device rounds up to."""
 
 _one_at_a_time = threading.RLock()
 
@@ -34,14 +35,9 @@ MakeInputs = Callable[[], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The highest that a pass through the model came to, above weights, buffers and optimizer states.
+    """The peak of a pass through the model, and the complete gradients in it, in bytes.
 
-    Attributes
-    ----------
-    bytes : int
-        At its peak, gradients included.
-    gradients : int
-        Of these, complete gradients.
+    Weights, buffers and optimizer states are not counted.
     """
 
     bytes: int
@@ -50,15 +46,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a training step takes above weights, buffers and optimizer states.
+    """What a training step takes above weights, buffers and optimizer states, in bytes.
 
     Attributes
     ----------
-    forward, backward : Pass
     kept : int
-        Bytes alive between the two: what was saved for the backward pass, and the batch.
+        Alive between the two passes: what was saved for the backward pass, and the batch.
     gradients : int
-        Bytes of all of them, when they are complete.
+        All of them, when they are complete.
     routes : bool
         Whether tokens went to experts.
     """
@@ -72,14 +67,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a forward pass takes above weights and buffers.
+    """What a forward pass takes above weights and buffers, in bytes.
 
     Attributes
     ----------
     peak : int
-        Bytes alive at its highest, the cache included.
+        The cache included.
     kv_cache : int
-        Bytes of keys and values that are kept for the tokens to come.
+        Keys and values that are kept for the tokens to come.
     routes : bool
         Whether tokens went to experts.
     """
@@ -98,29 +93,22 @@ def training_step(
     checkpointing: bool = False,
     accumulating: bool = False,
 ) -> Step:
-    """Run one batch forward and backward.
+    """Run one batch forward and backward, for the device's type.
 
     Parameters
     ----------
     model : torch.nn.Module
         On the meta device. It is changed: its parameters get gradients.
-    inputs : callable
-    device : {"cuda", "cpu"}
-    autocast : torch.dtype, optional
-    checkpointing : bool
     accumulating : bool
-        Whether gradients of a batch before are there.
+        Whether the gradients of an earlier batch are there.
     """
     live = LiveBytes(GRANULARITY[device])
-    live.leave_out(_held(model))
+    live.leave_out(chain(model.parameters(), model.buffers()))
     counted: set[int] = set()
 
     def accumulated(leaf: torch.Tensor) -> None:
-        if (
-            isinstance(leaf, torch.nn.Parameter)
-            and id(leaf) not in counted
-            and leaf.grad is not None
-        ):
+        is_new = isinstance(leaf, torch.nn.Parameter) and id(leaf) not in counted
+        if is_new and leaf.grad is not None:
             counted.add(id(leaf))
             live.mark(leaf.grad)
 
@@ -140,7 +128,7 @@ def training_step(
         del batch
         mode.leave_autocast()
         if autocast is not None:
-            outputs = _outputs_in_full(outputs)
+            _cast_to_float(outputs)
         roots: list[tuple[torch.Tensor, torch.Tensor | None]] = [(_loss(outputs), None)]
         del outputs
         kept = live.now - live.marked
@@ -152,49 +140,36 @@ def training_step(
 
 
 def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
-    """Run one batch forward, as the first step of `generate` does where the model can.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        On the meta device.
-    """
+    """Run one batch forward through a model on the meta device, as the first step of `generate` does."""
     live = LiveBytes(GRANULARITY[device])
-    live.leave_out(_held(model))
+    live.leave_out(chain(model.parameters(), model.buffers()))
     model.eval()
     takes = inspect.signature(model.forward).parameters
-    extra: dict[str, Any] = {}
-    if "use_cache" in takes:
-        extra["use_cache"] = True
-    if "logits_to_keep" in takes:
-        extra["logits_to_keep"] = 1
+    extra = {"use_cache": True, "logits_to_keep": 1}
     mode = AsOnDevice(device)
     with undisturbed(), torch.no_grad(), live, mode:
         batch = dict(inputs())
-        outputs = model(**batch, **extra)
-        cache = sum(
-            live.rounded(size)
-            for size in _storages(getattr(outputs, "past_key_values", None)).values()
-        )
-        return Inference(live.peak, cache, mode.routes)
+        outputs = model(**batch, **{name: extra[name] for name in extra if name in takes})
+        cache = _storages(getattr(outputs, "past_key_values", None))
+        return Inference(live.peak, sum(map(live.rounded, cache.values())), mode.routes)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Keep the user's random numbers as they are, and their log free of what is not about their model."""
+    """Keep the user's random numbers as they are, and their log free of messages about the dry run."""
     logger = logging.getLogger("transformers")
-    # Else of two at a time the one that ends last would put back what the other had put there.
+    # Of two at a time, the last to end would restore what the other had put there.
     with _one_at_a_time:
         level, is_capturing = logger.level, torch.cuda.is_current_stream_capturing
         autocast = torch.autocast
         logger.setLevel(logging.ERROR)
-        # transformers asks it about every mask, and where CUDA is not up asking initialises the driver.
+        # transformers asks this about every mask, and asking initialises the driver where CUDA is not up.
         torch.cuda.is_current_stream_capturing = lambda: (
             torch.cuda.is_initialized() and is_capturing()
         )
         torch.autocast = _AutocastButOnMeta
         try:
-            # Only the host's: asking for the state of a GPU's would initialise CUDA.
+            # The host's only: asking for a GPU's state would initialise CUDA.
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield
@@ -205,10 +180,10 @@ def undisturbed() -> Iterator[None]:
 
 
 class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Autocast as ever, and nothing on the meta device, which PyTorch refuses.
+    """Autocast, but nothing on the meta device, where PyTorch refuses it.
 
-    transformers 4 turns it off for the angles of rotary embeddings, by the type of the device they are on;
-    transformers 5 leaves the meta device out by itself.
+    transformers 4 turns autocast off for the angles of rotary embeddings, by the type of their device;
+    transformers 5 leaves out the meta device itself.
     """
 
     def __new__(cls, device_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -217,17 +192,11 @@ class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is 
         return torch.amp.autocast(device_type, *args, **kwargs)
 
 
-def _held(model: Any) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
-
-
-def _outputs_in_full(outputs: Any) -> Any:
-    """Cast what the model returns to float32, as accelerate does around autocast."""
-    if isinstance(outputs, MutableMapping):
-        for name, value in outputs.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                outputs[name] = value.float()
-    return outputs
+def _cast_to_float(outputs: Any) -> None:
+    """Cast what a model returns to float32, as accelerate does around autocast."""
+    for name, value in outputs.items() if isinstance(outputs, MutableMapping) else ():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            outputs[name] = value.float()
 
 
 def _loss(outputs: Any) -> torch.Tensor:
@@ -246,15 +215,11 @@ def _storages(value: Any, depth: int = 4) -> dict[int, int]:
     """Return the bytes of all storages within a cache of keys and values, by identity."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
-        return {storage._cdata: storage.nbytes()}  # noqa: SLF001  (the identity of a storage is nowhere public)
-    if isinstance(value, Mapping):
-        within: Any = value.values()
-    elif isinstance(value, list | tuple):
-        within = value
-    else:
-        within = vars(value).values() if hasattr(value, "__dict__") else ()
+        return {storage_id(storage): storage.nbytes()}
+    if not isinstance(value, Mapping | list | tuple):
+        value = getattr(value, "__dict__", {})
     found: dict[int, int] = {}
     if depth:
-        for one in within:
-            found |= _storages(one, depth - 1)
+        for part in value.values() if isinstance(value, Mapping) else value:
+            found |= _storages(part, depth - 1)
     return found

@@ -1,7 +1,7 @@
 """Mixtures of experts on the meta device: transformers multiplies all experts at once, by `grouped_mm`.
 
-PyTorch's own rule for it on the meta device takes bfloat16 alone. Which expert a token goes to depends on
-values; how much is computed does not: each token is a row for each of the experts that it goes to.
+PyTorch's own rule for the meta device takes bfloat16 alone. Which expert a token goes to depends on values;
+the amount of work does not: a token is a row for each of its experts.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ from typing import Any, Final
 import torch
 
 GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
-"""What PyTorch calls it, up to 2.9 and since, and transformers' own where PyTorch has none."""
+"""Its name in PyTorch up to 2.9 and since, and transformers' own where PyTorch has none."""
 
 _ALIGNED: Final = 16
-"""Bytes that the rows of the result are rounded up to on a GPU."""
+"""Bytes that each row of the result is rounded up to on a GPU."""
 
 
 def grouped_product(
     device: str, rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, **_: Any
 ) -> torch.Tensor:
-    """Return what `torch.nn.functional.grouped_mm` gives for rows that are sorted by expert.
+    """Return what `torch.nn.functional.grouped_mm` gives on a device for rows that are sorted by expert.
 
     Parameters
     ----------
-    device : {"cuda", "cpu"}
-        Whose kernel it stands for.
-    rows : torch.Tensor
-        Of shape (rows, width).
-    weights : torch.Tensor
-        Of shape (experts, width, other width).
+    rows, weights : torch.Tensor
+        Of shapes (rows, width) and (experts, width, other width).
     offs : torch.Tensor
         Where each expert's rows end.
     """
@@ -38,7 +34,7 @@ def grouped_product(
 
 
 class _GroupedProduct(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Keeps for the backward pass what PyTorch's own keeps, and makes what that makes."""
+    """Keeps and makes the same tensors as PyTorch's own."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, weights: Any, offs: Any, device: str) -> Any:
@@ -51,7 +47,7 @@ class _GroupedProduct(torch.autograd.Function):  # type: ignore[misc]  # torch i
     def backward(ctx: Any, grad: Any) -> Any:
         of_rows, of_weights, *_ = ctx.needs_input_grad
         rows, (experts, width, other) = ctx.shapes
-        # Weights lie in memory as a linear layer's, transposed; so do their gradients.
+        # Weights are transposed in memory, as a linear layer's; so are their gradients.
         return (
             _made(ctx.device, grad, rows) if of_rows else None,
             _made(ctx.device, grad, (experts, other, width)).mT if of_weights else None,

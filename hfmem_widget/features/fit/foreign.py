@@ -8,24 +8,18 @@ from contextlib import contextmanager
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import plain
 
-_LONGEST = 200
-"""Characters of the reason that are told."""
-
 
 @contextmanager
 def foreign(sentence: str) -> Iterator[None]:
-    """Turn an exception of the block into an OptionError: the sentence, and the first of the exception's own.
+    """Turn an exception of the block into an OptionError: the sentence, and the exception's own first one.
 
-    Parameters
-    ----------
-    sentence : str
-        Without a full stop; text from outside in it is `plain` already.
+    The sentence has no full stop, and text from outside in it is `plain` already.
     """
     try:
         yield
     except OptionError:
         raise
     except Exception as error:
-        first, _, _ = plain(error, _LONGEST).partition(". ")  # what follows is advice for others
+        first, _, _ = plain(error, 200).partition(". ")  # what follows is advice for others
         message = f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}"
         raise OptionError(message) from error

@@ -16,21 +16,14 @@ KNOWN = ("input_ids", "pixel_values", "input_features", "input_values")
 
 
 def batch_for(model: Any, batch: int, length: int, *, with_labels: bool) -> MakeInputs:
-    """Return what makes a batch for a model, full, without padding.
+    """Return what makes a batch for a model of transformers: full, without padding.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Of transformers, or one that says its `main_input_name` and `config` alike.
-    batch, length : int
-        Rows, and tokens of each; samples where sound is taken as it is.
-    with_labels : bool
-        Whether it computes a loss.
+    `batch` are rows, and `length` the tokens of each; samples where the model takes raw sound.
 
     Raises
     ------
     OptionError
-        If it takes something else than `KNOWN`, or rows longer than it has positions.
+        If the model takes something else than `KNOWN`, or has fewer positions than a row has tokens.
     """
     name = getattr(model, "main_input_name", "input_ids")
     if name not in KNOWN:
@@ -47,14 +40,9 @@ def batch_for(model: Any, batch: int, length: int, *, with_labels: bool) -> Make
 
 
 def idle(model: Any) -> dict[str, str]:
-    """Return the sub-models that have not run yet: their class by their place; each is gone once it runs.
+    """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook.
 
-    Of a model that reads images as well as text, the part for images gets nothing from `batch_for`.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        It is hooked.
+    The part for images of a model that reads images and text, for example, gets nothing from `batch_for`.
     """
     waiting: dict[str, str] = {}
     for name, module in model.named_modules():
@@ -66,7 +54,7 @@ def idle(model: Any) -> dict[str, str]:
 
 
 def _ran(waiting: dict[str, str], name: str, *_: Any) -> None:
-    # With a part runs what it is a part of, also where that was not called: peft goes past its `__call__`.
+    # What contains it runs too, even where it was not called: peft bypasses its `__call__`.
     for other in [other for other in waiting if f"{name}.".startswith(f"{other}.")]:
         del waiting[other]
 
@@ -76,10 +64,13 @@ def _make(
 ) -> Mapping[str, Any]:
     takes = inspect.signature(model.forward).parameters
     made: dict[str, Any] = {name: _main(config, name, batch, length, model)}
-    if name == "input_ids" and _takes(takes, "attention_mask"):
-        made["attention_mask"] = _ids(batch, length)
-    if name == "input_ids" and _is_pair_of_towers(takes, config):
-        made["pixel_values"] = _main(config, "pixel_values", batch, length, model)
+    if name == "input_ids":
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+        if takes_any or "attention_mask" in takes:
+            made["attention_mask"] = _ids(batch, length)
+        # In CLIP images go beside the text; elsewhere into it, where tokens stand for them.
+        if {"return_loss", "pixel_values"} <= takes.keys() and hasattr(config, "vision_config"):
+            made["pixel_values"] = _main(config, "pixel_values", batch, length, model)
     if with_labels:
         made |= _labels(takes, config, type(model).__name__, batch, length)
     elif getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
@@ -87,23 +78,12 @@ def _make(
     return made
 
 
-def _takes(parameters: Mapping[str, Any], name: str) -> bool:
-    return name in parameters or any(
-        one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()
-    )
-
-
-def _is_pair_of_towers(takes: Mapping[str, Any], config: Any) -> bool:
-    """Return whether images go beside the text, as in CLIP, and not into it, where tokens stand for them."""
-    return "return_loss" in takes and "pixel_values" in takes and hasattr(config, "vision_config")
-
-
 def _main(config: Any, name: str, batch: int, length: int, model: Any) -> torch.Tensor:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     if name == "input_ids":
         return _ids(batch, length)
     if name == "pixel_values":
-        # An image's encoder has a configuration of its own where it is not all there is.
+        # The encoder for images may have a configuration of its own.
         parts = (config, *(getattr(config, part, None) for part in ("vision_config", "encoder")))
         seen = next((part for part in parts if hasattr(part, "image_size")), config)
         size = getattr(seen, "image_size", 224)
@@ -127,15 +107,12 @@ def _labels(
         is_pair = getattr(config, "is_encoder_decoder", False)
         return {"decoder_input_ids": _ids(batch, length)} if is_pair else {}
     if name.endswith(("SequenceClassification", "ImageClassification", "NextSentencePrediction")):
-        return {"labels": _classes(config, batch)}
+        if getattr(config, "problem_type", None) == "multi_label_classification":
+            return {"labels": torch.empty(batch, config.num_labels, device="meta")}
+        is_regression = config.num_labels == 1
+        return {"labels": torch.empty(batch, device="meta") if is_regression else _ids(batch)}
     longest = getattr(config, "max_target_positions", None) or length
     return {"labels": _ids(batch, min(length, longest))}
-
-
-def _classes(config: Any, batch: int) -> torch.Tensor:
-    if getattr(config, "problem_type", None) == "multi_label_classification":
-        return torch.empty(batch, config.num_labels, device="meta")
-    return torch.empty(batch, device="meta") if config.num_labels == 1 else _ids(batch)
 
 
 def _ids(*shape: int) -> torch.Tensor:

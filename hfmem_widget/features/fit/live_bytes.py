@@ -1,7 +1,7 @@
-"""Counts the bytes that are alive, tensor by tensor, while something runs on the meta device.
+"""Counting the bytes of live tensors while something runs on the meta device.
 
 Meta tensors have storages with a size and no memory. They come and go as real ones would, since Python and
-autograd hold and drop them alike; so the highest sum is what a device would have had to give.
+autograd hold and drop them alike. So the highest sum is what a device would have had to give.
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from torch.utils._pytree import tree_leaves
 _ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (an operator's name, not a private one)
 
 
-class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """While it is active: the bytes of all storages made since, and the highest they came to.
+def storage_id(storage: Any) -> int:
+    """Return the identity of an untyped storage."""
+    return int(storage._cdata)  # noqa: SLF001  (the identity of a storage is nowhere public)
 
-    A value that only a device could tell is taken to be 1 or True: the mask is full, nothing is packed.
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """The bytes of all storages made while it is active, and their peak.
+
+    A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed.
 
     Parameters
     ----------
     granularity : int
-        What each storage is rounded up to, in bytes: 512 as the CUDA caching allocator does.
+        Bytes that each storage is rounded up to: 512 in the CUDA caching allocator.
     device : str
-        Whose tensors are counted.
+        The type of device whose tensors are counted.
 
     Attributes
     ----------
     now, peak : int
         Bytes.
     marked, marked_at_peak : int
-        Bytes of what `mark` was told of, now and at the peak.
+        Bytes of the tensors given to `mark`, now and at the peak.
     """
 
     def __init__(self, granularity: int = 1, device: str = "meta") -> None:
@@ -46,22 +51,22 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         self._known: dict[int, object] = {}
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Do not count what was there before."""
+        """Do not count tensors that were there before."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             # Kept, so that no later storage takes its place in memory, and in here.
-            self._known[storage._cdata] = storage  # noqa: SLF001  (the identity of a storage is nowhere public)
+            self._known[storage_id(storage)] = storage
 
     def mark(self, tensor: torch.Tensor) -> None:
         """Count a tensor as marked from now on."""
         self.marked += self.rounded(tensor.untyped_storage().nbytes())
 
     def rounded(self, size: int) -> int:
-        """Return what the allocator would give for a size, in bytes."""
+        """Return the bytes that the allocator would give for a size."""
         return -(-size // self._granularity) * self._granularity
 
     def restart(self) -> int:
-        """Begin a new peak at what is alive now; return the peak so far."""
+        """Return the peak so far, and begin a new one at what is alive now."""
         peak, self.peak = self.peak, self.now
         self.marked_at_peak = self.marked
         return peak
@@ -81,7 +86,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         if tensor.device.type != self._device:
             return
         storage = tensor.untyped_storage()
-        key = storage._cdata  # noqa: SLF001  (as above)
+        key = storage_id(storage)
         if key in self._known:
             return
         size = self.rounded(storage.nbytes())

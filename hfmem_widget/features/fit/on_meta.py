@@ -1,6 +1,6 @@
 """Models on the meta device: every shape and type, and no memory.
 
-Made from a configuration, or from a model that is there, whose weights are neither copied nor touched and
+They are made from a configuration, or from a live model, whose weights are neither copied nor touched, and
 whose hooks do not run.
 """
 
@@ -18,21 +18,16 @@ from torch.overrides import TorchFunctionMode
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import undisturbed
 from hfmem_widget.features.fit.foreign import foreign
+from hfmem_widget.features.fit.live_bytes import storage_id
 from hfmem_widget.text import plain
 
 LORA_RANK_MOST = 4096
 
 
 def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
-    """Return the model that a configuration describes.
+    """Return the model that a configuration of transformers describes, with weights of a type.
 
-    Parameters
-    ----------
-    config : transformers.PreTrainedConfig
-    dtype : torch.dtype
-        Of its weights.
-    for_training : bool
-        Where it names no class: one with a head, if there is one for causal or masked language.
+    Where it names no class, a model for training has a head, if there is one for causal or masked language.
 
     Raises
     ------
@@ -49,7 +44,7 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
 
 
 def copy_of(model: Any) -> Any:
-    """Return a model on the meta device that is built like one which is there.
+    """Return a copy of a live model on the meta device.
 
     Raises
     ------
@@ -67,23 +62,18 @@ def copy_of(model: Any) -> Any:
     with foreign(sentence), undisturbed(), _Ghosts():
         made = copy.deepcopy(model, memo)
     for module in made.modules():
-        # accelerate puts its own in front of the class': hooks that move tensors, and autocast.
+        # accelerate's own `forward` hides the class': it has hooks that move tensors, and autocast.
         vars(module).pop("forward", None)
     return made
 
 
 def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
-    """Return a model with LoRA's adapters, all else frozen.
-
-    Parameters
-    ----------
-    targets : iterable of str
-        Names of layers; none for peft's own choice for this kind of model.
+    """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen.
 
     Raises
     ------
     OptionError
-        If peft is missing, or has no place for them; the message has its reason.
+        If peft is missing, or cannot add them; the message has its reason.
     """
     if not 1 <= rank <= LORA_RANK_MOST:
         message = f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}"
@@ -99,10 +89,10 @@ def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that have a storage of their own: tied weights once."""
+    """Yield the first tensor of each storage: tied weights once."""
     seen: set[int] = set()
     for tensor in tensors:
-        key = tensor.untyped_storage()._cdata  # noqa: SLF001  (the identity of a storage is nowhere public)
+        key = storage_id(tensor.untyped_storage())
         if key not in seen:
             seen.add(key)
             yield tensor
@@ -131,7 +121,7 @@ def _class_of(config: Any, *, for_training: bool) -> Any:
 
 
 def _ghost(tensor: torch.Tensor) -> torch.Tensor:
-    # detach, since a parameter's clone on another device would be a step in somebody's graph
+    # Detached, since a parameter's clone on another device would be a step of its graph.
     made = torch.empty_like(tensor.detach(), device="meta")
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
@@ -139,7 +129,7 @@ def _ghost(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Ghosts(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """While it is active: tensors are copied to the meta device, wherever an object keeps them."""
+    """Copies tensors to the meta device, wherever an object keeps them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

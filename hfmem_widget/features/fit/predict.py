@@ -1,8 +1,9 @@
-"""What a model will need, part by part, before anything is loaded; and what one that is there should need."""
+"""Forecasts, part by part: of a model before it is loaded, and of one that is being trained."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -12,11 +13,19 @@ import torch
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import optimizers
-from hfmem_widget.features.fit.assembled import Known, of_inference, of_training, of_what_is_held
+from hfmem_widget.features.fit.assembled import (
+    FROM_BITSANDBYTES,
+    FROM_SHAPES,
+    of_inference,
+    of_training,
+    of_what_is_held,
+    whole,
+)
 from hfmem_widget.features.fit.checkpointing import is_checkpointed
 from hfmem_widget.features.fit.dry_run import GRANULARITY, MakeInputs, inference, training_step
 from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import batch_for, idle
+from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Forecast, Setting
 from hfmem_widget.features.fit.on_meta import copy_of, from_config, storages, with_lora
 from hfmem_widget.features.fit.optimizers import Trained
@@ -34,7 +43,7 @@ NO_INPUT: Final = (
 )
 
 Lora = int | tuple[int, Iterable[str]]
-"""The rank of the adapters, and where they go; without that, where peft puts them."""
+"""The rank of the adapters, and the layers they go into; peft's choice of layers if there are none."""
 
 
 def predict(
@@ -53,7 +62,7 @@ def predict(
     device: str = "cuda",
     partial: bool = False,
 ) -> Forecast:
-    """Return what one device will need for a model. Nothing is loaded, and no device is touched.
+    """Return the memory that one device will need for a model. Nothing is loaded, and no device is touched.
 
     Parameters
     ----------
@@ -62,37 +71,39 @@ def predict(
     batch, length : int
         Rows, and tokens of each.
     optimizer : str
-        As `TrainingArguments.optim` names it.
+        Its name in `TrainingArguments.optim`.
     precision : {"fp32", "bf16", "fp16", "pure bf16", "pure fp16"}, optional
-        For training, ``bf16`` and ``fp16`` are float32 weights and autocast, as `TrainingArguments` has it;
-        for inference they are the weights' own type. By default a model is as it is, and a configuration is
+        For training, ``bf16`` and ``fp16`` are float32 weights and autocast, as in `TrainingArguments`; for
+        inference they are the type of the weights. By default a model is as it is, and a configuration is
         float32.
     checkpointing : bool
         Whether layers are computed again in the backward pass.
     training : bool
-        Whether it is trained, or only run forward.
+        Whether the model is trained, or only run forward.
     trainable : iterable of str, optional
         Patterns of the names of parameters that are trained, such as ``*.classifier.*``.
     accumulation : int
-        Batches to a step.
+        Batches per step.
     quantized : {"int8", "nf4", "nf4-double"}, optional
-        How bitsandbytes keeps the weights of linear layers; the second of 4 bit has its scales quantised too.
+        How bitsandbytes keeps the weights of linear layers; ``nf4-double`` quantises the scales too.
     lora : int or (int, iterable of str), optional
-        The rank of adapters, and where they go.
+        The rank of adapters, and the layers they go into.
     device : {"cuda", "cpu"}
-        What it is to run on.
+        The type of device that the model will run on.
     partial : bool
-        Forecast weights, gradients and optimizer states of a model that cannot be run without being there,
-        and of any module, whose inputs are not known.
+        Whether weights, gradients and optimizer states alone are forecast of a model that cannot run on the
+        meta device, and of any module, whose inputs are unknown.
 
     Raises
     ------
     OptionError
-        If there is no such choice, or the model cannot be run without being there and `partial` is not
-        wanted; the message says why.
+        If there is no such choice, or the model cannot run on the meta device and `partial` is not set; the
+        message says why.
     """
     _check(batch, length, precision, accumulation, device)
     is_config = not isinstance(model_or_config, torch.nn.Module)
+    if lora is not None:
+        lora = (lora, ()) if isinstance(lora, int) else (lora[0], tuple(lora[1]))
     if quantized:
         checked(quantized)
         if training and lora is None:
@@ -126,7 +137,7 @@ def predict(
             checkpointing=training and (checkpointing or is_checkpointed(model)),
             accumulation=accumulation,
             quantized=quantized,
-            lora=_lora_text(lora),
+            lora=_lora_text(*lora) if lora else "",
             device=device,
         ),
         known,
@@ -139,22 +150,19 @@ def predict(
 def forecast_of(
     model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
 ) -> Forecast:
-    """Return what a model that is being trained should need.
+    """Return the memory that a model should need, while it is trained by an optimizer.
 
     Parameters
     ----------
-    model : torch.nn.Module
-    optimizer : torch.optim.Optimizer
     counts : mapping
-        Of a step, as spans have them: ``largest_batch`` and ``longest`` in tokens, ``batches`` where it
-        accumulates.
+        Those of a step: ``largest_batch`` and ``longest`` in tokens, and ``batches`` where it accumulates.
     device : {"cuda", "cpu"}, optional
-        What it runs on; that of its parameters by default.
+        The type of device that it runs on; that of its parameters by default.
 
     Raises
     ------
     OptionError
-        If there is no telling; the message says why.
+        If it cannot be forecast; the message says why.
     """
     length = int(counts.get("longest", 0))
     if length <= 0:
@@ -182,10 +190,7 @@ def forecast_of(
 
 
 def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
-    """Return a forecast's bytes by part, told as the anatomy of a device tells its own.
-
-    There, gradients that are only being made are among the activations.
-    """
+    """Return a forecast's bytes by part as an anatomy has them: new gradients are among the activations."""
     parts = {part.name: part.bytes for part in forecast.parts}
     if forecast.moment != "optimizer" and forecast.setting.accumulation == 1:
         parts["activations"] = parts.get("activations", 0) + parts.pop("gradients", 0)
@@ -198,90 +203,102 @@ def _forecast(
     optimizer: optimizers.Optimizer | None,
     *,
     trainable: Iterable[str] | None = None,
-    lora: Lora | None = None,
+    lora: tuple[int, tuple[str, ...]] | None = None,
     partial: bool = False,
 ) -> Forecast:
     name = type(model).__name__
     has_inputs = hasattr(getattr(model, "config", None), "model_type")
-    rounded = _rounder(setting.device)
-    sizes, unpacked = _quantized(model, setting, rounded)
+    rounded = LiveBytes(GRANULARITY[setting.device]).rounded
+
+    def allocated(tensor: torch.Tensor) -> int:
+        return rounded(tensor.untyped_storage().nbytes())
+
+    sizes: Mapping[int, int] = {}
+    unpacked = 0
+    if setting.quantized:
+        sizes, largest = quantized_bytes(model, setting.quantized, rounded)
+        unpacked = rounded(largest * 2)
     inputs: MakeInputs = dict
     if has_inputs:
         inputs = batch_for(model, setting.batch, setting.length, with_labels=setting.training)
     model = _as_trained(model, setting, trainable, lora)
     parameters = list(storages(model.parameters()))
-    trained = [one for one in parameters if one.requires_grad]
-    known = Known(
-        name,
-        setting,
-        weights=sum(sizes.get(id(one), rounded(_bytes(one))) for one in parameters),
-        buffers=sum(rounded(_bytes(one)) for one in storages(model.buffers())),
-        unpacked=unpacked,
-        parameters=sum(one.numel() for one in parameters),
-        trainable=sum(one.numel() for one in trained),
-        gradients=sum(rounded(_bytes(one)) for one in trained) if setting.training else 0,
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    weights = sum(sizes.get(id(one), allocated(one)) for one in parameters)
+    buffers = sum(map(allocated, storages(model.buffers())))
+    held = Forecast(
+        model=name,
+        setting=setting,
+        parts=(
+            whole("weights", weights, FROM_BITSANDBYTES if setting.quantized else FROM_SHAPES),
+            whole("buffers", buffers, FROM_SHAPES),
+        ),
+        total=weights + buffers,
+        moment="",
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable=sum(parameter.numel() for parameter in trained),
     )
+    gradients = sum(map(allocated, trained)) if setting.training else 0
     needed = None
     if optimizer is not None:
         needed = optimizers.needs(optimizer, _trained(model, trained), rounded)
     if not has_inputs:
-        return of_what_is_held(known, needed, UNKNOWN_INPUTS.format(plain(name)))
+        return of_what_is_held(held, needed, gradients, UNKNOWN_INPUTS.format(plain(name)))
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
-            return _dry(model, inputs, known, needed)
+            return _dry(model, inputs, held, unpacked, needed)
     except OptionError as error:
-        # Of a choice that there is not, nothing can be told.
+        # Only a run that failed has a cause; a choice that does not exist has none.
         if not partial or error.__cause__ is None:
             raise
-        return of_what_is_held(known, needed, f"{error}.")
-
-
-def _quantized(model: Any, setting: Setting, rounded: Any) -> tuple[dict[int, int], int]:
-    """Return the bytes of quantised weights, and of the largest while it is unpacked."""
-    if not setting.quantized:
-        return {}, 0
-    sizes, largest = quantized_bytes(model, setting.quantized, rounded)
-    return sizes, rounded(largest * 2)
+        return of_what_is_held(held, needed, gradients, f"{error}.")
 
 
 def _as_trained(
-    model: Any, setting: Setting, trainable: Iterable[str] | None, lora: Lora | None
+    model: Any,
+    setting: Setting,
+    trainable: Iterable[str] | None,
+    lora: tuple[int, tuple[str, ...]] | None,
 ) -> Any:
-    """Return the model with its adapters, and with all else frozen that is not trained."""
+    """Return the model with its adapters, and with everything frozen that is not trained."""
     if lora is not None:
-        rank, targets = (lora, ()) if isinstance(lora, int) else lora
         if setting.quantized:
             model.requires_grad_(requires_grad=False)
-        model = with_lora(model, rank, targets)
+        model = with_lora(model, *lora)
     if trainable is not None:
         patterns = list(trainable)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(any(fnmatch(name, one) for one in patterns))
+            parameter.requires_grad_(any(fnmatch(name, pattern) for pattern in patterns))
     return model
 
 
-def _dry(model: Any, inputs: MakeInputs, known: Known, needed: optimizers.Needs | None) -> Forecast:
-    setting = known.setting
+def _dry(
+    model: Any,
+    inputs: MakeInputs,
+    held: Forecast,
+    unpacked: int,
+    needed: optimizers.Needs | None,
+) -> Forecast:
+    setting = held.setting
     waiting = idle(model)
     if needed is None:
-        told = of_inference(known, inference(model, inputs, device=setting.device))
-    else:
-        step = training_step(
-            model,
-            inputs,
-            device=setting.device,
-            autocast=HALVES.get(setting.precision),
-            checkpointing=setting.checkpointing,
-            accumulating=setting.accumulation > 1,
-        )
-        told = of_training(known, step, needed)
-    return _without(told, waiting)
+        run = inference(model, inputs, device=setting.device)
+        return _without(of_inference(held, unpacked, run), waiting)
+    step = training_step(
+        model,
+        inputs,
+        device=setting.device,
+        autocast=HALVES.get(setting.precision),
+        checkpointing=setting.checkpointing,
+        accumulating=setting.accumulation > 1,
+    )
+    return _without(of_training(held, unpacked, step, needed), waiting)
 
 
-def _without(told: Forecast, waiting: Mapping[str, str]) -> Forecast:
-    """Return a forecast that says which parts of the model got no input."""
+def _without(forecast: Forecast, waiting: Mapping[str, str]) -> Forecast:
+    """Return a forecast with a note of the parts of the model that got no input."""
     if not waiting:
-        return told
+        return forecast
     outer = {
         name: kind
         for name, kind in waiting.items()
@@ -291,17 +308,17 @@ def _without(told: Forecast, waiting: Mapping[str, str]) -> Forecast:
     note = f"{names} {NO_INPUT[len(outer) > 1]}"
     parts = tuple(
         replace(part, bound="lower") if part.name in {"gradients", "activations"} else part
-        for part in told.parts
+        for part in forecast.parts
     )
-    return replace(told, parts=parts, notes=(*told.notes, note), left_out=tuple(outer))
+    return replace(forecast, parts=parts, notes=(*forecast.notes, note), left_out=tuple(outer))
 
 
 def _trained(model: Any, parameters: Iterable[torch.nn.Parameter]) -> Iterator[Trained]:
     embeddings = {
         id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
     }
-    for one in parameters:
-        yield Trained(tuple(one.shape), one.element_size(), id(one) in embeddings)
+    for weight in parameters:
+        yield Trained(tuple(weight.shape), weight.element_size(), id(weight) in embeddings)
 
 
 def _check(batch: int, length: int, precision: str | None, accumulation: int, device: str) -> None:
@@ -327,38 +344,22 @@ def _weights_type(precision: str | None, *, training: bool, quantized: bool) -> 
 
 
 def _own_precision(model: Any) -> str:
-    """Return what most of a model's weights are, as a precision."""
-    sizes: dict[torch.dtype, int] = {}
-    for one in storages(model.parameters()):
-        sizes[one.dtype] = sizes.get(one.dtype, 0) + one.numel()
+    """Return the type of most of a model's weights, as a precision."""
+    sizes: Counter[torch.dtype] = Counter()
+    for weight in storages(model.parameters()):
+        sizes[weight.dtype] += weight.numel()
     most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
     return {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(most, "fp32")
 
 
-def _rounder(device: str) -> Any:
-    granularity = GRANULARITY[device]
-    return lambda size: -(-size // granularity) * granularity
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage().nbytes())
-
-
-def _lora_text(lora: Lora | None) -> str:
-    if lora is None:
-        return ""
-    if isinstance(lora, int):
-        return f"r={lora}"
-    rank, targets = lora
-    named = ", ".join(plain(one) for one in targets)
-    return f"r={rank} on {named}" if named else f"r={rank}"
+def _lora_text(rank: int, targets: tuple[str, ...]) -> str:
+    return f"r={rank} on {', '.join(map(plain, targets))}" if targets else f"r={rank}"
 
 
 def _precision_of_accelerate() -> str:
-    """Return the precision of a training that accelerate prepared: its autocast, or none."""
+    """Return the autocast of a training that accelerate prepared, or fp32."""
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-    shared = getattr(state, "_shared_state", {})
-    precision = str(shared.get("_mixed_precision", "no"))
+    precision = str(getattr(state, "_shared_state", {}).get("_mixed_precision", "no"))
     return precision if precision in HALVES else "fp32"
 
 

@@ -1,10 +1,9 @@
-"""What bitsandbytes makes of a model's weights, by rules on their shapes."""
+"""What bitsandbytes keeps of a model's weights, by rules on their shapes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
@@ -19,39 +18,26 @@ SCALES: Final = 256
 _CODE, _SCALES_CODE, _OFFSET = 16 * 4, 256 * 4, 4
 
 
-def _int8(rows: int, numel: int) -> tuple[int, ...]:
-    return (numel, rows * 4)
-
-
-def _nf4(rows: int, numel: int) -> tuple[int, ...]:  # noqa: ARG001  (a rule like the others)
-    return (math.ceil(numel / 2), math.ceil(numel / BLOCK) * 4, _CODE)
-
-
-def _nf4_double(rows: int, numel: int) -> tuple[int, ...]:  # noqa: ARG001  (as above)
+def _nf4_double(numel: int) -> tuple[int, ...]:
     scales = math.ceil(numel / BLOCK)
     of_scales = math.ceil(scales / SCALES) * 4
     return (math.ceil(numel / 2), scales, of_scales, _CODE, _SCALES_CODE, _OFFSET)
 
 
-RULES: MappingProxyType[str, Callable[[int, int], tuple[int, ...]]] = MappingProxyType(
-    {"int8": _int8, "nf4": _nf4, "nf4-double": _nf4_double}
-)
+RULES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
+    "int8": lambda rows, numel: (numel, rows * 4),
+    "nf4": lambda _, numel: (math.ceil(numel / 2), math.ceil(numel / BLOCK) * 4, _CODE),
+    "nf4-double": lambda _, numel: _nf4_double(numel),
+}
 """The bytes of each tensor that is kept for a matrix of some rows and elements."""
 
 
 def quantized_bytes(
     model: Any, how: str, rounded: Callable[[int], int]
 ) -> tuple[dict[int, int], int]:
-    """Return what a model's quantised weights take.
+    """Return what a model's weights will take when they are quantised by one of `RULES`.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Not quantised, and none of peft's.
-    how : str
-        One of `RULES`.
-    rounded : callable
-        What the allocator gives for a size.
+    `rounded` returns what the allocator gives for a size.
 
     Returns
     -------
@@ -61,16 +47,15 @@ def quantized_bytes(
         Elements of the largest, which is unpacked while it is used.
     """
     rule = RULES[checked(how)]
-    sizes, largest = {}, 0
-    for weight in _quantised(model):
-        numel = weight.numel()
-        sizes[id(weight)] = sum(rounded(size) for size in rule(weight.shape[0], numel))
-        largest = max(largest, numel)
-    return sizes, largest
+    weights = list(_quantised(model))
+    sizes = {
+        id(weight): sum(map(rounded, rule(weight.shape[0], weight.numel()))) for weight in weights
+    }
+    return sizes, max((weight.numel() for weight in weights), default=0)
 
 
 def checked(how: str) -> str:
-    """Return a name of `RULES`, or raise OptionError."""
+    """Return the name of one of `RULES`, or raise OptionError."""
     if how not in RULES:
         message = f"quantized must be one of {', '.join(RULES)}, not {plain(how)!r}"
         raise OptionError(message)
@@ -78,10 +63,10 @@ def checked(how: str) -> str:
 
 
 def _quantised(model: Any) -> Iterator[Any]:
-    """Yield the matrices of linear layers but the head's and the last one's, as transformers chooses them."""
+    """Yield the weights of linear layers except the head and the last one, as transformers chooses them."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     last = next(reversed(list(model.parameters())), None)
     for module in model.modules():
-        is_last = any(one is last for one in module.parameters(recurse=False))
+        is_last = any(own is last for own in module.parameters(recurse=False))
         if type(module).__name__ in {"Linear", "Conv1D"} and module is not head and not is_last:
             yield module.weight
