@@ -1,15 +1,17 @@
-"""Whether a model fits here, and how large a batch would."""
+"""Whether a model fits here, and with how large a batch."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
-from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import check_headroom, rooms
 from hfmem_widget.text import plain
 
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
     from hfmem_widget.features.fit.predict import Lora
 
 PROBE = 2
-"""Rows of the larger of the two batches that the next ones are told from."""
+"""Rows of the larger of the two batches from which all others are extrapolated."""
 
-MOST_ROWS = 1 << 20
+PRECISIONS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
+"""What weights on disk are taken to be; float32 otherwise."""
 
 
 def fit(
@@ -37,18 +40,35 @@ def fit(
     lora: Lora | None = None,
     headroom: float = 0.10,
 ) -> Fit:
-    """Return what a model will need, and whether that fits the devices that are here. Nothing is loaded.
+    """Forecast the memory of a model, and whether it fits the devices that are here. Nothing is loaded.
 
     Parameters
     ----------
     model : torch.nn.Module, transformers.PreTrainedConfig, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
-        Of any other module weights, gradients and optimizer states are forecast, and no activations.
-    training, batch, length, optimizer, precision, checkpointing, trainable, accumulation, quantized, lora
-        As `hfmem_widget.features.fit.predict.predict` takes them. Weights on disk are taken to be of the type
-        that they have there where `precision` says nothing.
+        Of other modules, weights, gradients and optimizer states are forecast, but no activations.
+    training : bool
+        Whether the model is trained, or only run forward.
+    batch, length : int
+        Rows, and tokens of each.
+    optimizer : str
+        Its name in `TrainingArguments.optim`.
+    precision : {"fp32", "bf16", "fp16", "pure bf16", "pure fp16"}, optional
+        For training, ``bf16`` and ``fp16`` are float32 weights and autocast, as in `TrainingArguments`; for
+        inference they are the type of the weights. By default models and weights on disk keep their type, and
+        a configuration is float32.
+    checkpointing : bool
+        Whether layers are computed again in the backward pass.
+    trainable : iterable of str, optional
+        Patterns of the names of parameters that are trained, such as ``*.classifier.*``.
+    accumulation : int
+        Batches per step.
+    quantized : {"int8", "nf4", "nf4-double"}, optional
+        How bitsandbytes keeps the weights of linear layers; ``nf4-double`` quantises the scales too.
+    lora : int or (int, iterable of str), optional
+        The rank of adapters, and the layers they go into.
     headroom : float
-        Share of each device's room that is left alone.
+        Share of each device's free memory to leave unused.
 
     Returns
     -------
@@ -74,7 +94,7 @@ def fit(
         if folder is not None:
             found = read_stored(folder)
             stored = found.text()
-            precision = precision or _precision_of(found.dtype)
+            precision = precision or PRECISIONS.get(found.dtype)
     here, _ = rooms()
     gpus = tuple(room for room in here if room.device != "cpu")
     choices: dict[str, Any] = {
@@ -94,23 +114,21 @@ def fit(
     one = forecast if batch == 1 else predict(subject, batch=1, **choices)
     more = forecast if batch == PROBE else predict(subject, batch=PROBE, **choices)
     held = _held(subject)
-    verdicts = tuple(
-        _verdict(room, held.get(room.device, 0), (forecast, one, more), headroom)
-        for room in gpus or here
-    )
-    return Fit(name, forecast, verdicts, float(headroom), stored)
+    verdicts = []
+    for room in gpus or here:
+        there = held[room.device]
+        share = room.available * (1 - headroom) + there
+        fits = None if math.isnan(room.available) else forecast.total <= share
+        is_lower = forecast.bound == "lower"
+        largest = None if fits is None or is_lower else largest_batch(one, more, share)
+        verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest))
+    return Fit(name, forecast, tuple(verdicts), float(headroom), stored)
 
 
 def largest_batch(one: Forecast, more: Forecast, room: float) -> int:
-    """Return how many rows fit, by forecasts of one row and of `PROBE` rows; further rows take as much.
-
-    Parameters
-    ----------
-    room : float
-        Bytes.
-    """
+    """Return how many rows fit some bytes, by forecasts of one row and of `PROBE` rows."""
     rows = MOST_ROWS
-    # The optimizer's step takes what it takes; forward and backward grow with the batch.
+    # Forward and backward grow with the batch; the optimizer's step does not.
     for phase, first in one.peaks.items():
         row = (more.peaks[phase] - first) / (PROBE - 1)
         if first > room:
@@ -120,32 +138,16 @@ def largest_batch(one: Forecast, more: Forecast, room: float) -> int:
     return rows
 
 
-def _verdict(
-    room: Room, held: int, forecasts: tuple[Forecast, Forecast, Forecast], headroom: float
-) -> Verdict:
-    forecast, one, more = forecasts
-    if math.isnan(room.available):
-        return Verdict(room, held, None, None)
-    share = room.available * (1 - headroom) + held
-    if forecast.bound == "lower":
-        return Verdict(room, held, None if forecast.total <= share else False, None)
-    return Verdict(room, held, forecast.total <= share, largest_batch(one, more, share))
+def _held(model: Any) -> Counter[str]:
+    """Return the bytes of a model's tensors by device, which need no more room."""
+    from hfmem_widget.features.fit.on_meta import storages
 
-
-def _held(model: Any) -> dict[str, int]:
-    """Return the bytes of a model's tensors by device, which need no room any more."""
-    found: dict[str, int] = {}
-    seen: set[int] = set()
-    for name in ("parameters", "buffers"):
-        for tensor in getattr(model, name, tuple)():
-            device = "cpu" if tensor.device.type == "cpu" else f"cuda:{tensor.device.index or 0}"
-            storage = tensor.untyped_storage()
-            key = storage._cdata  # noqa: SLF001  (the identity of a storage is nowhere public)
-            if tensor.device.type in {"cpu", "cuda"} and key not in seen:
-                seen.add(key)
-                found[device] = found.get(device, 0) + storage.nbytes()
-    return found
-
-
-def _precision_of(dtype: str) -> str | None:
-    return {"bfloat16": "pure bf16", "float16": "pure fp16"}.get(dtype)
+    held: Counter[str] = Counter()
+    for tensor in storages(
+        chain(*(getattr(model, name, tuple)() for name in ("parameters", "buffers")))
+    ):
+        kind = tensor.device.type
+        if kind in {"cpu", "cuda"}:
+            device = kind if kind == "cpu" else f"cuda:{tensor.device.index or 0}"
+            held[device] += tensor.untyped_storage().nbytes()
+    return held

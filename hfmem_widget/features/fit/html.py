@@ -1,10 +1,10 @@
-"""What a model will need and whether it fits, as a card and as plain text: no script, no kernel."""
+"""A forecast and whether it fits, as a card and as plain text: no script, no kernel."""
 
 from __future__ import annotations
 
 import math
 
-from hfmem_widget.features.fit.model import Fit, Forecast, ForecastPart, Setting, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -12,7 +12,6 @@ from hfmem_widget.view.table import Column, Row, table
 
 TIMES = "\u00d7"
 NOTE_LENGTH = 300
-MOST_ROWS = 1 << 20
 
 MOMENTS = {
     "forward": "in the forward pass",
@@ -31,25 +30,18 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         kit.headed("memfit", title, kit.phrases(_facts(forecast))),
         _bar(forecast),
         _table(forecast),
-        *(_verdict(one, fit) for one in fit.verdicts),
-        *kit.notes(plain(one, NOTE_LENGTH) for one in notes_of(fit)),
+        *(_verdict(verdict, fit) for verdict in fit.verdicts),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
         title=" · ".join([title, *_facts(forecast)]),
     )
 
 
-def fit_text(fit: Fit) -> str:
-    """Return a fit as plain text."""
-    return fit_bundle(fit)["text/plain"]
-
-
-def notes_of(fit: Fit) -> list[str]:
-    """Return what must be known to read the figures right, as plain sentences."""
+def _notes(fit: Fit) -> list[str]:
     notes = [*fit.forecast.notes]
     if fit.stored:
         notes.insert(0, f"{fit.stored[:1].upper()}{fit.stored[1:]}.")
-    rooms = [verdict.room for verdict in fit.verdicts]
-    if any(room.context for room in rooms):
-        context = max(room.context for room in rooms)
+    context = max((verdict.room.context for verdict in fit.verdicts), default=0.0)
+    if context:
         notes.append(
             f"CUDA is not initialised in this process; {format_bytes(context)} is set aside for its context "
             "and libraries."
@@ -64,24 +56,21 @@ def _title(fit: Fit) -> str:
 
 def _facts(forecast: Forecast) -> list[str]:
     setting = forecast.setting
-    told = [f"{_millions(forecast.parameters)} parameters"]
-    if setting.training and forecast.trainable != forecast.parameters:
-        told.append(f"{_millions(forecast.trainable)} trained")
-    told.append("training" if setting.training else "inference")
-    if forecast.moment:  # else nothing in it depends on the batch
-        told.append(_shape(setting))
-    if setting.accumulation > 1:
-        told.append(f"{setting.accumulation} batches per step")
-    told.append(plain(setting.precision))
-    lora = f"LoRA {setting.lora}" if setting.lora else ""
-    told += [plain(one) for one in (setting.quantized, lora, setting.optimizer) if one]
-    if setting.checkpointing:
-        told.append("gradient checkpointing")
-    return told
-
-
-def _shape(setting: Setting) -> str:
-    return f"batch {setting.batch} {TIMES} {format_count(setting.length)}"
+    is_partly_trained = setting.training and forecast.trainable != forecast.parameters
+    shape = f"batch {setting.batch} {TIMES} {format_count(setting.length)}"
+    facts = (
+        f"{_millions(forecast.parameters)} parameters",
+        f"{_millions(forecast.trainable)} trained" if is_partly_trained else "",
+        "training" if setting.training else "inference",
+        shape if forecast.moment else "",  # else nothing depends on the batch
+        f"{setting.accumulation} batches per step" if setting.accumulation > 1 else "",
+        plain(setting.precision),
+        plain(setting.quantized),
+        plain(f"LoRA {setting.lora}") if setting.lora else "",
+        plain(setting.optimizer),
+        "gradient checkpointing" if setting.checkpointing else "",
+    )
+    return [fact for fact in facts if fact]
 
 
 def _millions(count: int) -> str:
@@ -91,23 +80,14 @@ def _millions(count: int) -> str:
     return str(count)
 
 
-def _shown(forecast: Forecast) -> list[ForecastPart]:
-    """Return the parts that do not read as nothing."""
-    return [part for part in forecast.parts if format_bytes(part.full) != format_bytes(0)]
-
-
-def _known(part: ForecastPart) -> str:
-    return f"{BOUNDS[part.bound]}: {part.source}"
-
-
 def _peak_text(forecast: Forecast) -> str:
     others = [
         f"{name} {format_bytes(value)}"
         for name, value in forecast.peaks.items()
         if name != forecast.moment
     ]
-    told = f"{'at least: ' if forecast.left_out else ''}peak {MOMENTS[forecast.moment]}"
-    return f"{told} ({', '.join(others)})" if others else told
+    peak = f"{'at least: ' if forecast.left_out else ''}peak {MOMENTS[forecast.moment]}"
+    return f"{peak} ({', '.join(others)})" if others else peak
 
 
 def _colour(name: str) -> str:
@@ -120,8 +100,8 @@ def _bar(forecast: Forecast) -> kit.Fragment:
         (_colour(part.name), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in forecast.parts
     )
-    said = f"allocated at the peak: {format_bytes(forecast.total)}"
-    return kit.Fragment(kit.bar(pieces, max(forecast.total, 1), said))
+    label = f"allocated at the peak: {format_bytes(forecast.total)}"
+    return kit.Fragment(kit.bar(pieces, max(forecast.total, 1), label))
 
 
 def _table(forecast: Forecast) -> kit.Fragment:
@@ -131,10 +111,11 @@ def _table(forecast: Forecast) -> kit.Fragment:
                 kit.marked(_colour(part.name), part.label),
                 format_bytes(part.bytes),
                 format_bytes(part.full),
-                _known(part),
+                f"{BOUNDS[part.bound]}: {part.source}",
             )
         )
-        for part in _shown(forecast)
+        for part in forecast.parts
+        if format_bytes(part.full) != format_bytes(0)
     ]
     total = ("allocated", format_bytes(forecast.total), "", _peak_text(forecast))
     columns = (
@@ -147,14 +128,10 @@ def _table(forecast: Forecast) -> kit.Fragment:
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
     colours = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}
     text = _verdict_text(verdict, fit)
-    where, _, told = text.partition(": ")
-    said = kit.words(
-        kit.marked(colours[verdict.fits], sign=kit.BULLET),
-        kit.strong(where),
-        told,
-        limit=NOTE_LENGTH,
-    )
-    return kit.Fragment(kit.line(said).html, text)
+    where, _, result = text.partition(": ")
+    bullet = kit.marked(colours[verdict.fits], sign=kit.BULLET)
+    words = kit.words(bullet, kit.strong(where), result, limit=NOTE_LENGTH)
+    return kit.Fragment(kit.line(words).html, text)
 
 
 def _verdict_text(verdict: Verdict, fit: Fit) -> str:
@@ -165,20 +142,19 @@ def _verdict_text(verdict: Verdict, fit: Fit) -> str:
     limit = room.available * (1 - fit.headroom)
     need = fit.forecast.total - verdict.held
     left_alone = f" (after {100 * fit.headroom:.3g} % headroom)" if fit.headroom else ""
-    told = f"{format_bytes(max(need, 0))} of {format_bytes(limit)} available{left_alone}"
+    needs = f"{format_bytes(max(need, 0))} of {format_bytes(limit)} available{left_alone}"
     if verdict.held:
-        told += f"; {format_bytes(verdict.held)} are allocated already"
+        needs += f"; {format_bytes(verdict.held)} are allocated already"
     if verdict.fits is None:
-        return f"{where}: needs more than {told}; whether it fits is unknown"
+        return f"{where}: needs more than {needs}; whether it fits is unknown"
+    batch = _batch_text(verdict.largest_batch, fit)
     if verdict.fits:
-        told = f"fits: needs {told}"
-    else:
-        told = f"does not fit: needs {told}, {format_bytes(need - limit)} too much"
-    return f"{where}: {told}; {_batch_text(verdict, fit)}"
+        return f"{where}: fits: needs {needs}; {batch}"
+    excess = format_bytes(need - limit)
+    return f"{where}: does not fit: needs {needs}, {excess} too much; {batch}"
 
 
-def _batch_text(verdict: Verdict, fit: Fit) -> str:
-    rows = verdict.largest_batch
+def _batch_text(rows: int | None, fit: Fit) -> str:
     if rows is None or rows >= MOST_ROWS:
         return "any batch fits" if rows else "largest batch unknown"
     if not rows:

@@ -1,45 +1,43 @@
-"""What a forecast says, as plain data: nothing here needs torch, a model or a device."""
+"""Forecasts as plain data: nothing here needs torch, a model or a device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
-from hfmem_widget.display import Shown, resolve
+from hfmem_widget.display import Shown
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
-"""How a figure is meant: it is this; it is at most this; it is about this; it is at least this."""
+"""How a figure is meant: exactly, at most, about, or at least."""
 
-LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "weights": "weights",
-        "buffers": "buffers",
-        "optimizer": "optimizer states",
-        "gradients": "gradients",
-        "activations": "activations and temporaries",
-        "kv_cache": "KV cache",
-    }
-)
-"""The parts from the bottom of a stack to its top, named as the anatomy of a device names them."""
+LABELS: Final = {
+    "weights": "weights",
+    "buffers": "buffers",
+    "optimizer": "optimizer states",
+    "gradients": "gradients",
+    "activations": "activations and temporaries",
+    "kv_cache": "KV cache",
+}
+"""The parts from the bottom of a stack to its top, with the names that an anatomy has for them."""
+
+MOST_ROWS: Final = 1 << 20
+"""The largest batch that is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastPart:
-    """Some of the memory that will be needed, by what it is for.
+    """The memory that will be needed for one purpose.
 
     Attributes
     ----------
     name : str
         One of `LABELS`.
-    bytes : int
-        There at the peak.
-    full : int
-        At its own highest, which may be at another moment: all gradients together, say.
+    bytes, full : int
+        At the peak of all, and at the part's own, which may be at another moment.
     source : str
-        Where the figure is from, in a few words.
+        Where the figure comes from, in a few words.
     bound : {"exact", "upper", "estimate", "lower"}
     """
 
@@ -51,33 +49,17 @@ class ForecastPart:
 
     @property
     def label(self) -> str:
-        """What people read."""
+        """The name that people read."""
         return LABELS.get(self.name, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is done with the model.
+    """How the model will be run: the arguments of `fit`, as text and numbers.
 
-    Attributes
-    ----------
-    training : bool
-    batch, length : int
-        Rows, and tokens of each (samples of sound, where the model takes that).
-    precision : str
-        ``fp32``; ``bf16`` or ``fp16`` with autocast where training; ``pure bf16``: all of it.
-    optimizer : str
-        As `TrainingArguments.optim` names it; empty where not training.
-    checkpointing : bool
-        Whether activations are computed a second time instead of being kept.
-    accumulation : int
-        Batches to a step; with more than one the gradients are there all the time.
-    quantized : str
-        ``int8``, ``nf4`` or empty.
-    lora : str
-        The adapters, such as ``r=8 on q_proj, v_proj``; empty for none.
-    device : {"cuda", "cpu"}
-        What it is to run on, which decides what the kernels keep.
+    `length` is in tokens, or in samples where the model takes sound. `optimizer` is empty without training.
+    `lora` names the adapters, such as ``r=8 on q_proj, v_proj``. `device` is "cuda" or "cpu", which decides
+    what the kernels keep.
     """
 
     training: bool = True
@@ -94,7 +76,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one device will need.
+    """The memory that one device will need.
 
     Attributes
     ----------
@@ -104,18 +86,18 @@ class Forecast:
     parts : tuple of ForecastPart
         From the bottom of a stack to its top; their bytes add up to `total`.
     total : int
-        Bytes allocated at the peak: of the second step and all later ones, since the optimizer's states
-        come with the end of the first; or of a forward pass.
+        Bytes allocated at the peak of a forward pass, or of the second and every later step; the optimizer's
+        states appear at the end of the first.
     moment : str
-        When that is: "forward", "backward", "optimizer"; empty where activations are not known.
+        When the peak is: "forward", "backward", "optimizer"; empty where activations are unknown.
     peaks : mapping of str to int
-        The highest bytes of each of them.
+        The highest bytes of each of these.
     parameters, trainable : int
         Elements, each storage once.
     notes : tuple of str
         Plain sentences.
     left_out : tuple of str
-        What a real run needs memory for and is in no figure: sub-models that get no input here, activations.
+        What a real run needs memory for but no figure has: activations, or sub-models that got no input.
     """
 
     model: str
@@ -140,29 +122,26 @@ class Forecast:
     @property
     def bound(self) -> Bound:
         """How the total is meant: no better than the worst of its parts."""
+        bounds = {part.bound for part in self.parts if part.bytes}
         if self.left_out:
             return "lower"
-        bounds = {part.bound for part in self.parts if part.bytes}
-        if "estimate" in bounds:
-            return "estimate"
-        return "upper" if "upper" in bounds else "exact"
+        return "estimate" if "estimate" in bounds else "upper" if "upper" in bounds else "exact"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What of a device this process could still take.
+    """The memory of a device that this process could still take, in bytes; NaN if unknown.
 
     Attributes
     ----------
-    device : str
-        Its key: "cuda:0", "cpu".
-    name : str
+    device, name : str
+        Its key, such as "cuda:0" or "cpu", and its name.
     total, free : float
-        Bytes; free by the driver's or the kernel's account. NaN if unknown.
+        According to the driver or the kernel.
     cached : float
-        Bytes that PyTorch's allocator has taken and nobody uses; free for this process alone.
+        Reserved by PyTorch's allocator and not allocated: free for this process alone.
     context : float
-        Bytes that CUDA will take before the first tensor, if it is not up yet.
+        What CUDA will take before the first tensor, if it is not initialised.
     """
 
     device: str
@@ -174,7 +153,7 @@ class Room:
 
     @property
     def available(self) -> float:
-        """Bytes that tensors could have; never negative, NaN if unknown."""
+        """Bytes that tensors could take; never negative, NaN if unknown."""
         room = self.free + self.cached - self.context
         return room if math.isnan(room) else max(0.0, room)
 
@@ -189,9 +168,9 @@ class Verdict:
     held : int
         Bytes of the model that are there already.
     fits : bool or None
-        None where the device's room is not known, or where more than the forecast will be needed.
+        None where the room is unknown, or where more than the forecast will be needed.
     largest_batch : int or None
-        The most rows that fit; 0 if not one does, None where it is not known.
+        The most rows that fit; 0 if not even one does, None if unknown.
     """
 
     room: Room
@@ -202,7 +181,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Fit(Shown):
-    """A forecast, and how it stands to the devices that are here.
+    """A forecast, and whether it fits the devices that are here.
 
     Attributes
     ----------
@@ -212,9 +191,9 @@ class Fit(Shown):
     verdicts : tuple of Verdict
         One for each device.
     headroom : float
-        Share of each device's room that is left alone.
+        Share of each device's free memory to leave unused.
     stored : str
-        What lies on disk, in a few words; empty where nothing was looked at.
+        What is on disk, in a few words; empty where nothing was looked at.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -226,5 +205,4 @@ class Fit(Shown):
     stored: str = ""
 
     def __repr__(self) -> str:
-        text: str = resolve("hfmem_widget.features.fit.html:fit_text")(self)
-        return text
+        return self._repr_mimebundle_()["text/plain"]

@@ -68,26 +68,8 @@ def predict(
     ----------
     model_or_config : torch.nn.Module or transformers.PreTrainedConfig
         A model is left as it is, and its hooks do not run.
-    batch, length : int
-        Rows, and tokens of each.
-    optimizer : str
-        Its name in `TrainingArguments.optim`.
-    precision : {"fp32", "bf16", "fp16", "pure bf16", "pure fp16"}, optional
-        For training, ``bf16`` and ``fp16`` are float32 weights and autocast, as in `TrainingArguments`; for
-        inference they are the type of the weights. By default a model is as it is, and a configuration is
-        float32.
-    checkpointing : bool
-        Whether layers are computed again in the backward pass.
-    training : bool
-        Whether the model is trained, or only run forward.
-    trainable : iterable of str, optional
-        Patterns of the names of parameters that are trained, such as ``*.classifier.*``.
-    accumulation : int
-        Batches per step.
-    quantized : {"int8", "nf4", "nf4-double"}, optional
-        How bitsandbytes keeps the weights of linear layers; ``nf4-double`` quantises the scales too.
-    lora : int or (int, iterable of str), optional
-        The rank of adapters, and the layers they go into.
+    batch, length, optimizer, precision, checkpointing, training, trainable, accumulation, quantized, lora
+        Those of `fit`.
     device : {"cuda", "cpu"}
         The type of device that the model will run on.
     partial : bool
@@ -102,8 +84,12 @@ def predict(
     """
     _check(batch, length, precision, accumulation, device)
     is_config = not isinstance(model_or_config, torch.nn.Module)
+    adapters = ""
     if lora is not None:
-        lora = (lora, ()) if isinstance(lora, int) else (lora[0], tuple(lora[1]))
+        rank, layers = (lora, ()) if isinstance(lora, int) else (lora[0], tuple(lora[1]))
+        lora, adapters = (rank, layers), f"r={rank}"
+        if layers:
+            adapters += f" on {', '.join(map(plain, layers))}"
     if quantized:
         checked(quantized)
         if training and lora is None:
@@ -126,25 +112,19 @@ def predict(
         if precision is not None and (not training or precision.startswith("pure")):
             model.to(dtype)
     known = optimizers.by_name(optimizer, device) if training else None
-    return _forecast(
-        model,
-        Setting(
-            training=training,
-            batch=batch,
-            length=length,
-            precision=precision or _own_precision(model),
-            optimizer=optimizer if training else "",
-            checkpointing=training and (checkpointing or is_checkpointed(model)),
-            accumulation=accumulation,
-            quantized=quantized,
-            lora=_lora_text(*lora) if lora else "",
-            device=device,
-        ),
-        known,
-        trainable=trainable,
-        lora=lora,
-        partial=partial,
+    setting = Setting(
+        training=training,
+        batch=batch,
+        length=length,
+        precision=precision or _own_precision(model),
+        optimizer=optimizer if training else "",
+        checkpointing=training and (checkpointing or is_checkpointed(model)),
+        accumulation=accumulation,
+        quantized=quantized,
+        lora=adapters,
+        device=device,
     )
+    return _forecast(model, setting, known, trainable=trainable, lora=lora, partial=partial)
 
 
 def forecast_of(
@@ -174,19 +154,16 @@ def forecast_of(
         message = f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}"
         raise OptionError(message)
     known = _live_optimizer(optimizer, device)
-    return _forecast(
-        copy_of(model),
-        Setting(
-            batch=rows,
-            length=length,
-            precision=_precision_of_accelerate(),
-            optimizer=type(optimizer).__name__,
-            checkpointing=is_checkpointed(model),
-            accumulation=int(max(1.0, counts.get("batches", 1))),
-            device=device,
-        ),
-        known,
+    setting = Setting(
+        batch=rows,
+        length=length,
+        precision=_precision_of_accelerate(),
+        optimizer=type(optimizer).__name__,
+        checkpointing=is_checkpointed(model),
+        accumulation=int(max(1.0, counts.get("batches", 1))),
+        device=device,
     )
+    return _forecast(copy_of(model), setting, known)
 
 
 def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
@@ -254,12 +231,7 @@ def _forecast(
         return of_what_is_held(held, needed, gradients, f"{error}.")
 
 
-def _as_trained(
-    model: Any,
-    setting: Setting,
-    trainable: Iterable[str] | None,
-    lora: tuple[int, tuple[str, ...]] | None,
-) -> Any:
+def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, lora: Any) -> Any:
     """Return the model with its adapters, and with everything frozen that is not trained."""
     if lora is not None:
         if setting.quantized:
@@ -283,20 +255,17 @@ def _dry(
     waiting = idle(model)
     if needed is None:
         run = inference(model, inputs, device=setting.device)
-        return _without(of_inference(held, unpacked, run), waiting)
-    step = training_step(
-        model,
-        inputs,
-        device=setting.device,
-        autocast=HALVES.get(setting.precision),
-        checkpointing=setting.checkpointing,
-        accumulating=setting.accumulation > 1,
-    )
-    return _without(of_training(held, unpacked, step, needed), waiting)
-
-
-def _without(forecast: Forecast, waiting: Mapping[str, str]) -> Forecast:
-    """Return a forecast with a note of the parts of the model that got no input."""
+        forecast = of_inference(held, unpacked, run)
+    else:
+        step = training_step(
+            model,
+            inputs,
+            device=setting.device,
+            autocast=HALVES.get(setting.precision),
+            checkpointing=setting.checkpointing,
+            accumulating=setting.accumulation > 1,
+        )
+        forecast = of_training(held, unpacked, step, needed)
     if not waiting:
         return forecast
     outer = {
@@ -350,10 +319,6 @@ def _own_precision(model: Any) -> str:
         sizes[weight.dtype] += weight.numel()
     most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
     return {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(most, "fp32")
-
-
-def _lora_text(rank: int, targets: tuple[str, ...]) -> str:
-    return f"r={rank} on {', '.join(map(plain, targets))}" if targets else f"r={rank}"
 
 
 def _precision_of_accelerate() -> str:

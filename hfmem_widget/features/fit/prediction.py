@@ -1,13 +1,14 @@
-"""What a watched training should have needed, by a forecast of the very model, beside what it took."""
+"""What a watched training should have needed, by a forecast of its model, beside what it took."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 
@@ -17,36 +18,35 @@ HOW_TO_RECORD = (
 )
 
 KEPT = ("weights", "optimizer", "gradients")
-"""What a training keeps for every parameter."""
+"""The parts that a training keeps for every parameter."""
 
 OTHERS = 1.05
-"""Of the predicted weights: where more than that was held, some of it is of other models."""
+"""Times the predicted weights: more than that belongs to other models as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A forecast as the anatomy of one device is told.
+    """A forecast beside the anatomy of one device.
 
     Attributes
     ----------
     parts : mapping of str to float
-        Bytes at the peak of a step by the name of a part, and of a GPU ``allocated``, their sum.
+        Bytes by part at the peak of a step; of a GPU also ``allocated``, their sum.
     per_parameter : str
-        What is kept for every parameter, measured beside predicted, as one sentence; predicted alone, where
-        other models were held as well.
+        A sentence about the bytes per parameter, measured and predicted.
     """
 
-    parts: dict[str, float] = field(default_factory=dict)
-    per_parameter: str = ""
+    parts: dict[str, float]
+    per_parameter: str
 
 
 def prediction(session: Session, device: str) -> Prediction:
-    """Return what the worst step on a device should have needed; a dry run of the live model tells.
+    """Return what the worst step on a device should have needed, by a dry run of the live model.
 
     Raises
     ------
     OptionError
-        If there is no telling; the message says why.
+        If it cannot be forecast; the message says why.
     """
     from hfmem_widget.features.fit.predict import forecast_of, parts_at_the_peak
     from hfmem_widget.monitor.shared import shared_monitor
@@ -58,26 +58,22 @@ def prediction(session: Session, device: str) -> Prediction:
             "again"
         )
         raise OptionError(message)
-    model = max(modules, key=_size)
+    model = max(modules, key=lambda module: sum(each.numel() for each in module.parameters()))
     optimizer = _optimizer_of(model, optimizers)
     forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
     parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
-    full = {name: float(forecast.full(name)) for name in KEPT}
-    told = per_parameter(session, full, forecast.parameters, plain(type(model).__name__))
-    if device != "cpu":  # whose heap holds much that is no model's
+    if device != "cpu":  # whose heap holds much besides models
         parts["allocated"] = sum(parts.values())
-    return Prediction(parts, told)
+    return Prediction(parts, _per_parameter(session, forecast, plain(type(model).__name__)))
 
 
-def per_parameter(
-    session: Session, predicted: dict[str, float], parameters: int, model: str
-) -> str:
-    """Return what is kept for every parameter, such as ``16.0 bytes a parameter``, and what was predicted."""
+def _per_parameter(session: Session, forecast: Forecast, model: str) -> str:
+    parameters = forecast.parameters
     if not parameters:
         return ""
     highest = {name: _highest(session, name) for name in KEPT}
-    expected = sum(predicted.values()) / parameters
-    if highest["weights"] > OTHERS * predicted["weights"]:
+    expected = sum(map(forecast.full, KEPT)) / parameters
+    if highest["weights"] > OTHERS * forecast.full("weights"):
         return (
             f"The prediction covers {model} alone, {expected:.2f} bytes per parameter; other models were in "
             "memory as well."
@@ -90,14 +86,11 @@ def per_parameter(
 
 def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
     """Return the newest optimizer that steps a model's parameters; the newest of all where none does."""
-    own = {id(one) for one in model.parameters()}
-    newest_first = optimizers[::-1]
-    stepped = (
-        one
-        for one in newest_first
-        if any(id(each) in own for group in one.param_groups for each in group["params"])
-    )
-    return next(stepped, newest_first[0])
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in reversed(optimizers):
+        if any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+            return optimizer
+    return optimizers[-1]
 
 
 def _worst(session: Session, device: str) -> dict[str, float]:
@@ -111,23 +104,18 @@ def _worst(session: Session, device: str) -> dict[str, float]:
     if math.isnan(tokens) or math.isnan(worst.longest):
         message = f"no batch shape was recorded; {HOW_TO_RECORD}"
         raise OptionError(message)
-    counts = {"largest_batch": tokens, "longest": worst.longest}
-    return counts | {"batches": _batches(session)}
+    return {"largest_batch": tokens, "longest": worst.longest, "batches": _batches(session)}
 
 
 def _batches(session: Session) -> float:
-    """Return how many batches a step has, by what was told apart."""
+    """Return how many batches a step has, by the counts of steps and substeps."""
     for root in session.spans:
-        counted = {phase.kind: phase.count for phase in session.phases(root.id)}
-        if counted.get("step") and counted.get("substep"):
-            return max(1.0, round(counted["substep"] / counted["step"]))
+        counts = {phase.kind: phase.count for phase in session.phases(root.id)}
+        if counts.get("step") and counts.get("substep"):
+            return max(1.0, round(counts["substep"] / counts["step"]))
     return 1.0
 
 
 def _highest(session: Session, metric: str) -> float:
-    known = [session.peak(f"{device.key}/{metric}") for device in session.devices]
-    return sum(value for value in known if not math.isnan(value))
-
-
-def _size(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    peaks = [session.peak(f"{device.key}/{metric}") for device in session.devices]
+    return sum(peak for peak in peaks if not math.isnan(peak))

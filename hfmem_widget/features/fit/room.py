@@ -1,4 +1,4 @@
-"""How much of each device this process could still take, also as `device_map="auto"` wants it."""
+"""How much memory of each device this process could still take, also for ``device_map="auto"``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.guard import warn
+from hfmem_widget.session import Device
 from hfmem_widget.sources import Source, open_allocators, open_sources
 from hfmem_widget.text import MIB, plain
 
 CONTEXT: Final = 680 * MIB
-"""What CUDA and its libraries take in a process that has not begun: a context of 610 MiB, and workspaces of
+"""What CUDA and its libraries will take where CUDA is not initialised: a context of 610 MiB and workspaces of
 66, as seen on an H200; older cards take less."""
 
 KEPT_FOR_QUANTIZING: Final = 0.9
@@ -27,19 +27,19 @@ KEPT_FOR_QUANTIZING: Final = 0.9
 def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int | str, int | str]:
     """Return how much a model may take of each device, for ``from_pretrained(…, max_memory=…)``.
 
-    Of each visible GPU: what the driver calls free, and what PyTorch's allocator has taken and nobody uses,
-    less what CUDA itself will take if it is not up, less the headroom. Of the host: what is available, within
-    the control group. CUDA is not initialised. GPUs count as CUDA counts them.
+    For each visible GPU, in CUDA's order: what the driver calls free, plus what PyTorch's allocator has
+    cached, minus what CUDA itself will take if it is not initialised, minus the headroom. For the host: what
+    is available, within the control group. CUDA is not initialised.
 
-    transformers and accelerate leave a `max_memory` that they are given as it is, so the headroom is taken
-    once. Of a model that is quantised while it is loaded transformers' quantisers take a tenth of it on their
-    own, so with `quantized` that tenth is left in.
+    transformers and accelerate use a `max_memory` as it is given, so the headroom is taken once. Where the
+    model is quantised while it is loaded, transformers' quantisers leave a tenth of it unused themselves; with
+    `quantized`, that tenth is not taken here.
 
     Parameters
     ----------
     headroom : float
-        Share of what is there that is left alone, from 0 up to but not including 1: for activations, and for
-        whatever is not weights.
+        Share of the free memory to leave unused, from 0 up to but not including 1: for activations, and
+        everything else that is not weights.
     quantized : bool
         Whether the model is quantised while it is loaded (bitsandbytes, torchao, quanto).
 
@@ -51,7 +51,7 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     Raises
     ------
     OptionError
-        If the headroom is none.
+        If the headroom is no such share.
     """
     check_headroom(headroom)
     share = 1.0 - headroom
@@ -60,24 +60,21 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     found, note = rooms()
     if note:
         warn(note)
-    return {
-        _index(room.device): int(room.available * share)
-        for room in found
-        if math.isfinite(room.available)
-    }
+    known = (room for room in found if math.isfinite(room.available))
+    return {_index(room.device): int(room.available * share) for room in known}
 
 
 def check_headroom(headroom: object) -> None:
-    """Raise OptionError unless it is a share that can be left alone."""
+    """Raise OptionError unless a headroom is a share from 0 to below 1."""
     if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
         message = f"headroom must be a share from 0 to below 1, not {plain(headroom)!r}"
         raise OptionError(message)
 
 
 def rooms() -> tuple[tuple[Room, ...], str]:
-    """Return the room of every visible GPU, in CUDA's order, and last the host's; and what to know of it.
+    """Return the room of every visible GPU, in CUDA's order, then the host's, and a note if some is unknown.
 
-    The sentence is empty where all is well. Nothing is initialised but NVML.
+    Nothing is initialised but NVML.
     """
     cuda, nvml, host, _ = _sources()
     return read_rooms(cuda, nvml, host, time.monotonic())
@@ -86,61 +83,48 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 def read_rooms(
     cuda: Source, nvml: Source, host: Source, now: float
 ) -> tuple[tuple[Room, ...], str]:
-    """Return the rooms that these sources tell of."""
-    ours = _read(cuda, now)
-    driver = _read(nvml, now)
-    machine = _read(host, now)
-    found = [
+    """Return what `rooms` does, read from these sources."""
+    readings: dict[str, float] = {}
+    for source in (cuda, nvml, host):
+        values = source.read(now)
+        readings |= zip((series.key for series in source.series), values, strict=True)
+
+    def known(device: Device, metric: str) -> float:
+        return readings.get(f"{device.key}/{metric}", math.nan)
+
+    def free(device: Device) -> float:
+        return device.total - known(device, "device_used")
+
+    def or_zero(device: Device, metric: str) -> float:
+        value = known(device, metric)
+        return 0.0 if math.isnan(value) else value
+
+    gpus = [
         Room(
             device.key,
             device.name,
             device.total,
-            device.total
-            - _known(driver, f"{device.key}/device_used")
-            - _or_zero(driver, f"{device.key}/driver_reserved"),
-            cached=_or_zero(ours, f"{device.key}/reserved")
-            - _or_zero(ours, f"{device.key}/allocated"),
+            free(device) - or_zero(device, "driver_reserved"),
+            cached=or_zero(device, "reserved") - or_zero(device, "allocated"),
             context=0.0 if cuda.devices else CONTEXT,
         )
         for device in nvml.devices
     ]
-    found += [
-        Room(
-            device.key,
-            device.name,
-            device.total,
-            device.total - _known(machine, f"{device.key}/device_used"),
-        )
-        for device in host.devices
-    ]
-    unknown = [room.device for room in found if math.isnan(room.free)]
+    hosts = [Room(device.key, device.name, device.total, free(device)) for device in host.devices]
+    unknown = [room.device for room in (*gpus, *hosts) if math.isnan(room.free)]
     note = ""
     if unknown:
         why = " ".join(nvml.notes[:1])
         note = f"Free memory of {', '.join(unknown)} is unknown. {why}".strip()
-    elif not nvml.devices and _has_cuda():
+    elif not gpus and _has_cuda():
         note = " ".join(nvml.notes[:1])
-    return tuple(found), note
+    return (*gpus, *hosts), note
 
 
 @cache
 def _sources() -> tuple[Source, ...]:
-    """Return what is kept open, since opening NVML again and again has been trouble."""
+    """Return the sources, opened once, since opening NVML again and again has been trouble."""
     return open_sources(os.environ, open_allocators()[:1])
-
-
-def _read(source: Source, now: float) -> Mapping[str, float]:
-    values = source.read(now)
-    return dict(zip((one.key for one in source.series), values, strict=True))
-
-
-def _known(values: Mapping[str, float], key: str) -> float:
-    return values.get(key, math.nan)
-
-
-def _or_zero(values: Mapping[str, float], key: str) -> float:
-    value = values.get(key, 0.0)
-    return 0.0 if math.isnan(value) else value
 
 
 def _index(device: str) -> int | str:

@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.fit.html import MOST_ROWS, fit_bundle, fit_text
-from hfmem_widget.features.fit.model import Fit, Forecast, ForecastPart, Room, Setting, Verdict
+from hfmem_widget.features.fit.html import fit_bundle
+from hfmem_widget.features.fit.model import (
+    MOST_ROWS,
+    Fit,
+    Forecast,
+    ForecastPart,
+    Room,
+    Setting,
+    Verdict,
+)
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from tests.data.svg import Drawing
@@ -40,7 +48,7 @@ def made(**setting: Any) -> Forecast:
 
 
 def facts(forecast: Forecast) -> list[str]:
-    first = fit_text(Fit("config", forecast, (), 0.0)).splitlines()[0]
+    first = repr(Fit("config", forecast, (), 0.0)).splitlines()[0]
     return first.split(" · ")[1:]
 
 
@@ -107,7 +115,7 @@ def test_the_bar_has_the_parts_one_after_the_other() -> None:
 def test_text_and_table_have_the_same_rows() -> None:
     """A row for each part that is there, its bytes at the peak and in full, and how they are known."""
     fit = Fit("config", FORECAST, (), 0.0)
-    found = (line.strip() for line in fit_text(fit).splitlines()[1:])
+    found = (line.strip() for line in repr(fit).splitlines()[1:])
     lines = [re.split(r"  +", line) for line in found if not line.startswith("\u2500")]
     html = fit_bundle(fit)["text/html"]
     rows = [
@@ -135,7 +143,7 @@ def verdict(free: float, **more: Any) -> str:
     given = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
     headroom = given.pop("headroom")
     room = Room("cuda:0", "H200", 80 * GIB, free * GIB)
-    return fit_text(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[8]
+    return repr(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[8]
 
 
 BATCH = "largest batch"
@@ -185,7 +193,7 @@ def test_what_cuda_will_take_is_told_where_it_is_not_up(
     """The most that any device needs for it."""
     rooms = [Room("cuda:0", "H200", 80 * GIB, 10 * GIB, context=one * GIB) for one in contexts]
     verdicts = tuple(Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
-    text = fit_text(Fit("config", FORECAST, verdicts, 0.0))
+    text = repr(Fit("config", FORECAST, verdicts, 0.0))
 
     assert ("not initialised" in text) is bool(told)
     assert f"; {told}" in text or not told
@@ -197,7 +205,7 @@ def test_what_cuda_will_take_is_told_where_it_is_not_up(
 )
 def test_the_model_is_named_once(name: str, title: str) -> None:
     """By what was asked about, and by its class where that says more."""
-    text = fit_text(Fit(name, FORECAST, (), 0.0, stored="on disk: 3 GiB"))
+    text = repr(Fit(name, FORECAST, (), 0.0, stored="on disk: 3 GiB"))
 
     assert text.partition(" · ")[0] == title
     assert "\nOn disk: 3 GiB." in text
