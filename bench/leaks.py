@@ -74,11 +74,11 @@ def report_cost() -> None:
             judge(session)
         print(f"{name:16} {(time.perf_counter() - began) * 100:6.2f} ms")
     rng = np.random.default_rng(1)
-    moments = readings(rng, "a leak among noise")
+    points = readings(rng, "a leak among noise")
     began = time.perf_counter()
     for _ in range(100):
-        trend_in(moments)
-    print(f"one row of {len(moments)} moments, {(time.perf_counter() - began) * 10:.2f} ms")
+        trend_in(points)
+    print(f"one row of {len(points)} points, {(time.perf_counter() - began) * 10:.2f} ms")
 
 
 if __name__ == "__main__":

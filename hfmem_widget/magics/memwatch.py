@@ -316,7 +316,7 @@ class MemwatchMagics(Magics):
 
     def _rerun(self, execution: Execution | None, label: str = "") -> tuple[Companion, ...]:
         """Return what compares a cell that runs with its earlier runs, if it is known again."""
-        from hfmem_widget.features.leaks.rerun import Rerun
+        from hfmem_widget.features.leaks.reruns import Rerun
 
         cell_id = "" if execution is None else execution.cell_id
         if not label and not cell_id:

@@ -41,7 +41,7 @@ for at in (6.0, 9.4):
 publisher.finish()
 """
 OVER = "Allocated memory went over the budget of 6.00 GiB"
-GROWS = "Allocated grows by"
+GROWS = "Allocated memory grows by"
 ORANGE = "rgb(213, 94, 0)"
 
 PARTS = [f".hfmem-{name}" for name in ("bar", "head", "figures", "capacity", "chart", "foot")]

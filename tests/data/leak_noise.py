@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.features.leaks.moments import A_STEP, Moments
+from hfmem_widget.features.leaks.comparable_points import A_STEP, ComparablePoints
 from hfmem_widget.text import MIB
 
 Draw = Callable[[np.random.Generator, int], Any]
@@ -107,13 +107,13 @@ STILL = tuple(_SHAPES)[:8]
 GROWING = tuple(_SHAPES)[8:]
 
 
-def readings(rng: np.random.Generator, shape: str) -> Moments:
+def readings(rng: np.random.Generator, shape: str) -> ComparablePoints:
     """Return a row of 30 to 300 steps, of a warm-up and one of the shapes."""
     n = int(rng.integers(30, 300))
     warm_up = np.where(np.arange(n) < rng.integers(0, 4), -rng.uniform(0, 200), 0.0)
     row = 500 + warm_up + _SHAPES[shape](rng, n)
     number, unknown = np.arange(1.0, n + 1.0), np.full(n, np.nan)
-    return Moments(
+    return ComparablePoints(
         device="cuda:0",
         what=A_STEP,
         root=1,

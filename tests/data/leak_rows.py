@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmem_widget.features.leaks.moments import Moments
+from hfmem_widget.features.leaks.comparable_points import ComparablePoints
 from hfmem_widget.features.leaks.trends import trend_in
 from hfmem_widget.text import MIB
 
 FILE = Path(__file__).with_name("leak_rows.txt")
 
 Shape = Callable[[int, int], float]
-"""MiB above where it began, at one of so many moments."""
+"""MiB above where it began, at one of so many points."""
 
 SHAPES: dict[str, Shape] = {
     "even": lambda at, _: 1.0 * at,
@@ -49,13 +49,13 @@ NOISE = (0.0, 0.4, 6.0)
 """MiB, of one standard deviation."""
 
 
-def row(shape: Shape, count: int, noise: float, *, device: str, what: str) -> Moments:
-    """Return a row of moments, of which every third has twice the size, and 3 MiB more for it."""
+def row(shape: Shape, count: int, noise: float, *, device: str, what: str) -> ComparablePoints:
+    """Return a row of points, of which every third has twice the size, and 3 MiB more for it."""
     chance = random.Random(f"{count} {noise}")
     sizes = np.array([2.0 if at % 3 == 2 else 1.0 for at in range(count)])
     heights = [500 + shape(at, count) + chance.gauss(0, noise) for at in range(count)]
     number = np.arange(1.0, count + 1)
-    return Moments(
+    return ComparablePoints(
         device=device,
         what=what,
         root=1,
@@ -67,14 +67,14 @@ def row(shape: Shape, count: int, noise: float, *, device: str, what: str) -> Mo
     )
 
 
-def found(moments: Moments) -> str:
-    """Return the figures of a trend, in moments and in KiB."""
-    one = trend_in(moments)
+def found(points: ComparablePoints) -> str:
+    """Return the figures of a trend, in points and in KiB."""
+    one = trend_in(points)
     if one is None:
         return "none"
     sizes = (one.slope, one.low, one.high, one.intercept, one.grown, one.spread)
     told = " ".join(f"{size / 1024:.6g}" for size in sizes)
-    return f"{one.first:g}-{one.last:g} ({one.start:g}-{one.stop:g} s, {one.moments}): {told}"
+    return f"{one.first:g}-{one.last:g} ({one.start:g}-{one.stop:g} s, {one.points}): {told}"
 
 
 def of_shape(name: str) -> list[str]:

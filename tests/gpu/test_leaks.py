@@ -27,7 +27,7 @@ def train(rows):
 def told(session):
     trends = [one for one in trends_of(session) if one.device.startswith("cuda")]
     titles = [finding_of(session, session.spans[0], one).title for one in trends]
-    return [[one.what, one.slope, one.low, one.high, one.first, one.moments] for one in trends] + titles
+    return [[one.what, one.slope, one.low, one.high, one.first, one.points] for one in trends] + titles
 """
 
 
@@ -75,7 +75,7 @@ report(told(session))
 
     assert trend[0] == "a second"
     assert trend[2] > 50 * 2**20
-    assert "Allocated grows by" in title
+    assert "Allocated memory grows by" in title
 
 
 def test_a_healthy_training_has_no_trend(run_python: Run) -> None:

@@ -32,8 +32,8 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     is available, within the control group. CUDA is not initialised.
 
     transformers and accelerate use a `max_memory` as it is given, so the headroom is taken once. Where the
-    model is quantised while it is loaded, transformers' quantisers leave a tenth of it unused themselves; with
-    `quantized`, that tenth is not taken here.
+    model is quantised while it is loaded, transformers' quantisers leave a tenth of it unused themselves:
+    with `quantized`, that tenth is not taken here.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What to say of memory that grows from one like moment to the next, and does not stop growing."""
+"""Findings and guides of memory that grows between comparable points and does not stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hfmem_widget.features.leaks.moments import A_SECOND, A_STEP
+from hfmem_widget.features.leaks.comparable_points import A_SECOND, A_STEP
 from hfmem_widget.features.leaks.trends import Trend, trends_of
 from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
@@ -15,16 +15,14 @@ from hfmem_widget.text import KIB, MIB, format_bytes, format_count, format_durat
 from hfmem_widget.text import number as in_units
 
 LAST_STEPS = 32
-"""Steps of which the most that one needs is taken for what the next ones need."""
-
-_LEAST_IN_MIB = 0.1 * MIB
+"""The steps whose highest need is taken for that of the next ones."""
 
 _FAR_OFF = 100
-"""Times as many moments as there were: what is full only later is not told."""
+"""Times as many points as there were: a device that is full only later is not mentioned."""
 
 
 def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
-    """Yield what to say of growth that goes on within an outermost span, and the line of it."""
+    """Yield a finding and a guide for growth that goes on within an outermost span."""
     trends = trends_of(session, span) if span.parent is None else ()
     draw(session, span, ())
     for trend in trends:
@@ -33,36 +31,39 @@ def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
 
 
 def draw(session: Session, span: Span, trends: Iterable[Trend]) -> None:
-    """Put the lines of an outermost span's trends in the place of those it had before."""
-    lines = [guide_of(trend) for trend in trends]
+    """Replace the guides of an outermost span's trends."""
+    guides = [guide_of(trend) for trend in trends]
     stop = math.inf if span.stop is None else span.stop
     before = [
-        one for one in session.guides if one.kind == "trend" and span.start <= one.start <= stop
+        guide
+        for guide in session.guides
+        if guide.kind == "trend" and span.start <= guide.start <= stop
     ]
-    if lines == before:
+    if guides == before:
         return
-    # One by one: another thread may put in its own meanwhile.
-    session.guides.extend(lines)
-    for one in before:
-        session.guides.remove(one)
+    # One by one: another thread may add its own meanwhile.
+    session.guides.extend(guides)
+    for guide in before:
+        session.guides.remove(guide)
 
 
 def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
-    """Return what to say of a trend."""
-    allocated = _label(session, trend.device)
-    since = f"{format_duration(trend.start)}" if trend.what == A_SECOND else _since(trend)
-    left = _left(session, trend.device) / trend.slope
+    """Return a trend as a finding."""
+    number = f"{trend.first:.0f}"
+    beginnings = {A_SECOND: format_duration(trend.start), A_STEP: f"step {number}"}
+    since = beginnings.get(trend.what, f"the {_ordinal(number)}")
     title = (
-        f"{allocated} grows by {_per_moment(trend.slope)} {trend.what}{_range(trend)} since {since}: "
-        f"{format_bytes(trend.grown)} so far"
+        f"{_label(session, trend.device)} grows by {_per_point(trend.slope)} {trend.what}{_range(trend)} "
+        f"since {since}: {format_bytes(trend.grown)} so far"
     )
-    unit = "seconds" if trend.what == A_SECOND else "steps" if trend.what == A_STEP else "more"
-    is_soon = left < _FAR_OFF * (trend.last - trend.first)
-    title += f", full in about {format_count(_two_digits(left))} {unit}." if is_soon else "."
+    left = _left(session, trend.device) / trend.slope
+    if left < _FAR_OFF * (trend.last - trend.first):
+        unit = {A_SECOND: "seconds", A_STEP: "steps"}.get(trend.what, "more")
+        title += f", full in about {format_count(float(f'{left:.2g}'))} {unit}"
     return Finding(
         kind="leak",
         severity="critical" if left < trend.last - trend.first else "warn",
-        title=title,
+        title=f"{title}.",
         evidence={
             "device": trend.device,
             "what": trend.what,
@@ -72,7 +73,7 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
             "low": round(trend.low),
             "high": round(trend.high),
             "grown": round(trend.grown),
-            "moments": trend.moments,
+            "moments": trend.points,
             "left": left,
         },
         advice=("%memholders lists what holds it.",),
@@ -81,12 +82,12 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
 
 
 def guide_of(trend: Trend) -> Guide:
-    """Return a trend as a line over the chart, with the band of its 95 %."""
+    """Return a trend as a line over the chart, with its 95 % band."""
     reach = (trend.high - trend.low) / 2 * (trend.last - trend.first) / 2
     return Guide(
         device=trend.device,
         kind="trend",
-        label=f"+{_per_moment(trend.slope)} {trend.what}",
+        label=f"+{_per_point(trend.slope)} {trend.what}",
         start=trend.start,
         stop=trend.stop,
         first=trend.intercept + trend.slope * trend.first,
@@ -96,14 +97,11 @@ def guide_of(trend: Trend) -> Guide:
 
 
 def _label(session: Session, device: str) -> str:
-    labels = (one.label for one in session.series if one.key == f"{device}/allocated")
-    text = next(labels, "") or "allocated"
-    return f"{text[0].upper()}{text[1:]}"
-
-
-def _since(trend: Trend) -> str:
-    first = f"{trend.first:.0f}"
-    return f"step {first}" if trend.what == A_STEP else f"the {_ordinal(first)}"
+    """Return the subject of a sentence about a device's allocated memory."""
+    labels = (series.label for series in session.series if series.key == f"{device}/allocated")
+    label = next(labels, "")
+    label = "allocated memory" if label in {"", "allocated"} else label
+    return f"{label[0].upper()}{label[1:]}"
 
 
 def _ordinal(count: str) -> str:
@@ -118,24 +116,24 @@ def _range(trend: Trend) -> str:
     return "" if low == high else f" (95 %: {low} to {high} {name})"
 
 
-def _per_moment(slope: float) -> str:
+def _per_point(slope: float) -> str:
     divisor, name = _unit_for(slope)
     return f"{in_units(slope, divisor)} {name}"
 
 
 def _unit_for(size: float) -> tuple[float, str]:
-    """Return the unit that suits what a moment adds, which may be little where there are many."""
-    return unit_for(size) if size >= _LEAST_IN_MIB else (KIB, "KiB")
+    """Return the unit for the growth per point, which may be little where there are many."""
+    return unit_for(size) if size >= 0.1 * MIB else (KIB, "KiB")
 
 
 def _left(session: Session, device: str) -> float:
-    """Return by how much a device may still grow until a step no longer fits; infinite if unknown."""
-    total = next((one.total for one in session.devices if one.key == device), math.nan)
+    """Return the bytes that a device may still grow until a step no longer fits; infinite if unknown."""
+    total = next((known.total for known in session.devices if known.key == device), math.nan)
     now = {
         name: session.latest(f"{device}/{name}")
         for name in ("allocated", "reserved", "device_used")
     }
-    # The allocator's cache is used first; what the heap has freed is not counted as in use.
+    # The allocator uses its cache first; what the heap has freed does not count as in use.
     kept = max(now["reserved"] - now["allocated"], 0.0) if ":" in device else 0.0
     used = now["allocated"] if math.isnan(now["device_used"]) else now["device_used"] - kept
     left = total - used - _needed_meanwhile(session, device)
@@ -143,14 +141,10 @@ def _left(session: Session, device: str) -> float:
 
 
 def _needed_meanwhile(session: Session, device: str) -> float:
-    """Return the most that one of the last steps had at its peak, above what was there at its end."""
+    """Return the most that one of the last steps needed at its peak, above its end."""
     columns = session.steps.columns
     if f"{device}/after" not in columns:
         return 0.0
     newest = session.folded_steps(MOST_GROUPS)[-LAST_STEPS:]
     above = newest[:, columns.index(f"{device}/peak")] - newest[:, columns.index(f"{device}/after")]
     return float(np.nan_to_num(above).max(initial=0.0))
-
-
-def _two_digits(count: float) -> float:
-    return float(f"{count:.2g}")

@@ -1,24 +1,37 @@
-"""Whether a cell that is run again and again leaves more each time."""
+"""Whether a cell that is run again and again leaves more memory each time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.text import MIB, format_bytes
 
 LEAST_RUNS = 3
-"""Runs one after the other that left more, and one before them: the first may leave what stays for good."""
+"""Successive runs that left more, after one that does not count: the first may leave what stays for good."""
 
 LEAST_LEFT = MIB
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
 
 LEAST_KEPT = 0.5
-"""Of what a run left: what must still be there when the next one ends."""
+"""The share of what a run left that must still be there when the next one ends."""
 
 EVEN = 0.5
-"""Of the most that one of the runs left: the least that another must have left."""
+"""The least that a run must have left, as a share of the most that another one left."""
+
+
+class Rerun(Companion):
+    """Finds that a cell leaves more with each run; `earlier` returns its earlier records, oldest first."""
+
+    def __init__(self, earlier: Callable[[], Sequence[Record]]) -> None:
+        self._earlier = earlier
+
+    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Enter what all runs show together among the findings."""
+        session.findings += reruns(session, span, self._earlier())
+        return NOTHING
 
 
 def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
@@ -29,27 +42,20 @@ def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Fin
     session, span
         The run that has just ended.
     earlier : sequence of Record
-        Those before it, oldest first.
+        The runs before it, oldest first.
     """
-    found = []
+    if span.after is None:
+        return ()
+    findings = []
     for device in session.devices:
         key = f"{device.key}/allocated"
-        if span.after is None:
-            continue
-        edges = [
-            (one.before, one.after)
-            for record in earlier
-            if (one := _of(record, device)) is not None
-        ]
+        known = (record.device(device.key) for record in earlier)
+        edges = [(before.before, before.after) for before in known if before is not None]
         edges.append((session.value(span.before, key), session.value(span.after, key)))
         left = _left_by_last(edges, device)
         if len(left) >= LEAST_RUNS:
-            found.append(_finding(device, span, len(earlier) + 1, left))
-    return tuple(found)
-
-
-def _of(record: Record, device: Device) -> DeviceRecord | None:
-    return next((one for one in record.devices if one.key == device.key), None)
+            findings.append(_finding(device, span, len(earlier) + 1, left))
+    return tuple(findings)
 
 
 def _left_by_last(edges: Sequence[tuple[float, float]], device: Device) -> list[float]:
@@ -58,7 +64,7 @@ def _left_by_last(edges: Sequence[tuple[float, float]], device: Device) -> list[
     rises: list[float] = []
     for (_, ended), (before, after) in zip(reversed(edges[:-1]), reversed(edges), strict=False):
         left, rise = after - before, after - ended
-        # What is not known is a NaN, and no comparison with it holds.
+        # An unknown reading is NaN, and no comparison with it holds.
         if not (left >= least and rise >= LEAST_KEPT * left):
             break
         if rises and not EVEN * max(rise, *rises) <= min(rise, *rises):

@@ -1,4 +1,4 @@
-"""Whether a row of readings keeps rising: robust lines, and what tells growth from steps, teeth and noise."""
+"""Whether readings keep rising: robust lines, and rules that tell growth from steps, teeth and noise."""
 
 from __future__ import annotations
 
@@ -11,45 +11,35 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MOST_POINTS = 120
-"""Points that a line is laid through: all pairs of them are compared, which is 7,140."""
+"""Points that a line is fitted to: all pairs of them are compared, which is 7,140."""
 
 Z_95 = 1.96
 _SPREAD = 1.4826
-"""From a median absolute deviation to the standard deviation of normal noise."""
+"""The standard deviation of normal noise, in median absolute deviations."""
 
 LEAST_RISE = 0.2
-"""Of an even share: what each quarter must contribute to growth that goes on."""
+"""The part of an even share that each quarter must contribute to growth that goes on."""
 
 LEAST_RISE_AT_END = 0.7
-"""The same for the last one, which tells a plateau, and a cache that fills ever more slowly."""
+"""The same for the last quarter, which is lower on a plateau, and in a cache that fills ever more slowly."""
 
 LEAST_WHERE_SLOWER = 0.85
-"""The same where it rose faster before: what slows down must have stopped slowing down."""
+"""The same where it rose faster before: growth that slows down must have stopped slowing down."""
 
 LEAST_UNEVEN = 0.1
-"""Of all changes of size: what must differ from their median, so that they are not mistaken for time."""
+"""The part of all changes of size that must differ from their median, to tell size from time."""
 
 LEAST_LASTING = 0.1
-"""Of an even share: what each quarter must add to the level that is never gone below again."""
+"""The part of an even share that each quarter must add to the level that is never left again."""
 
 MOST_IN_TWO = 0.55
-"""Of all lasting growth: what the two biggest rises may make. A second model is one rise, and so is a
-workspace."""
+"""The part of all lasting growth that may come from the two biggest rises. A second model is one rise, and so
+is a workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through readings, and how sure its slope is.
-
-    Attributes
-    ----------
-    slope, low, high : float
-        Per unit of x; the bounds are those of 95 %, or of whatever was asked for.
-    intercept : float
-        At x = 0.
-    spread : float
-        Standard deviation of the readings about it, robustly.
-    """
+    """A line through readings: slope and bounds, value at x = 0, robust standard deviation about it."""
 
     slope: float
     low: float
@@ -57,48 +47,40 @@ class Line:
     intercept: float
     spread: float
 
-    def at(self, x: float) -> float:
-        """Return its value at some x."""
-        return self.intercept + self.slope * x
-
 
 def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> Line:
     """Return the line with the median of all pairwise slopes, with Sen's interval.
 
-    The interval comes from the variance of Kendall's S, enlarged by the autocorrelation of what the line
-    leaves (Hamed and Rao, 1998): neighbouring steps are not independent witnesses.
+    The interval comes from the variance of Kendall's S, enlarged by the autocorrelation of the residuals
+    (Hamed and Rao, 1998): neighbouring steps are not independent.
 
     Parameters
     ----------
     x, y : array of shape (n,)
         `x` rises; n is at least 3.
     z : float, optional
-        How wide the interval is, in standard deviations.
+        Half the width of the interval, in standard deviations.
     """
     first, second = np.triu_indices(len(x), 1)
     run = x[second] - x[first]
     slopes = (y[second] - y[first])[run > 0] / run[run > 0]
     slope = float(np.median(slopes))
     intercept = float(np.median(y - slope * x))
-    left = y - slope * x - intercept
+    residuals = y - slope * x - intercept
     n, pairs = len(x), len(slopes)
-    variance = n * (n - 1) * (2 * n + 5) / 18 * _for_autocorrelation(left)
+    variance = n * (n - 1) * (2 * n + 5) / 18 * _for_autocorrelation(residuals)
     reach = z * math.sqrt(variance)
     low, high = max(0, int((pairs - reach) / 2)), min(pairs - 1, math.ceil((pairs + reach) / 2))
     ordered = np.partition(slopes, (low, high))
-    spread = _SPREAD * float(np.median(np.abs(left)))
+    spread = _SPREAD * float(np.median(np.abs(residuals)))
     return Line(slope, float(ordered[low]), float(ordered[high]), intercept, spread)
 
 
 def goes_on(y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
-    """Return whether readings rise all the time, not by a few steps, nor up to a plateau, nor in teeth.
+    """Return whether readings rise all the time: not in a few steps, up to a plateau, or in teeth.
 
-    Parameters
-    ----------
-    y : array of shape (n,)
-        In order of time, evenly spaced; n is at least 4.
-    at_end : float, optional
-        Of an even share, what the last quarter must contribute.
+    There are at least 4, evenly spaced. `at_end` is the part of an even share that the last quarter must
+    contribute.
     """
     levels = np.array([np.median(quarter) for quarter in np.array_split(y, 4)])
     rises = np.diff(levels)
@@ -119,24 +101,17 @@ def thinned(x: Floats, y: Floats, most: int = MOST_POINTS) -> tuple[Floats, Floa
     size = -(-len(x) // most)
     if size <= 1:
         return x, y
-    whole = len(x) // size * size
-    # What is left over at the beginning goes: the newest must be whole.
-    part = slice(len(x) - whole, None)
-    return np.median(x[part].reshape(-1, size), axis=1), np.median(
-        y[part].reshape(-1, size), axis=1
-    )
+    # The remainder is dropped at the beginning: the newest must be whole.
+    kept = slice(len(x) % size, None)
+    thin_x, thin_y = (np.median(values[kept].reshape(-1, size), axis=1) for values in (x, y))
+    return thin_x, thin_y
 
 
 def without_size(y: Floats, size: Floats) -> Floats | None:
-    """Return readings corrected for the size of what was at work, such as a batch's tokens.
+    """Return readings corrected for a size that they depend on, such as a batch's tokens.
 
-    How much goes with the size is seen from one reading to the next, where growth is small and the same for
-    all: so neither is taken for the other.
-
-    Returns
-    -------
-    array of shape (n,) or None
-        None where the size rises so evenly with time that the two cannot be told apart.
+    The dependence is estimated from one reading to the next, where growth is small and the same for all. The
+    result is None where the size rises so evenly with time that the two cannot be told apart.
     """
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
@@ -145,22 +120,22 @@ def without_size(y: Floats, size: Floats) -> Floats | None:
     weights = np.abs(uneven)
     if weights.sum() < LEAST_UNEVEN * np.abs(by).sum():
         return None
-    told = weights > 0
-    ratios = (changes - np.median(changes))[told] / uneven[told]
+    changed = weights > 0
+    ratios = (changes - np.median(changes))[changed] / uneven[changed]
     order = np.argsort(ratios)
-    share = weights[told][order].cumsum()
+    share = weights[changed][order].cumsum()
     per_unit = max(float(ratios[order][np.searchsorted(share, share[-1] / 2)]), 0.0)
     corrected: Floats = y - per_unit * (size - np.median(size))
     return corrected
 
 
-def _for_autocorrelation(left: Floats) -> float:
-    """Return by how much the variance of Kendall's S grows because neighbours are alike; at least 1."""
-    n = len(left)
-    ranks = np.argsort(np.argsort(left)).astype(float)
+def _for_autocorrelation(residuals: Floats) -> float:
+    """Return the factor by which autocorrelation enlarges the variance of Kendall's S; at least 1."""
+    n = len(residuals)
+    ranks = np.argsort(np.argsort(residuals)).astype(float)
     ranks -= ranks.mean()
     power = float(ranks @ ranks)
-    if power == 0 or np.ptp(left) == 0:
+    if power == 0 or np.ptp(residuals) == 0:
         return 1.0
     most = max(1, n // 4)
     lags = np.arange(1, most + 1)

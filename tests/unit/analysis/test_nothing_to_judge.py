@@ -12,7 +12,7 @@ from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.features.leaks.findings import _ordinal
-from hfmem_widget.features.leaks.moments import A_SECOND, moments_of
+from hfmem_widget.features.leaks.comparable_points import A_SECOND, comparable_points
 from hfmem_widget.features.leaks.reruns import reruns
 from hfmem_widget.features.leaks.trends import trend_in
 from hfmem_widget.features.memory_map.holes import _risen, holes
@@ -117,7 +117,7 @@ def test_growth_that_goes_with_the_size_is_none() -> None:
 
 @pytest.mark.parametrize(("within", "rows"), [("step", []), ("block", [3])])
 def test_a_forward_pass_in_a_step_is_the_steps(within: Any, rows: list[int]) -> None:
-    """Elsewhere its beginnings are moments of their own."""
+    """Elsewhere its beginnings are points of their own."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "cell"):
         for at in range(3):
@@ -125,7 +125,7 @@ def test_a_forward_pass_in_a_step_is_the_steps(within: Any, rows: list[int]) -> 
                 stage.recorder.count(span.id, {"step": float(at + 1)})
                 with stage.span("forward", "forward"):
                     stage.hold({"cuda:0": at * GIB}, 0.2)
-    found = [one for one in moments_of(stage.finish()) if "forward" in one.what]
+    found = [one for one in comparable_points(stage.finish()) if "forward" in one.what]
 
     assert [len(one) for one in found if one.device == "cuda:0"] == rows
 
@@ -184,7 +184,7 @@ def test_a_loop_is_looked_for_in_the_newest_cells(*, after: bool) -> None:
         stage.hold({"cuda:0": 2 * GIB}, 0.5)
     session = stage.finish()
     second = session.spans[1]
-    found = list(moments_of(session, second if after else None))
+    found = list(comparable_points(session, second if after else None))
 
     assert {one.root for one in found if one.what == A_SECOND} <= {1, 2}
     assert (1 in {one.root for one in found}) is not after

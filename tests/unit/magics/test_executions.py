@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.drivers.every_cell import EveryCell
 from hfmem_widget.drivers.watch import Watch
-from hfmem_widget.features.leaks import rerun
+from hfmem_widget.features.leaks import reruns as module
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Finding, Session, Span
@@ -229,7 +229,7 @@ def test_a_cell_with_a_label_is_seen_beside_its_earlier_runs(
         seen.append(len(earlier))
         return ()
 
-    monkeypatch.setattr(rerun, "reruns", reruns)
+    monkeypatch.setattr(module, "reruns", reruns)
     for _ in range(3):
         shell.run_cell(f"%%memwatch --quiet {options}\npass")
 

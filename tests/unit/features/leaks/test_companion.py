@@ -12,7 +12,7 @@ from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features.companions import companions_for
 from hfmem_widget.features.leaks import companion as leak
 from hfmem_widget.features.leaks.companion import BETWEEN, SHARE, Leaks, with_holder
-from hfmem_widget.features.leaks.rerun import Rerun
+from hfmem_widget.features.leaks.reruns import Rerun
 from hfmem_widget.features.leaks.trends import Trend
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
@@ -52,7 +52,7 @@ def test_the_name_that_holds_most_of_it_is_told() -> None:
     """In the same sentence, with what to do, and what the search took."""
     finding = told(row("losses[0..39]", 400, graph_bytes=399 * 2**20, graphs=40), row("x", 150))
 
-    assert finding.title.startswith("Allocated grows by 12.0 MiB a step since step 6")
+    assert finding.title.startswith("Allocated memory grows by 12.0 MiB a step since step 6")
     assert finding.title.endswith(
         "; losses[0..39] and the autograd graphs behind it hold 400.0 MiB."
     )

@@ -10,8 +10,8 @@ import pytest
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.features.judgement import judge
+from hfmem_widget.features.leaks.comparable_points import ComparablePoints, comparable_points
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
-from hfmem_widget.features.leaks.moments import Moments, moments_of
 from hfmem_widget.features.leaks.trends import Trend, _after_drop, _slows_down, trend_in, trends_of
 from hfmem_widget.session import (
     DeviceSteps,
@@ -80,7 +80,7 @@ def test_a_leak_is_one_sentence_with_its_figures() -> None:
     (finding,) = leaks(session, session.spans[0])
 
     assert finding.title.startswith(
-        "Allocated grows by 12.5 MiB a step since step 6: 425.0 MiB so far"
+        "Allocated memory grows by 12.5 MiB a step since step 6: 425.0 MiB so far"
     )
     assert (finding.kind, finding.severity, finding.span_id) == ("leak", "warn", 1)
     assert finding.evidence["slope"] == 12.5 * MIB
@@ -229,7 +229,7 @@ def test_trainings_are_not_compared_with_each_other() -> None:
     with stage.span("cell", "search"):
         for size in range(6):
             train(stage, lambda _, size=size: 500 + 300.0 * size, range(1, 14))  # type: ignore[misc]  # bound now
-    steps = [len(one) for one in moments_of(stage.finish()) if one.what == "a step"]
+    steps = [len(one) for one in comparable_points(stage.finish()) if one.what == "a step"]
 
     assert steps.count(13) == 12  # six trainings on two devices
     assert all(trend.what == "a training" for trend in trends_of(stage.session))
@@ -322,7 +322,7 @@ def test_readings_that_are_missing_are_left_out() -> None:
     (trend,) = trends_of(session)
 
     assert trend.slope == 12.5 * MIB
-    assert trend.moments == 31
+    assert trend.points == 31
 
 
 def test_a_session_without_devices_has_no_trend() -> None:
@@ -360,7 +360,7 @@ def test_random_rows_that_grow_are_found(shape: str) -> None:
 def trend(slope: float, what: str = "a step") -> Trend:
     return Trend(
         device="cpu", what=what, root=1, first=6, last=5006, start=0.5, stop=9.0, slope=slope,
-        low=0.96 * slope, high=1.04 * slope, intercept=0.0, grown=5000 * slope, spread=1.0, moments=5000,
+        low=0.96 * slope, high=1.04 * slope, intercept=0.0, grown=5000 * slope, spread=1.0, points=5000,
     )  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def test_readings_of_one_instant_are_no_fault() -> None:
     allocated = np.maximum(np.arange(30.0) - 11, 0) * 64 * MIB
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trend_in(Moments("cuda:0", "a second", 1, time, time, allocated, nothing, nothing))
+        trend_in(ComparablePoints("cuda:0", "a second", 1, time, time, allocated, nothing, nothing))
 
 
 def test_growth_by_little_is_told_in_small_units() -> None:
@@ -398,14 +398,14 @@ def test_a_number_in_a_row_is_written_as_it_is_said(count: int, told: str) -> No
     assert f" since the {told}: " in finding_of(session, session.spans[0], trend).title
 
 
-def test_the_moments_of_a_trend_are_those_it_grew_in() -> None:
+def test_the_points_of_a_trend_are_those_it_grew_in() -> None:
     """From the first step of it to the last, with their times, and none from before."""
     session = trained(lambda step: 500 + 12.5 * max(0, step - 20), steps=60)
     (trend,) = trends_of(session)
 
     assert (trend.what, trend.last) == ("a step", 60)
     assert 17 <= trend.first <= 22
-    assert trend.moments == trend.last - trend.first + 1
+    assert trend.points == trend.last - trend.first + 1
     assert trend.slope == pytest.approx(12.5 * MIB, rel=0.02)
     assert trend.grown == pytest.approx(trend.slope * (trend.last - trend.first))
     steps = {span.label: span.stop for span in session.spans if span.kind == "step"}
@@ -413,7 +413,7 @@ def test_the_moments_of_a_trend_are_those_it_grew_in() -> None:
     assert trend.stop == pytest.approx(steps["step 60"])
 
 
-def test_forward_passes_within_steps_are_not_moments_of_their_own() -> None:
+def test_forward_passes_within_steps_are_not_points_of_their_own() -> None:
     """Those outside of any are, as of somebody who only infers."""
     stage = Stage("infer", gpus=1)
     with stage.span("cell", "infer"):
@@ -424,7 +424,7 @@ def test_forward_passes_within_steps_are_not_moments_of_their_own() -> None:
             stage.recorder.count(span.id, {"step": 1.0})
             with stage.span("forward", "forward"):
                 stage.hold({GPU: 800 * MIB}, 0.1)
-    rows = {one.what: len(one) for one in moments_of(stage.finish()) if one.device == GPU}
+    rows = {one.what: len(one) for one in comparable_points(stage.finish()) if one.device == GPU}
 
     assert rows["a forward pass"] == 20
 
@@ -455,7 +455,7 @@ def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: 
                 stage.recorder.count(span.id, {"step": number + 1.0})
                 stage.find([GPU], {"weights": 100.0 * MIB, "unattributed": (20 + 5 * number) * MIB})
                 stage.hold({GPU: (120 + 5 * number) * MIB}, 0.1)
-    rows = {one.what for one in moments_of(stage.finish()) if one.device == GPU and len(one)}
+    rows = {one.what for one in comparable_points(stage.finish()) if one.device == GPU and len(one)}
 
     assert ("a second" in rows) is not with_steps
     assert ("a step" in rows) is with_steps
@@ -476,7 +476,7 @@ def test_steps_of_two_trainings_are_two_rows() -> None:
                                 stage.hold({GPU: GIB}, 0.1)
     rows = [
         one.number.tolist()
-        for one in moments_of(stage.finish())
+        for one in comparable_points(stage.finish())
         if one.what == "a step" and one.device == GPU
     ]
 

@@ -30,7 +30,6 @@ def test_a_line_is_found_to_the_last_digit() -> None:
 
     assert (line.slope, line.low, line.high) == (3.0, 3.0, 3.0)
     assert (line.intercept, line.spread) == (7.0, 0.0)
-    assert line.at(10.0) == 37.0
 
 
 def test_a_quarter_of_wild_readings_does_not_move_it() -> None:

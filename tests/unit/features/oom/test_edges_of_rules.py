@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hfmem_widget.features.compare.align import by_step, by_time
+from hfmem_widget.features.leaks.comparable_points import ComparablePoints, comparable_points
 from hfmem_widget.features.leaks.findings import guide_of
-from hfmem_widget.features.leaks.moments import Moments, moments_of
-from hfmem_widget.features.leaks.trends import Trend, _after_drop, _tells_better
+from hfmem_widget.features.leaks.trends import Trend, _after_drop, _explains_better
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.features.oom.advice import advise, remedies
@@ -151,7 +151,7 @@ def test_a_trends_band_is_as_wide_as_its_slope_is_unsure() -> None:
     """Half of the range of the slope, over half of its length, at both ends alike."""
     trend = Trend(
         "cpu", "a step", 1, first=10, last=110, start=0.5, stop=9.0, slope=5.0, low=4.0, high=8.0,
-        intercept=100.0, grown=500.0, spread=1.0, moments=100,
+        intercept=100.0, grown=500.0, spread=1.0, points=100,
     )  # fmt: skip
     guide = guide_of(trend)
 
@@ -371,23 +371,23 @@ def test_growth_is_the_evaluations_where_most_is_made_within_them(
 ) -> None:
     """Seven tenths of it, in those since it began; else it is that of the steps between them."""
     steps = Trend(
-        "cpu", "a step", 1, 0, 9, first, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, moments=9
+        "cpu", "a step", 1, 0, 9, first, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, points=9
     )
     there = replace(steps, what="an evaluation")
     time = np.array([0.0, 3.0, 6.0])
-    moments = Moments("cpu", "an evaluation", 1, time, time, time, time, np.array(within))
+    points = ComparablePoints("cpu", "an evaluation", 1, time, time, time, time, np.array(within))
 
-    assert _tells_better(there, moments, steps) is better
+    assert _explains_better(there, points, steps) is better
 
 
 @pytest.mark.parametrize(("grown", "better"), [(9.0, False), (10.0, False), (11.0, True)])
 def test_of_two_rows_of_steps_the_one_that_grew_more_is_told(grown: float, *, better: bool) -> None:
     """The first of equals."""
-    known = Trend("cpu", "a step", 1, 0, 9, 0.0, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, moments=9)
+    known = Trend("cpu", "a step", 1, 0, 9, 0.0, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, points=9)
     nothing = np.empty(0)
-    moments = Moments("cpu", "a step", 1, *[nothing] * 5)
+    points = ComparablePoints("cpu", "a step", 1, *[nothing] * 5)
 
-    assert _tells_better(replace(known, grown=grown), moments, known) is better
+    assert _explains_better(replace(known, grown=grown), points, known) is better
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_what_came_within_an_evaluation_is_what_was_there_after_it_and_not_befor
             with stage.span("evaluate", "evaluate"):
                 stage.hold({"cuda:0": (500 + 30 * number) * MIB}, 0.1)
             stage.hold({"cuda:0": (520 + 30 * number) * MIB}, 0.1)
-    (row,) = [one for one in moments_of(stage.finish()) if one.what == "an evaluation"][:1]
+    (row,) = [one for one in comparable_points(stage.finish()) if one.what == "an evaluation"][:1]
 
     assert row.device == "cuda:0"
     assert row.within.tolist()[1:] == pytest.approx([10 * MIB] * 19)
@@ -439,6 +439,6 @@ def test_a_training_that_was_resumed_is_a_row_of_its_own(
             with stage.span("step", f"step {number}") as span:
                 stage.recorder.count(span.id, {"step": float(number)})
                 stage.hold({"cuda:0": (500 + number) * MIB}, 0.1)
-    found = [one for one in moments_of(stage.finish()) if one.what == "a step"]
+    found = [one for one in comparable_points(stage.finish()) if one.what == "a step"]
 
     assert [len(one) for one in found if one.device == "cuda:0"] == rows
