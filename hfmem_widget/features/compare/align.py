@@ -1,4 +1,4 @@
-"""Runs laid over each other, by step or by time: the middle, the lowest and the highest of them."""
+"""Runs laid over each other, by step or by time: their median, lowest and highest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hfmem_widget.analysis.record import Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """One or several runs of a cell as one line.
+    """One or several runs of a cell as one line: arrays of shape (n,).
 
     Attributes
     ----------
-    at : array of shape (n,)
+    at
         Step numbers, or seconds since the cell began.
-    middle, low, high : array of shape (n,)
+    middle, low, high
         The median, lowest and highest of the runs in bytes; NaN breaks the line.
     """
 
@@ -31,14 +31,9 @@ class Line:
 
 
 def steps_a_point(tables: Sequence[Floats], most: int) -> int:
-    """Return how many steps one point must stand for, so that every table has a row in each.
+    """Return how many steps a point must cover, so that every table has a row in each of at most `most`.
 
-    Parameters
-    ----------
-    tables : sequence of array
-        As `DeviceRecord.steps`, none of them empty.
-    most : int
-        Points of a line at most.
+    The tables are those of `DeviceRecord.steps`, and none is empty.
     """
     longest = max(float(table[-1, 1] - table[0, 0] + 1) for table in tables)
     rows = max(float((table[:, 1] - table[:, 0]).max() + 1) for table in tables)
@@ -46,10 +41,10 @@ def steps_a_point(tables: Sequence[Floats], most: int) -> int:
 
 
 def by_step(tables: Sequence[Floats], width: int) -> Line:
-    """Lay runs over each other by the number of the step; a point is the highest peak of `width` steps.
+    """Lay runs over each other by step number; a point is the highest peak of `width` steps.
 
-    A row of several steps that lies in two points is as high as its worst step in the one where that step
-    is, and in the other only as high as its lowest: no peak moves to a step where it was not.
+    A row of several steps may lie in two points. It counts as high as its worst step in the point of that
+    step, and as high as its lowest in the other: no peak moves to a step where it was not.
     """
     last = max(int(table[-1, 1]) for table in tables)
     first = min(int(table[0, 0]) for table in tables)
@@ -64,7 +59,7 @@ def by_step(tables: Sequence[Floats], width: int) -> Line:
 def by_time(curves: Sequence[Floats], columns: int) -> Line:
     """Lay runs over each other by seconds since each began.
 
-    One run keeps its points. Of several, each of so many `columns` has the highest of every run.
+    One run keeps its points. For several, each of `columns` has the highest value of every run.
     """
     if len(curves) == 1:
         at, values = curves[0]
@@ -79,11 +74,9 @@ def by_time(curves: Sequence[Floats], columns: int) -> Line:
 
 def _points(table: Floats, width: int, begin: int, points: int) -> Floats:
     highest = np.full(points, np.nan)
-    of_step = [((column - 1) // width - begin).astype(int) for column in (table[:, 0], table[:, 1])]
-    worst = ((table[:, 4] - 1) // width - begin).astype(int)
-    for at in of_step:
-        np.fmax.at(highest, at, table[:, 2])
-    np.fmax.at(highest, worst, table[:, 3])
+    first, last, worst = ((table[:, (0, 1, 4)].T - 1) // width - begin).astype(int)
+    for at, heights in ((first, table[:, 2]), (last, table[:, 2]), (worst, table[:, 3])):
+        np.fmax.at(highest, at, heights)
     return highest
 
 
@@ -98,13 +91,13 @@ def _columns(curve: Floats, width: float, columns: int) -> Floats:
     place = np.minimum((at / width).astype(int), columns - 1)
     top = np.full(columns, np.nan)
     np.fmax.at(top, place, values)
-    # Where a column has readings, they count; where it has none, the line between its neighbours' does.
+    # A column without readings has the value of the line between its neighbours.
     return np.where(np.isnan(top), highest, top)
 
 
 def _over(at: Floats, runs: Floats) -> Line:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of runs that are shorter than others
+        warnings.simplefilter("ignore", RuntimeWarning)  # where a run is shorter than others
         return Line(
             at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0)
         )

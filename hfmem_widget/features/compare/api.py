@@ -1,12 +1,9 @@
-"""``hfmem_widget.compare``: finished sessions, or watched cells of this notebook, side by side.
-
-The module is not called ``compare`` because the function is, and a package cannot hold both names.
-"""
+"""``hfmem_widget.compare``: finished sessions, or watched cells of this notebook, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 
 from hfmem_widget.analysis.history import History
 from hfmem_widget.analysis.record import Record
@@ -27,8 +24,8 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     Parameters
     ----------
     *subjects : Session, sequence of Session, str or int
-        A session; several of them, as runs of the same; or, where the extension is loaded, the label of
-        watched cells, or the number of one.
+        A session; several sessions, as runs of the same cell; or, where the extension is loaded, the label of
+        watched cells or the number of one.
     by : {"step", "time"}, optional
         What the chart is aligned by; steps by default where all have some.
     device : str, optional
@@ -44,8 +41,8 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     Raises
     ------
     OptionError
-        If there is nothing to compare, a session still runs, or a name is not known; the message says what is
-        there.
+        If there is nothing to compare, a session still runs, or a name is unknown; the message says what there
+        is.
 
     Examples
     --------
@@ -65,14 +62,14 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
 def compare_named(
     history: History, names: Sequence[str], *, by: str = "", device: str = "", baseline: str = ""
 ) -> Comparison:
-    """Lay watched cells side by side, by label or number; one that is named twice stands there once."""
+    """Lay watched cells side by side, by label or number; a cell that is named twice appears once."""
     runs: dict[str, tuple[Record, ...]] = {}
-    wanted = [*names, *([baseline] if baseline else [])]
-    for name in wanted:
+    base = ""
+    for name in (*names, baseline) if baseline else names:
         records = history.find(name)
-        runs[_name(name, records)] = records
-    base = _name(baseline, history.find(baseline)) if baseline else ""
-    return compare_records(runs, by=by, device=device, baseline=base)
+        base = _name(name, records)
+        runs[base] = records
+    return compare_records(runs, by=by, device=device, baseline=base if baseline else "")
 
 
 def _records(subject: Subject) -> tuple[Record, ...]:
@@ -82,14 +79,14 @@ def _records(subject: Subject) -> tuple[Record, ...]:
     if isinstance(subject, (str, int)):
         return _history().find(str(subject))
     sessions = [subject] if isinstance(subject, Session) else list(subject)
-    if not sessions or not all(isinstance(one, Session) for one in sessions):
+    if not sessions or not all(isinstance(session, Session) for session in sessions):
         message = (
             "several runs of one cell are passed as a sequence of sessions, with at least one in it"
         )
         raise OptionError(message)
     return tuple(
         record_of(session, whole(session), label=session.label, run=run)
-        for session, run in zip(sessions, count(1), strict=False)
+        for run, session in enumerate(sessions, 1)
     )
 
 
@@ -115,6 +112,5 @@ def _name(subject: Subject, records: Sequence[Record]) -> str:
 
 
 def _free_name(name: str, taken: Mapping[str, object]) -> str:
-    if name not in taken:
-        return name
-    return next(one for at in count(2) if (one := f"{name} ({at})") not in taken)
+    names = chain([name], (f"{name} ({number})" for number in count(2)))
+    return next(free for free in names if free not in taken)

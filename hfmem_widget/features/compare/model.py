@@ -1,10 +1,9 @@
-"""The nouns of comparing: figures over several runs, differences, cells side by side."""
+"""Comparisons as data: figures over several runs, differences, cells side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hfmem_widget.analysis.record import DeviceRecord, Record
@@ -20,34 +19,22 @@ By = Literal["step", "time"]
 
 MOST_PERCENT = 999
 
-Of = Callable[[Record, DeviceRecord], float]
-
-FIGURES: Mapping[str, Of] = MappingProxyType(
-    {
-        "peak": lambda _, device: device.peak.value,
-        "left_behind": lambda _, device: device.left_behind,
-        "reserved_peak": lambda _, device: device.reserved_peak,
-        "headroom": lambda _, device: device.headroom,
-        "steps_per_second": lambda record, _: record.pace.steps_per_second,
-        "samples_per_second": lambda record, _: record.pace.samples_per_second,
-        "tokens_per_second": lambda record, _: record.pace.tokens_per_second,
-        "duration": lambda record, _: record.duration,
-    }
-)
+FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
+    "peak": lambda _, device: device.peak.value,
+    "left_behind": lambda _, device: device.left_behind,
+    "reserved_peak": lambda _, device: device.reserved_peak,
+    "headroom": lambda _, device: device.headroom,
+    "steps_per_second": lambda record, _: record.pace.steps_per_second,
+    "samples_per_second": lambda record, _: record.pace.samples_per_second,
+    "tokens_per_second": lambda record, _: record.pace.tokens_per_second,
+    "duration": lambda record, _: record.duration,
+}
 """What is compared; memory in bytes, durations in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure over the runs of a cell.
-
-    Attributes
-    ----------
-    middle, low, high : float
-        Median, lowest and highest of the runs in which it is known; NaN if in none.
-    runs : int
-        How many those are.
-    """
+    """Median, lowest and highest of a figure over the runs in which it is known, and their number."""
 
     middle: float = NOT_AVAILABLE
     low: float = NOT_AVAILABLE
@@ -57,14 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure less the baseline's; NaN where either is not known.
-
-    Attributes
-    ----------
-    value : float
-    percent : float
-        Of the baseline's; NaN where that is not above zero, or where it would say nothing.
-    """
+    """A figure minus the baseline's, and in percent of it; NaN where unknown or meaningless."""
 
     value: float
     percent: float
@@ -83,11 +63,11 @@ class Compared:
     figures : mapping of str to Figure
         For each of `FIGURES`.
     certainty : {"exact", "at least", "sampled"}
-        How the peak is known in all of its runs.
+        How the peak is known in all runs.
     at_peak, at_end : mapping of str to float
-        The parts by name, of the run whose peak is the median; empty where none were found.
+        The parts by name, in the run with the median peak.
     line : Line or None
-        None where it has nothing to draw.
+        None if there is nothing to draw.
     """
 
     name: str
@@ -100,7 +80,7 @@ class Compared:
 
     @property
     def runs(self) -> int:
-        """How often it was run."""
+        """The number of its runs."""
         return len(self.records)
 
 
@@ -112,15 +92,15 @@ class Comparison(Shown):
     ----------
     cells : tuple of Compared
     baseline : int
-        Which of them the others are compared with.
+        The index of the cell that the others are compared with.
     device, device_name : str
-        What memory this is about.
+        The device whose memory is compared.
     allocated_label, reserved_label : str
-        What the roles are called there.
+        The names of these series on the device.
     by : {"step", "time"}
         What the lines are aligned by.
     steps_a_point : int
-        Of a line by step: of how many steps a point is the highest.
+        The number of steps that a point covers.
     notes : tuple of str
         Plain sentences.
     """
@@ -145,19 +125,16 @@ class Comparison(Shown):
         return self._repr_mimebundle_()["text/plain"]
 
     def difference(self, cell: Compared, figure: str) -> Difference:
-        """Return how far a cell's median of one of `FIGURES` is from the baseline's."""
-        return difference(
-            cell.figures[figure].middle, self.cells[self.baseline].figures[figure].middle
-        )
+        """Return the difference of a cell's median of one of `FIGURES` to the baseline's."""
+        baseline = self.cells[self.baseline]
+        return difference(cell.figures[figure].middle, baseline.figures[figure].middle)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each cell: medians, ranges and differences; bytes, seconds, and per second."""
         import pandas as pd
 
-        names = [cell.name for cell in self.cells]
-        return pd.DataFrame(
-            [self._row(cell) for cell in self.cells], index=pd.Index(names, name="cell")
-        )
+        index = pd.Index([cell.name for cell in self.cells], name="cell")
+        return pd.DataFrame(map(self._row, self.cells), index=index)
 
     def _row(self, cell: Compared) -> dict[str, object]:
         row: dict[str, object] = {"device": self.device, "runs": cell.runs}
@@ -172,7 +149,7 @@ class Comparison(Shown):
 
 
 def difference(value: float, baseline: float) -> Difference:
-    """Return how far a value is from another."""
+    """Return the difference of a value to the baseline."""
     change = value - baseline
     percent = 100 * change / baseline if baseline > 0 else NOT_AVAILABLE
     return Difference(change, percent if abs(percent) <= MOST_PERCENT else NOT_AVAILABLE)

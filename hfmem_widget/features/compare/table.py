@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import median
 
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Record
@@ -14,10 +15,10 @@ from hfmem_widget.session import Certainty
 from hfmem_widget.text import plain
 
 MOST_CELLS = 8
-"""More lines than that cannot be told apart."""
+"""More lines could not be told apart."""
 
 POINTS = 1200
-"""Of all lines together."""
+"""The number of points of all lines together."""
 
 CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
 """From the weakest to the strongest."""
@@ -30,18 +31,10 @@ def compare(
     device: str = "",
     baseline: str = "",
 ) -> Comparison:
-    """Lay watched cells side by side.
+    """Lay the runs of watched cells side by side, given by name, oldest first.
 
-    Parameters
-    ----------
-    runs : mapping of str to sequence of Record
-        By name, the runs of each cell, oldest first.
-    by : {"step", "time"}, optional
-        What to align the lines by; steps by default where every cell has some.
-    device : str, optional
-        Its key; by default the one that most of them used, and there the one with the highest peak.
-    baseline : str, optional
-        Which of them the others are compared with; the first by default.
+    The other arguments are those of `hfmem_widget.compare`. Of devices that equally many cells used, the one
+    with the highest peak is taken.
 
     Raises
     ------
@@ -61,12 +54,12 @@ def compare(
         raise OptionError(message)
     key = _device(runs, device)
     known = {
-        name: [one for record in records if (one := record.device(key))]
+        name: [used for record in records if (used := record.device(key))]
         for name, records in runs.items()
     }
     how = _by(by, known)
     lines, width = _lines(known, how)
-    sample = next(one for devices in known.values() for one in reversed(devices))
+    sample = next(used for devices in known.values() for used in reversed(devices))
     return Comparison(
         cells=tuple(_compared(name, tuple(runs[name]), key, lines.get(name)) for name in runs),
         baseline=list(runs).index(baseline) if baseline else 0,
@@ -76,7 +69,7 @@ def compare(
         reserved_label=sample.reserved_label,
         by=how,
         steps_a_point=width,
-        notes=(*_other_devices(runs, key), *_notes(runs, known, lines, key)),
+        notes=tuple(_notes(runs, known, lines, key)),
     )
 
 
@@ -84,8 +77,8 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
     used: dict[str, list[float]] = {}
     for records in runs.values():
         for key in dict.fromkeys(device.key for record in records for device in record.devices):
-            peaks = [one.peak.value for record in records if (one := record.device(key))]
-            used.setdefault(key, []).append(max(peaks))
+            found = (record.device(key) for record in records)
+            used.setdefault(key, []).append(max(one.peak.value for one in found if one))
     if wanted and wanted not in used:
         message = (
             f"these cells did not use {plain(wanted)!r}; they used {', '.join(used) or 'none'}"
@@ -101,30 +94,28 @@ def _by(wanted: str, known: Mapping[str, Sequence[DeviceRecord]]) -> By:
     if wanted not in {"", "step", "time"}:
         message = f"cells are aligned by 'step' or by 'time', not by {plain(wanted)!r}"
         raise OptionError(message)
-    with_steps = [any(len(one.steps) > 1 for one in devices) for devices in known.values()]
-    if wanted == "step" and not any(with_steps):
+    has_steps = [any(len(used.steps) > 1 for used in devices) for devices in known.values()]
+    if wanted == "step" and not any(has_steps):
         message = "none of these cells has steps; align them by 'time'"
         raise OptionError(message)
-    if wanted:
-        return "step" if wanted == "step" else "time"
-    return "step" if all(with_steps) else "time"
+    return "step" if wanted == "step" or (not wanted and all(has_steps)) else "time"
 
 
 def _compared(name: str, records: tuple[Record, ...], key: str, line: Line | None) -> Compared:
     devices = [record.device(key) or UNUSED for record in records]
-    used = [one for one in devices if one is not UNUSED]
-    # Parts of several runs have no median that adds up: they are those of the run that has it.
-    used.sort(key=lambda one: one.peak.value)
+    used = [device for device in devices if device is not UNUSED]
+    # The medians of parts would not add up, so the parts are those of the run with the median peak.
+    used.sort(key=lambda device: device.peak.value)
     usual = used[(len(used) - 1) // 2] if used else UNUSED
-    known = {one.peak.certainty for one in used} or {"sampled"}
+    known = {device.peak.certainty for device in used} or {"sampled"}
     return Compared(
         name=plain(name),
         records=records,
         figures={
-            figure: _figure([of(*one) for one in zip(records, devices, strict=True)])
-            for figure, of in FIGURES.items()
+            figure: _figure([read(*run) for run in zip(records, devices, strict=True)])
+            for figure, read in FIGURES.items()
         },
-        certainty=next(one for one in CERTAINTIES if one in known),
+        certainty=next(certainty for certainty in CERTAINTIES if certainty in known),
         at_peak=usual.at_peak,
         at_end=usual.at_end,
         line=line,
@@ -140,26 +131,15 @@ def _figure(values: Sequence[float]) -> Figure:
 
 def _lines(known: Mapping[str, Sequence[DeviceRecord]], by: By) -> tuple[dict[str, Line], int]:
     most = POINTS // len(known)
+    lines = {}
     if by == "time":
-        curves = {
-            name: [one.curve for one in devices if one.curve.shape[1] > 1]
-            for name, devices in known.items()
-        }
-        return {name: by_time(found, most) for name, found in curves.items() if found}, 1
-    tables = {
-        name: [one.steps for one in devices if len(one.steps)] for name, devices in known.items()
-    }
-    width = steps_a_point([table for found in tables.values() for table in found], most)
-    return {name: by_step(found, width) for name, found in tables.items() if found}, width
-
-
-def _other_devices(runs: Mapping[str, Sequence[Record]], key: str) -> list[str]:
-    used = {one.key for records in runs.values() for record in records for one in record.devices}
-    others = sorted(used - {key})
-    if not others:
-        return []
-    told = ", ".join(others) if len(others) < 3 else f"{others[0]} to {others[-1]}"
-    return [f"Also used: {told}."]
+        for name, devices in known.items():
+            if curves := [used.curve for used in devices if used.curve.shape[1] > 1]:
+                lines[name] = by_time(curves, most)
+        return lines, 1
+    tables = {name: [used.steps for used in known[name] if len(used.steps)] for name in known}
+    width = steps_a_point(list(chain(*tables.values())), most)
+    return {name: by_step(steps, width) for name, steps in tables.items() if steps}, width
 
 
 def _notes(
@@ -167,15 +147,18 @@ def _notes(
     known: Mapping[str, Sequence[DeviceRecord]],
     lines: Mapping[str, Line],
     key: str,
-) -> list[str]:
-    notes = []
+) -> Iterator[str]:
+    every = chain(*runs.values())
+    others = sorted({device.key for record in every for device in record.devices} - {key})
+    if others:
+        names = ", ".join(others) if len(others) < 3 else f"{others[0]} to {others[-1]}"
+        yield f"Also used: {names}."
     for name, records in runs.items():
         if not known[name]:
-            notes.append(f"{plain(name)} did not use {key}.")
+            yield f"{plain(name)} did not use {key}."
         elif name not in lines:
-            notes.append(f"{plain(name)} has no data for the chart.")
+            yield f"{plain(name)} has no data for the chart."
         failed = [record.outcome for record in records if record.outcome != "done"]
         if failed:
             which = "" if len(records) == 1 else f" in {len(failed)} of {len(records)} runs"
-            notes.append(f"{plain(name)}: {plain(failed[-1])}{which}.")
-    return notes
+            yield f"{plain(name)}: {plain(failed[-1])}{which}."
