@@ -41,8 +41,8 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     Raises
     ------
     OptionError
-        If there is nothing to compare, a session still runs, or a name is unknown; the message says what there
-        is.
+        If there is nothing to compare, a session still runs, or a name is unknown; the message says what can
+        be compared.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The picture of a comparison before it is drawn: lines by step or time, and a bar of parts for each cell."""
+"""The scene of a comparison: lines by step or time, and a bar of parts for each cell."""
 
 from __future__ import annotations
 
@@ -21,27 +21,19 @@ from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
 from hfmem_widget.view.line import peak_text
 
 ALL_ALLOCATED = "#7D8794"
-"""Of a bar that is not told apart."""
+"""The colour of a bar without parts."""
 
 NAME_LENGTH = 24
-"""What fits beside a peak on a page of 360 pixels."""
+"""Characters that fit beside a peak on a page of 360 pixels."""
 
 _ROOM_ABOVE = 1.06
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One cell as it is drawn.
+    """One cell: name and peak as plain text, its line with colour and dash, and the parts of its bar.
 
-    Attributes
-    ----------
-    name, peak : str
-        Plain text; what its peak is.
-    colour, dash : str
-        Of its line.
-    line : Line or None
-    parts : tuple of (name, bytes)
-        Of its bar, from left to right; one part without a name where they are not known.
+    The parts are pairs of name and bytes, from left to right; one part without a name where they are unknown.
     """
 
     name: str
@@ -53,13 +45,13 @@ class Drawn:
 
     @property
     def stroke(self) -> Stroke:
-        """How its line is drawn."""
+        """The stroke of its line."""
         return Stroke(self.colour, 1.6, self.dash)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparisonScene:
-    """What is to be drawn; heights and lengths of bars are bytes.
+    """What is drawn; heights and lengths of bars are in bytes.
 
     Attributes
     ----------
@@ -67,9 +59,9 @@ class ComparisonScene:
     start, stop : float
         The range of the horizontal axis: steps, or seconds.
     top, longest : float
-        The upper end of the vertical axis, and of the bars'.
+        The upper ends of the vertical axis and of the bars' axis.
     what : str
-        What the lines are, such as ``allocated, highest of each step``.
+        A title of the lines, such as ``allocated, highest of each step``.
     ticks, levels : Ticks
         Of the horizontal axis, and of the vertical one in units.
     """
@@ -85,54 +77,49 @@ class ComparisonScene:
 
     @property
     def unit(self) -> tuple[float, str]:
-        """Divisor and name of the unit that suits the picture."""
+        """Divisor and name of the unit of all sizes."""
         return unit_for(max(self.top, self.longest))
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The parts that any bar has, in order."""
+        """The parts of all bars, in order."""
         there = {name for cell in self.cells for name, _ in cell.parts}
         return tuple(name for name in OF_ALLOCATED if name in there)
 
     @property
     def frame(self) -> Frame:
-        """What the lines are drawn in."""
+        """The frame of the lines."""
         return Frame(self.start, self.stop, self.top, self.unit, self.ticks, self.levels)
 
     @property
     def curves(self) -> list[Curve]:
         """The ranges of the cells' runs, and over them their lines."""
-        lines = [(cell, cell.line) for cell in self.cells if cell.line is not None]
-        bands = [
-            Curve(
-                [*_points(line.at, line.high), *reversed(_points(line.at, line.low))],
-                fill=cell.colour,
-                opacity=0.2,
-                is_closed=True,
-                is_key=False,
-            )
-            for cell, line in lines
-            if has_band(line)
-        ]
-        return bands + [
-            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name, tip=cell.name)
-            for cell, line in lines
-        ]
+        bands, lines = [], []
+        for cell in self.cells:
+            line = cell.line
+            if line is None:
+                continue
+            if (line.high > line.low).any():
+                edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
+                band = Curve(edge, fill=cell.colour, opacity=0.2, is_closed=True, is_key=False)
+                bands.append(band)
+            middle = _points(line.at, line.middle)
+            lines.append(Curve(middle, cell.stroke, name=cell.name, tip=cell.name))
+        return bands + lines
 
     @property
     def has_lines(self) -> bool:
-        """Whether there is anything above the bars."""
+        """Whether there are lines above the bars."""
         return any(cell.line is not None for cell in self.cells)
 
 
 def build_scene(comparison: Comparison) -> ComparisonScene:
-    """Return what to draw of a comparison."""
+    """Return the scene of a comparison."""
     cells = tuple(
         Drawn(
-            name=name_of(cell, NAME_LENGTH),
-            peak=peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
-            colour=palette.DEVICES[at % len(palette.DEVICES)][0],
-            dash=palette.DEVICES[at % len(palette.DEVICES)][1],
+            name_of(cell, NAME_LENGTH),
+            peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
+            *palette.DEVICES[at % len(palette.DEVICES)][:2],
             line=cell.line,
             parts=_parts(cell.at_peak, cell.figures["peak"].middle),
         )
@@ -162,21 +149,15 @@ def _points(at: np.ndarray, values: np.ndarray) -> Points:
     return list(zip(at.tolist(), values.tolist(), strict=True))
 
 
-def has_band(line: Line) -> bool:
-    """Whether the runs of a cell differ anywhere."""
-    return bool((line.high > line.low).any())
-
-
 def step_ticks(first: float, last: float, count: int = 6) -> Ticks:
-    """Return about `count` ticks at round numbers of steps; that they are steps is said at the first."""
+    """Return about `count` ticks at round numbers of steps; the first has the word "step"."""
     width = _round_up(max(1.0, (last - first) / count))
-    numbers = [one for one in range(0, math.floor(last) + 1, width) if one >= first]
-    numbers = (
-        numbers if numbers and numbers[0] <= first + width / 2 else [math.ceil(first), *numbers]
-    )
-    texts = [f"{one:,}" for one in numbers]
+    numbers = [step for step in range(0, math.floor(last) + 1, width) if step >= first]
+    if not numbers or numbers[0] > first + width / 2:
+        numbers.insert(0, math.ceil(first))
+    texts = [f"{step:,}" for step in numbers]
     texts[0] = f"step {texts[0]}"
-    return Ticks(tuple(float(one) for one in numbers), tuple(texts))
+    return Ticks(tuple(map(float, numbers)), tuple(texts))
 
 
 def _parts(found: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
@@ -187,8 +168,7 @@ def _parts(found: Mapping[str, float], peak: float) -> tuple[tuple[str, float], 
 
 
 def _what(comparison: Comparison) -> str:
-    several = any(cell.runs > 1 for cell in comparison.cells)
-    spread = ", median and range" if several else ""
+    spread = ", median and range" if any(cell.runs > 1 for cell in comparison.cells) else ""
     if comparison.by == "time":
         return f"{comparison.allocated_label} since the start of the cell{spread}"
     each = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
@@ -200,4 +180,4 @@ def _round_up(least: float) -> int:
     power = 1
     while 10 * power < least:
         power *= 10
-    return next(one * power for one in (1, 2, 5, 10) if one * power >= least)
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least)

@@ -17,9 +17,12 @@ TO = "\u2013"
 NAME_LENGTH = 40
 
 
+Shown = Callable[[float], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One figure of every cell: its value, its range over the runs, how far it is from the baseline's."""
+    """One figure of every cell: its value, its range over the runs, its difference to the baseline's."""
 
     title: str
     cells: tuple[tuple[str, str, str], ...]
@@ -31,81 +34,83 @@ def name_of(cell: Compared, limit: int = NAME_LENGTH) -> str:
 
 
 def heading(comparison: Comparison) -> list[str]:
-    """Return what this is, as short phrases."""
-    device = " ".join(plain(one) for one in (comparison.device, comparison.device_name) if one)
-    told = [device]
-    if len(comparison.cells) > 1:
-        told.append(f"compared with {name_of(comparison.cells[comparison.baseline])}")
-    return told
+    """Return the device and the baseline, as short phrases."""
+    device = " ".join(map(plain, filter(None, (comparison.device, comparison.device_name))))
+    baseline = comparison.cells[comparison.baseline]
+    others = [f"compared with {name_of(baseline)}"] if len(comparison.cells) > 1 else []
+    return [device, *others]
 
 
 def about(comparison: Comparison, cell: Compared) -> str:
-    """Return what stands small below a cell's name, such as ``baseline · 3 runs``."""
-    told = []
+    """Return the small text below a cell's name, such as ``baseline · 3 runs``."""
+    phrases = []
     if len(comparison.cells) > 1 and cell is comparison.cells[comparison.baseline]:
-        told.append("baseline")
+        phrases.append("baseline")
     if cell.runs > 1:
-        told.append(f"{cell.runs} runs")
+        phrases.append(f"{cell.runs} runs")
     elif cell.records[-1].number is not None and cell.records[-1].label:
-        told.append(f"cell [{cell.records[-1].number}]")
-    return " · ".join(told)
+        phrases.append(f"cell [{cell.records[-1].number}]")
+    return " · ".join(phrases)
 
 
 def figure_columns(comparison: Comparison) -> list[Figures]:
     """Return the figures that are known of any cell."""
-    per_second = ("samples_per_second", "samples/s")
-    if not _is_known(comparison, "samples_per_second"):
-        per_second = ("steps_per_second", "steps/s")
+    known = {name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs}
+    pace = "samples" if "samples_per_second" in known else "steps"
     wanted: list[tuple[str, str, Shown]] = [
         ("peak", f"{comparison.allocated_label}, peak", format_bytes),
         ("left_behind", "left behind", _signed_bytes),
         ("reserved_peak", f"{comparison.reserved_label}, peak", format_bytes),
-        (*per_second, rate),
+        (f"{pace}_per_second", f"{pace}/s", rate),
         ("tokens_per_second", "tokens/s", rate),
         ("duration", "duration", format_duration),
     ]
     return [
         Figures(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
         for figure, title, shown in wanted
-        if _is_known(comparison, figure)
+        if figure in known
     ]
 
 
 def part_columns(comparison: Comparison) -> list[tuple[str, Figures]]:
     """Return the parts at the peak that any cell has, each with its name; from the bottom of a stack."""
-    columns = []
-    baseline = comparison.cells[comparison.baseline]
-    for part in OF_ALLOCATED:
-        if not any(cell.at_peak.get(part, 0.0) > 0 for cell in comparison.cells):
-            continue
-        cells = [_part(cell, baseline, part) for cell in comparison.cells]
-        columns.append((part, Figures(part_label(part), tuple(cells))))
-    return columns
+    cells = comparison.cells
+    return [
+        (
+            part,
+            Figures(
+                part_label(part),
+                tuple(_part(cell, cells[comparison.baseline], part) for cell in cells),
+            ),
+        )
+        for part in OF_ALLOCATED
+        if any(cell.at_peak.get(part, 0.0) > 0 for cell in cells)
+    ]
 
 
 def part_label(part: str) -> str:
-    """Return what a part is called, in short."""
+    """Return a part's short name."""
     return PARTS[part].short or PARTS[part].label
 
 
 def text(comparison: Comparison) -> str:
-    """Return the comparison as aligned plain text; below each figure its range and its difference."""
+    """Return the comparison as aligned plain text, with range and difference below each figure."""
     names = []
     for cell in comparison.cells:
         note = about(comparison, cell)
         names.append(name_of(cell, 24) + (f" ({note})" if note else ""))
     parts = [column for _, column in part_columns(comparison)]
-    drawn = [
+    paragraphs = (
         " · ".join(("memcompare", *heading(comparison))),
         _aligned("", names, figure_columns(comparison)),
-        *([_aligned("at the peak", names, parts)] if parts else []),
+        _aligned("at the peak", names, parts) if parts else "",
         "\n".join(comparison.notes),
-    ]
-    return "\n\n".join(one for one in drawn if one)
+    )
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def rate(value: float) -> str:
-    """Return how many of something there are a second, such as ``34.8`` or ``2,804``."""
+    """Return a number per second, such as ``34.8`` or ``2,804``."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else number(value, 1.0)
 
 
@@ -113,22 +118,19 @@ def change_text(change: Difference, shown: Shown) -> str:
     """Return a difference with its sign and in percent, such as ``+0.50 GiB · +7.2 %``."""
     if math.isnan(change.value):
         return ""
-    told = shown(abs(change.value))
-    if not any(digit in told for digit in "123456789"):
+    size = shown(abs(change.value))
+    if not any(digit in size for digit in "123456789"):
         return "±0"
     percent = percent_text(change.percent)
-    return f"{_sign(change.value)}{told}" + (f" · {percent}" if percent else "")
+    return f"{_sign(change.value)}{size}" + (f" · {percent}" if percent else "")
 
 
 def percent_text(percent: float) -> str:
     """Return a signed percentage, such as ``+56 %`` or ``+3.4 %``; empty if unknown."""
     if math.isnan(percent):
         return ""
-    told = f"{abs(percent):.0f}" if abs(percent) >= 9.95 else f"{abs(percent):.1f}"
-    return "±0 %" if float(told) == 0 else f"{_sign(percent)}{told} %"
-
-
-Shown = Callable[[float], str]
+    size = f"{abs(percent):.0f}" if abs(percent) >= 9.95 else f"{abs(percent):.1f}"
+    return "±0 %" if float(size) == 0 else f"{_sign(percent)}{size} %"
 
 
 def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> tuple[str, str, str]:
@@ -136,13 +138,14 @@ def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> tu
     value = shown(figure.middle)
     if name == "peak" and figure.runs:
         value = f"≥ {value}" if cell.certainty == "at least" else f"{value} {cell.certainty}"
-    if cell is comparison.cells[comparison.baseline]:
-        return value, _spread(figure, shown), ""
-    unsigned = format_bytes if shown is _signed_bytes else shown
-    change = comparison.difference(cell, name)
-    if unsigned is format_bytes:
-        change = of_something(change, figure.middle)
-    return value, _spread(figure, shown), change_text(change, unsigned)
+    change = ""
+    if cell is not comparison.cells[comparison.baseline]:
+        unsigned = format_bytes if shown is _signed_bytes else shown
+        difference = comparison.difference(cell, name)
+        if unsigned is format_bytes:
+            difference = of_something(difference, figure.middle)
+        change = change_text(difference, unsigned)
+    return value, _spread(figure, shown), change
 
 
 def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]:
@@ -159,13 +162,13 @@ def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]
 
 
 def of_something(change: Difference, value: float) -> Difference:
-    """Leave out the percentage of next to nothing."""
+    """Return a difference without its percentage if the base is next to nothing."""
     base = abs(value - change.value)
     return replace(change, percent=math.nan) if base < NEXT_TO_NOTHING else change
 
 
 def _spread(figure: Figure, shown: Shown) -> str:
-    """Return the lowest and the highest, the unit said once where both have it."""
+    """Return the lowest and the highest, with one unit for both."""
     if figure.runs < 2:
         return ""
     if shown is rate or shown is format_duration:
@@ -173,13 +176,8 @@ def _spread(figure: Figure, shown: Shown) -> str:
         return "" if low == high else f"{low}{TO}{high}"
     divisor, unit = unit_for(max(abs(figure.low), abs(figure.high)))
     low, high = number(figure.low, divisor), number(figure.high, divisor)
-    return (
-        ""
-        if low == high
-        else f"{low} {TO} {high} {unit}"
-        if figure.low < 0
-        else f"{low}{TO}{high} {unit}"
-    )
+    to = f" {TO} " if figure.low < 0 else TO
+    return "" if low == high else f"{low}{to}{high} {unit}"
 
 
 def _signed_bytes(value: float) -> str:
@@ -190,10 +188,7 @@ def _sign(value: float) -> str:
     return MINUS if value < 0 else "+"
 
 
-def _is_known(comparison: Comparison, figure: str) -> bool:
-    return any(cell.figures[figure].runs for cell in comparison.cells)
-
-
 def _aligned(title: str, names: Sequence[str], figures: Sequence[Figures]) -> str:
-    rows = [Row((name, *(one.cells[at] for one in figures))) for at, name in enumerate(names)]
-    return table([*map(Column, (title, *(one.title for one in figures)))], rows).text
+    columns = [Column(title), *(Column(column.title) for column in figures)]
+    rows = zip(names, *(column.cells for column in figures), strict=True)
+    return table(columns, list(map(Row, rows))).text
