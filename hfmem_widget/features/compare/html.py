@@ -1,15 +1,14 @@
-"""Watched cells side by side, and the list of those there are, in every form that a front end shows."""
+"""Watched cells side by side, and the list of those there are, as text, HTML, SVG and Plotly's JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record import UNUSED, Record
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.plotly import plotly
-from hfmem_widget.features.compare.scene import build_scene
-from hfmem_widget.features.compare.svg import svg
+from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, build_scene
 from hfmem_widget.features.compare.text import (
     Figures,
     about,
@@ -17,6 +16,7 @@ from hfmem_widget.features.compare.text import (
     heading,
     name_of,
     part_columns,
+    part_label,
     text,
 )
 from hfmem_widget.session import Peak
@@ -25,23 +25,36 @@ from hfmem_widget.text import format_bytes, format_counted, format_duration, pla
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
+from hfmem_widget.view.chart.paint_svg import (
+    FOOT,
+    GUTTER,
+    axes,
+    curves_svg,
+    picture,
+    stretched,
+    swatch,
+)
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
 CELL = "cell"
 NOTE_LENGTH = 400
-"""Characters of a sentence of ours at most: two labels of the user's may stand in it."""
+"""Characters of a note, which may contain two of the user's labels."""
+
+_LISTED = ("label", "cell", "runs", "device", "peak", "left behind", "duration", "")
+_MOST_NUMBERS = 4
+_HEIGHT, _BAR = 170, 12
 
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
-    """Return the figures by MIME type: a table of what cells came to, and one of their parts."""
+    """Return the figures by MIME type: a table of the cells, and one of their parts."""
     figures = figure_columns(comparison)
     parts = part_columns(comparison)
     return kit.bundle(
         kit.headed("memcompare", *heading(comparison)),
         _table(comparison, CELL, [("", column) for column in figures]),
         _table(comparison, "at the peak", parts),
-        *kit.notes(plain(one, NOTE_LENGTH) for one in comparison.notes),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in comparison.notes),
     ) | {"text/plain": text(comparison)}
 
 
@@ -64,59 +77,53 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
 
 
 def list_bundle(records: Sequence[Record]) -> dict[str, str]:
-    """Return what can be compared by MIME type: a line for each label, or cell without one, newest first."""
+    """Return what can be compared by MIME type: a line for each label or unlabelled cell, newest first."""
     runs: dict[str, list[Record]] = {}
     for record in reversed(records):
         runs.setdefault(record.identity, []).insert(0, record)
-    rows = [Row(_listed(one)) for one in runs.values()]
+    rows = [Row(_listed(records)) for records in runs.values()]
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(_LISTED)]
     return kit.bundle(
         kit.headed("memcompare", format_counted(len(records), "watched cell")),
         table(columns, rows, scrolls="figures"),
-        kit.note(_HINT),
+        kit.note("Run %memcompare LABEL LABEL to compare; cell numbers work too."),
     )
-
-
-_LISTED = ("label", "cell", "runs", "device", "peak", "left behind", "duration", "")
-_HINT = "Run %memcompare LABEL LABEL to compare; cell numbers work too."
-_MOST_NUMBERS = 4
 
 
 def _listed(runs: Sequence[Record]) -> tuple[str, ...]:
     newest = runs[-1]
-    device = max(newest.devices, key=_importance, default=None)
-    peak = Peak(NOT_AVAILABLE, "sampled") if device is None else device.peak
-    numbers = [str(one.number) for one in runs if one.number is not None]
-    shown = [*(["…"] if len(numbers) > _MOST_NUMBERS else []), *numbers[-_MOST_NUMBERS:]]
-    left = format_bytes(NOT_AVAILABLE if device is None else device.left_behind, signed=True)
+    device = max(
+        newest.devices, key=lambda used: (":" in used.key, used.peak.value), default=UNUSED
+    )
+    peak = Peak(NOT_AVAILABLE, "sampled") if device is UNUSED else device.peak
+    numbers = [str(run.number) for run in runs if run.number is not None]
+    if len(numbers) > _MOST_NUMBERS:
+        numbers = ["…", *numbers[-_MOST_NUMBERS:]]
     return (
         newest.name,
-        ", ".join(shown),
+        ", ".join(numbers),
         str(len(runs)),
-        "" if device is None else device.key,
+        device.key,
         peak_text(peak),
-        left,
+        format_bytes(device.left_behind, signed=True),
         format_duration(newest.duration),
         "" if newest.outcome == "done" else newest.outcome,
     )
 
 
-def _importance(device: DeviceRecord) -> tuple[bool, float]:
-    return (":" in device.key, device.peak.value)
-
-
 def _table(
     comparison: Comparison, first: str, columns: Sequence[tuple[str, Figures]]
 ) -> kit.Fragment:
-    """Return the figures, a row for each where there are fewer cells than figures: that is less wide."""
-    titles = [_figure_head(part, column) for part, column in columns]
-    cells = [_cell_head(comparison, at, told=first == CELL) for at in range(len(comparison.cells))]
-    figures: list[list[Cell]] = [list(column.cells) for _, column in columns]
-    heads, names = titles, cells
-    if len(cells) < len(titles):
-        first, heads, names = "" if first == CELL else first, cells, titles
+    """Return the figures with a row for each cell, or for each figure where that is less wide."""
+    heads = [_figure_head(part, column) for part, column in columns]
+    names = [
+        _cell_head(comparison, at, is_full=first == CELL) for at in range(len(comparison.cells))
+    ]
+    figures: list[tuple[Cell, ...]] = [column.cells for _, column in columns]
+    if len(names) < len(heads):
+        first, heads, names = "" if first == CELL else first, names, heads
     else:
-        figures = [list(row) for row in zip(*figures, strict=True)]
+        figures = list(zip(*figures, strict=True))
     rows = [Row((name, *row)) for name, row in zip(names, figures, strict=True)] if columns else []
     return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
 
@@ -126,9 +133,47 @@ def _figure_head(part: str, column: Figures) -> kit.Content:
     return kit.marked(palette.PARTS[part], title) if part else title
 
 
-def _cell_head(comparison: Comparison, at: int, *, told: bool) -> kit.Content:
+def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content:
     cell = comparison.cells[at]
     name = kit.marked(palette.DEVICES[at % len(palette.DEVICES)][0], name_of(cell), kit.BULLET)
     bold = kit.quiet(name, style="font-size:13px;font-weight:600")
-    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if told else ""
+    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if is_full else ""
     return kit.Fragment(bold.html + kit.shown(below).html, bold.text)
+
+
+def svg(scene: ComparisonScene) -> str:
+    """Return the lines with axes, and below them a bar for each cell, for front ends without Plotly."""
+    rows = "".join(_row(cell, scene) for cell in scene.cells)
+    keys = [
+        kit.quiet(kit.marked(palette.PARTS[name], part_label(name)), style="white-space:nowrap")
+        for name in scene.part_names
+    ]
+    style = "display:flex;flex-wrap:wrap;gap:0 14px;margin:6px 4px 0;opacity:.85"
+    lines = _lines(scene) if scene.has_lines else ""
+    return f"{kit.CHART}{lines}{rows}{kit.block(style, *keys).html}</div>"
+
+
+def _lines(scene: ComparisonScene) -> str:
+    names = ", ".join(cell.name for cell in scene.cells if cell.line is not None)
+    # The lines have no tips: their swatches have the names.
+    inside = axes(scene.frame, _HEIGHT)
+    inside += stretched(_HEIGHT, curves_svg(scene.curves, scene.frame, _HEIGHT))
+    return (
+        f"{kit.block('opacity:.8;margin:2px 4px 4px', scene.what).html}"
+        f'<div style="padding:2px 20px 0 {GUTTER}px">'
+        f"{picture(f'{scene.what}: {names}', _HEIGHT + FOOT, inside)}</div>"
+    )
+
+
+def _row(cell: Drawn, scene: ComparisonScene) -> str:
+    pieces = (
+        (palette.PARTS.get(name, ALL_ALLOCATED), size, part_label(name) if name else "allocated")
+        for name, size in cell.parts
+    )
+    bar = kit.bar(pieces, scene.longest, "", height=_BAR)
+    words = kit.words(
+        kit.Fragment(swatch(cell.stroke, 22)),
+        kit.strong(cell.name),
+        kit.quiet(cell.peak, style="white-space:nowrap"),
+    )
+    return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

@@ -19,22 +19,18 @@ _SWATCH = 22
 
 def plotly(scene: ComparisonScene) -> dict[str, Any]:
     """Return ``data``, ``layout`` and ``config``; below 60 kB for as many cells as are compared."""
-    data = _traces(scene)
+    # The legend of a line is its swatch before the cell's name.
+    data = [
+        trace | {"showlegend": False}
+        for curve in scene.curves
+        for trace in curve_traces(curve, scene.frame, digits=".4~g")
+    ]
+    data += [_bars(name, scene) for name in scene.part_names]
+    if any(name == "" for cell in scene.cells for name, _ in cell.parts):
+        data.append(_bars("", scene))
     for trace in data[:1]:
         trace["uid"] = MARK
     return {"data": data, "layout": _layout(scene), "config": dict(CONFIG)}
-
-
-def _traces(scene: ComparisonScene) -> list[Trace]:
-    traces = (
-        trace for curve in scene.curves for trace in curve_traces(curve, scene.frame, digits=".4~g")
-    )
-    # Its swatch before the cell's name is the legend of a line.
-    drawn = [trace | {"showlegend": False} for trace in traces]
-    names = scene.part_names
-    if any(name == "" for cell in scene.cells for name, _ in cell.parts):
-        names = (*names, "")
-    return drawn + [_bars(name, scene) for name in names]
 
 
 def _bars(name: str, scene: ComparisonScene) -> Trace:
@@ -58,21 +54,13 @@ def _bars(name: str, scene: ComparisonScene) -> Trace:
 
 
 def _layout(scene: ComparisonScene) -> dict[str, Any]:
-    rows, lines = len(scene.cells) * _ROW, (_LINES if scene.has_lines else 0)
-    between = _TIMES if lines else 0
+    rows = len(scene.cells) * _ROW
+    lines, between, top, left = (_LINES, _TIMES, _TOP, _LEFT) if scene.has_lines else (0, 0, 4, 12)
     bottom = 6 + legend_height(len(scene.part_names))
     plot = lines + between + rows
-    top = _TOP if lines else 4
-    foot = rows / plot
     layout: dict[str, Any] = {
         "height": top + plot + bottom,
-        "margin": {
-            "l": _LEFT if lines else 12,
-            "r": _RIGHT,
-            "t": top,
-            "b": bottom,
-            "autoexpand": False,
-        },
+        "margin": {"l": left, "r": _RIGHT, "t": top, "b": bottom, "autoexpand": False},
         **BASE,
         "hovermode": "closest",
         "barmode": "stack",
@@ -87,7 +75,7 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
         },
         "xaxis2": {"range": [0, short(scene.longest / scene.unit[0])], "visible": False}
         | {"anchor": "y2", "fixedrange": True},
-        "yaxis2": {"range": [len(scene.cells) - 0.5, -0.5], "domain": [0, round(foot, 4)]}
+        "yaxis2": {"range": [len(scene.cells) - 0.5, -0.5], "domain": [0, round(rows / plot, 4)]}
         | {"anchor": "x2", "visible": False, "fixedrange": True},
         "shapes": [_swatch(at, cell) for at, cell in enumerate(scene.cells)],
         "annotations": [_row_text(at, cell) for at, cell in enumerate(scene.cells)],
@@ -98,24 +86,16 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
     return layout
 
 
+_TEXT = {"xanchor": "left", "showarrow": False, "borderpad": 0}
+
+
 def _title(scene: ComparisonScene) -> dict[str, Any]:
-    return {
-        "text": for_plotly(scene.what),
-        "xref": "paper",
-        "x": 0,
-        "xanchor": "left",
-        "yref": "paper",
-        "y": 1,
-        "yanchor": "bottom",
-        "showarrow": False,
-        "borderpad": 0,
-        "xshift": 12 - _LEFT,
-        "yshift": 4,
-    }
+    place = {"xref": "paper", "x": 0, "yref": "paper", "y": 1, "yanchor": "bottom"}
+    return {"text": for_plotly(scene.what)} | place | _TEXT | {"xshift": 12 - _LEFT, "yshift": 4}
 
 
 def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
-    """Return the piece of its line before a cell's name; this is the lines' legend."""
+    """Return the piece of its line before a cell's name, which is the legend of the lines."""
     return {
         "type": "line",
         "xref": "x2",
@@ -131,15 +111,6 @@ def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
 
 
 def _row_text(at: int, cell: Drawn) -> dict[str, Any]:
-    return {
-        "text": f"<b>{for_plotly(cell.name)}</b>  {for_plotly(cell.peak)}",
-        "xref": "x2",
-        "x": 0,
-        "xanchor": "left",
-        "xshift": _SWATCH + 6,
-        "yref": "y2",
-        "y": at - 0.2,
-        "yanchor": "middle",
-        "showarrow": False,
-        "borderpad": 0,
-    }
+    text = f"<b>{for_plotly(cell.name)}</b>  {for_plotly(cell.peak)}"
+    left = {"xref": "x2", "x": 0, "xshift": _SWATCH + 6}
+    return {"text": text} | left | {"yref": "y2", "y": at - 0.2, "yanchor": "middle"} | _TEXT

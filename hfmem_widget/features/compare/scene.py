@@ -119,7 +119,7 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
         Drawn(
             name_of(cell, NAME_LENGTH),
             peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
-            *palette.DEVICES[at % len(palette.DEVICES)][:2],
+            *palette.DEVICES[at % len(palette.DEVICES)],
             line=cell.line,
             parts=_parts(cell.at_peak, cell.figures["peak"].middle),
         )
