@@ -86,12 +86,14 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
     return layout
 
 
-_TEXT = {"xanchor": "left", "showarrow": False, "borderpad": 0}
+_TEXT = {"showarrow": False, "borderpad": 0}
 
 
 def _title(scene: ComparisonScene) -> dict[str, Any]:
-    place = {"xref": "paper", "x": 0, "yref": "paper", "y": 1, "yanchor": "bottom"}
-    return {"text": for_plotly(scene.what)} | place | _TEXT | {"xshift": 12 - _LEFT, "yshift": 4}
+    left = {"xref": "paper", "x": 0, "xanchor": "left"}
+    top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
+    shifts = {"xshift": 12 - _LEFT, "yshift": 4}
+    return {"text": for_plotly(scene.what)} | left | top | _TEXT | shifts
 
 
 def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
@@ -112,5 +114,5 @@ def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
 
 def _row_text(at: int, cell: Drawn) -> dict[str, Any]:
     text = f"<b>{for_plotly(cell.name)}</b>  {for_plotly(cell.peak)}"
-    left = {"xref": "x2", "x": 0, "xshift": _SWATCH + 6}
+    left = {"xref": "x2", "x": 0, "xanchor": "left", "xshift": _SWATCH + 6}
     return {"text": text} | left | {"yref": "y2", "y": at - 0.2, "yanchor": "middle"} | _TEXT
