@@ -14,18 +14,10 @@ from hfmem_widget.analysis.record import Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """One or several runs of a cell as one line: arrays of shape (n,).
+    """One or several runs of a cell as one line: arrays of shape (n,), in bytes; NaN breaks it."""
 
-    Attributes
-    ----------
-    at
-        Step numbers, or seconds since the cell began.
-    middle, low, high
-        The median, lowest and highest of the runs in bytes; NaN breaks the line.
-    """
-
-    at: Floats
-    middle: Floats
+    at: Floats  # step numbers, or seconds since the cell began
+    middle: Floats  # the median of the runs
     low: Floats
     high: Floats
 

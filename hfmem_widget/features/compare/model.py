@@ -52,31 +52,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """A cell among those compared.
+    """A cell among those compared."""
 
-    Attributes
-    ----------
-    name : str
-        Plain text.
-    records : tuple of Record
-        Its runs, the newest last.
-    figures : mapping of str to Figure
-        For each of `FIGURES`.
-    certainty : {"exact", "at least", "sampled"}
-        How the peak is known in all runs.
-    at_peak, at_end : mapping of str to float
-        The parts by name, in the run with the median peak.
-    line : Line or None
-        None if there is nothing to draw.
-    """
-
-    name: str
-    records: tuple[Record, ...]
-    figures: Mapping[str, Figure]
-    certainty: Certainty
-    at_peak: Mapping[str, float]
+    name: str  # plain text
+    records: tuple[Record, ...]  # its runs, the newest last
+    figures: Mapping[str, Figure]  # for each of `FIGURES`
+    certainty: Certainty  # how the peak is known in all runs
+    at_peak: Mapping[str, float]  # bytes by part, in the run with the median peak
     at_end: Mapping[str, float]
-    line: Line | None = None
+    line: Line | None = None  # None if there is nothing to draw
 
     @property
     def runs(self) -> int:

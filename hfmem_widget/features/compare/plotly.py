@@ -34,7 +34,7 @@ def plotly(scene: ComparisonScene) -> dict[str, Any]:
 
 
 def _bars(name: str, scene: ComparisonScene) -> Trace:
-    divisor, unit = scene.unit
+    divisor, unit = scene.frame.unit
     sizes = [dict(cell.parts).get(name, 0.0) for cell in scene.cells]
     label = part_label(name) if name else "allocated"
     return {
@@ -73,7 +73,7 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
             "bgcolor": CLEAR,
             "traceorder": "normal",
         },
-        "xaxis2": {"range": [0, short(scene.longest / scene.unit[0])], "visible": False}
+        "xaxis2": {"range": [0, short(scene.longest / scene.frame.unit[0])], "visible": False}
         | {"anchor": "y2", "fixedrange": True},
         "yaxis2": {"range": [len(scene.cells) - 0.5, -0.5], "domain": [0, round(rows / plot, 4)]}
         | {"anchor": "x2", "visible": False, "fixedrange": True},

@@ -51,45 +51,18 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparisonScene:
-    """What is drawn; heights and lengths of bars are in bytes.
-
-    Attributes
-    ----------
-    cells : tuple of Drawn
-    start, stop : float
-        The range of the horizontal axis: steps, or seconds.
-    top, longest : float
-        The upper ends of the vertical axis and of the bars' axis.
-    what : str
-        A title of the lines, such as ``allocated, highest of each step``.
-    ticks, levels : Ticks
-        Of the horizontal axis, and of the vertical one in units.
-    """
+    """What is drawn of a comparison."""
 
     cells: tuple[Drawn, ...]
-    start: float
-    stop: float
-    top: float
-    longest: float
-    what: str
-    ticks: Ticks
-    levels: Ticks
-
-    @property
-    def unit(self) -> tuple[float, str]:
-        """Divisor and name of the unit of all sizes."""
-        return unit_for(max(self.top, self.longest))
+    frame: Frame  # of the lines; its unit is that of the bars too
+    longest: float  # the upper end of the bars' axis, in bytes
+    what: str  # a title of the lines, such as "allocated, highest of each step"
 
     @property
     def part_names(self) -> tuple[str, ...]:
         """The parts of all bars, in order."""
         there = {name for cell in self.cells for name, _ in cell.parts}
         return tuple(name for name in OF_ALLOCATED if name in there)
-
-    @property
-    def frame(self) -> Frame:
-        """The frame of the lines."""
-        return Frame(self.start, self.stop, self.top, self.unit, self.ticks, self.levels)
 
     @property
     def curves(self) -> list[Curve]:
@@ -132,17 +105,12 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
     by_step = comparison.by == "step"
     start = min((float(line.at[0]) for line in lines), default=0.0) if by_step else 0.0
     stop = max((float(line.at[-1]) for line in lines), default=1.0)
-    divisor, unit = unit_for(max(_ROOM_ABOVE * highest, longest))
-    return ComparisonScene(
-        cells=cells,
-        start=start,
-        stop=max(stop, start + 1e-3),
-        top=_ROOM_ABOVE * highest,
-        longest=longest,
-        what=_what(comparison),
-        ticks=step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3)),
-        levels=value_ticks(highest / divisor, unit),
-    )
+    top = _ROOM_ABOVE * highest
+    divisor, unit = unit_for(max(top, longest))
+    ticks = step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3))
+    levels = value_ticks(highest / divisor, unit)
+    frame = Frame(start, max(stop, start + 1e-3), top, (divisor, unit), ticks, levels)
+    return ComparisonScene(cells, frame, longest, _what(comparison))
 
 
 def _points(at: np.ndarray, values: np.ndarray) -> Points:

@@ -52,23 +52,16 @@ _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_caus
 
 
 class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Does operations on meta tensors as on a device, under autocast to a type of half precision if given.
-
-    Attributes
-    ----------
-    casts : dict
-        The parameters that were cast, kept until `leave_autocast`, as long as autocast keeps them.
-    routes : bool
-        Whether experts were among the operations.
-    """
+    """Does operations on meta tensors as on a device, under autocast to a type of half precision if given."""
 
     def __init__(self, device: str, autocast: torch.dtype | None = None) -> None:
         super().__init__()
         self._device = device
         self._autocast = autocast
         self._keeps_casts = autocast is not None
+        # Kept until `leave_autocast`, as long as autocast keeps them.
         self.casts: dict[int, torch.Tensor] = {}
-        self.routes = False
+        self.routes = False  # whether experts were among the operations
 
     def leave_autocast(self) -> None:
         """Forget the casts; the recomputation in the backward pass makes its own."""

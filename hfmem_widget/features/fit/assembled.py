@@ -29,12 +29,8 @@ def whole(name: str, size: int, source: str, bound: Bound = "exact") -> Forecast
 def of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Forecast:
     """Return the forecast of a training step.
 
-    Parameters
-    ----------
-    held : Forecast
-        Of what is there from the beginning: weights and buffers.
-    unpacked : int
-        Bytes of the largest quantised weight when it is unpacked; 0 without such.
+    `held` has the weights and buffers, and `unpacked` are the bytes of the largest quantised weight when it
+    is unpacked, or 0.
     """
     # Above weights, buffers and states: everything, and the gradients in it.
     above = {

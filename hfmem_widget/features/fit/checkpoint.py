@@ -18,6 +18,10 @@ _NOT_HERE: Final = (
     "{0!r} is neither a local folder nor in the Hugging Face cache, and %memfit never downloads; run "
     "!hf download {0} config.json first"
 )
+_NEEDS_CODE: Final = (
+    "{!r} needs Python code from its repository, which %memfit does not run; load the model yourself and "
+    "pass it instead of its name"
+)
 
 MOST_HEADER: Final = 100 * 2**20
 """Bytes; safetensors itself allows no longer header."""
@@ -59,15 +63,10 @@ class Stored:
 
 
 def read_config(name: str) -> tuple[Any, Path | None]:
-    """Return a configuration of transformers, and the folder that it lies in, if any.
+    """Return a configuration of transformers, and the folder that it lies in, if any, or raise OptionError.
 
     `name` is a folder with a ``config.json``, a JSON file, or the name of a model in the local cache. Nothing
-    is fetched.
-
-    Raises
-    ------
-    OptionError
-        If there is none, or transformers does not know it; the message has the reason.
+    is fetched, and no code that comes with it is run.
     """
     if find_spec("transformers") is None:
         message = "a forecast needs transformers: pip install transformers"
@@ -76,7 +75,18 @@ def read_config(name: str) -> tuple[Any, Path | None]:
         path = _path_of(name)
     if path is None and not _is_cached(name):
         raise OptionError(_NOT_HERE.format(plain(name)))
-    return _config_of(name, path), path if path is not None and path.is_dir() else None
+    from transformers import AutoConfig
+
+    with foreign(f"transformers does not know the configuration in {plain(name)!r}"):
+        try:
+            config = AutoConfig.from_pretrained(
+                str(path or name), local_files_only=True, trust_remote_code=False
+            )
+        except ValueError as error:
+            if "trust_remote_code" not in str(error):
+                raise
+            raise OptionError(_NEEDS_CODE.format(plain(name))) from None
+    return config, path if path is not None and path.is_dir() else None
 
 
 def _path_of(name: str) -> Path | None:
@@ -102,32 +112,8 @@ def _is_cached(name: str) -> bool:
         return False
 
 
-def _config_of(name: str, path: Path | None) -> Any:
-    """Return the configuration without running code that comes with it."""
-    from transformers import AutoConfig
-
-    where = name if path is None else str(path)
-    with foreign(f"transformers does not know the configuration in {plain(name)!r}"):
-        try:
-            return AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
-        except ValueError as error:
-            if "trust_remote_code" not in str(error):
-                raise
-    message = (
-        f"{plain(name)!r} needs Python code from its repository, which %memfit does not run; load the model "
-        "yourself and pass it instead of its name"
-    )
-    raise OptionError(message)
-
-
 def read_stored(folder: Path) -> Stored:
-    """Return what the headers of a folder's safetensors files say.
-
-    Raises
-    ------
-    OptionError
-        If one of them is not complete.
-    """
+    """Return what the headers of a folder's safetensors files say, or raise OptionError."""
     types: Counter[str] = Counter()
     tensors = 0
     paths = sorted(folder.glob("*.safetensors"))

@@ -20,13 +20,7 @@ _SWITCH = "gradient_checkpointing"
 
 
 def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
-    """Have a transformers model on the meta device compute its layers again in `run_backward`.
-
-    Raises
-    ------
-    OptionError
-        If it has no layers that can be checkpointed.
-    """
+    """Have a transformers model compute its layers again in `run_backward`, or raise OptionError."""
     layers = [module for module in model.modules() if hasattr(module, _SWITCH)]
     if not layers:
         message = f"{type(model).__name__} has no layers that transformers can checkpoint"

@@ -46,42 +46,22 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a training step takes above weights, buffers and optimizer states, in bytes.
-
-    Attributes
-    ----------
-    kept : int
-        Alive between the two passes: what was saved for the backward pass, and the batch.
-    gradients : int
-        All of them, when they are complete.
-    routes : bool
-        Whether tokens went to experts.
-    """
+    """What a training step takes above weights, buffers and optimizer states, in bytes."""
 
     forward: Pass
     backward: Pass
-    kept: int
-    gradients: int
-    routes: bool = False
+    kept: int  # between the two: what was saved for the backward pass, and the batch
+    gradients: int  # all of them, when they are complete
+    routes: bool = False  # whether tokens went to experts
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a forward pass takes above weights and buffers, in bytes.
+    """What a forward pass takes above weights and buffers, in bytes."""
 
-    Attributes
-    ----------
-    peak : int
-        The cache included.
-    kv_cache : int
-        Keys and values that are kept for the tokens to come.
-    routes : bool
-        Whether tokens went to experts.
-    """
-
-    peak: int
+    peak: int  # the cache included
     kv_cache: int
-    routes: bool = False
+    routes: bool = False  # whether tokens went to experts
 
 
 def training_step(
@@ -93,14 +73,9 @@ def training_step(
     checkpointing: bool = False,
     accumulating: bool = False,
 ) -> Step:
-    """Run one batch forward and backward, for the device's type.
+    """Run one batch forward and backward through a model on the meta device, which gets gradients.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        On the meta device. It is changed: its parameters get gradients.
-    accumulating : bool
-        Whether the gradients of an earlier batch are there.
+    With `accumulating`, the gradients of an earlier batch are there from the beginning.
     """
     live = LiveBytes(GRANULARITY[device])
     live.leave_out(chain(model.parameters(), model.buffers()))

@@ -126,9 +126,9 @@ def _table(forecast: Forecast) -> kit.Fragment:
 
 
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
-    colours = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}
     text = _verdict_text(verdict, fit)
     where, _, result = text.partition(": ")
+    colours = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}
     bullet = kit.marked(colours[verdict.fits], sign=kit.BULLET)
     words = kit.words(bullet, kit.strong(where), result, limit=NOTE_LENGTH)
     return kit.Fragment(kit.line(words).html, text)

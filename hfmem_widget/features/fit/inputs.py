@@ -16,14 +16,9 @@ KNOWN = ("input_ids", "pixel_values", "input_features", "input_values")
 
 
 def batch_for(model: Any, batch: int, length: int, *, with_labels: bool) -> MakeInputs:
-    """Return what makes a batch for a model of transformers: full, without padding.
+    """Return what makes a full batch for a model of transformers, or raise OptionError.
 
     `batch` are rows, and `length` the tokens of each; samples where the model takes raw sound.
-
-    Raises
-    ------
-    OptionError
-        If the model takes something else than `KNOWN`, or has fewer positions than a row has tokens.
     """
     name = getattr(model, "main_input_name", "input_ids")
     if name not in KNOWN:

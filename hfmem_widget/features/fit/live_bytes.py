@@ -25,21 +25,8 @@ def storage_id(storage: Any) -> int:
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
     """The bytes of all storages made while it is active, and their peak.
 
-    A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed.
-
-    Parameters
-    ----------
-    granularity : int
-        Bytes that each storage is rounded up to: 512 in the CUDA caching allocator.
-    device : str
-        The type of device whose tensors are counted.
-
-    Attributes
-    ----------
-    now, peak : int
-        Bytes.
-    marked, marked_at_peak : int
-        Bytes of the tensors given to `mark`, now and at the peak.
+    A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed. Each
+    storage is rounded up to a granularity. `marked` are the bytes of the tensors given to `mark`.
     """
 
     def __init__(self, granularity: int = 1, device: str = "meta") -> None:

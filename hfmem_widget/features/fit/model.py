@@ -28,23 +28,12 @@ MOST_ROWS: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ForecastPart:
-    """The memory that will be needed for one purpose.
+    """The memory that will be needed for one purpose."""
 
-    Attributes
-    ----------
-    name : str
-        One of `LABELS`.
-    bytes, full : int
-        At the peak of all, and at the part's own, which may be at another moment.
-    source : str
-        Where the figure comes from, in a few words.
-    bound : {"exact", "upper", "estimate", "lower"}
-    """
-
-    name: str
-    bytes: int
-    full: int
-    source: str
+    name: str  # one of `LABELS`
+    bytes: int  # at the peak of all parts
+    full: int  # at the part's own peak, which may be at another time
+    source: str  # of the figure, in a few words
     bound: Bound
 
     @property
@@ -130,26 +119,14 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory of a device that this process could still take, in bytes; NaN if unknown.
+    """The memory of a device that this process could still take, in bytes; NaN if unknown."""
 
-    Attributes
-    ----------
-    device, name : str
-        Its key, such as "cuda:0" or "cpu", and its name.
-    total, free : float
-        According to the driver or the kernel.
-    cached : float
-        Reserved by PyTorch's allocator and not allocated: free for this process alone.
-    context : float
-        What CUDA will take before the first tensor, if it is not initialised.
-    """
-
-    device: str
+    device: str  # its key, such as "cuda:0" or "cpu"
     name: str
     total: float
-    free: float
-    cached: float = 0.0
-    context: float = 0.0
+    free: float  # according to the driver or the kernel
+    cached: float = 0.0  # reserved by PyTorch's allocator and not allocated: free for this process
+    context: float = 0.0  # what CUDA will take before the first tensor, if it is not initialised
 
     @property
     def available(self) -> float:
@@ -160,23 +137,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a forecast fits a device.
-
-    Attributes
-    ----------
-    room : Room
-    held : int
-        Bytes of the model that are there already.
-    fits : bool or None
-        None where the room is unknown, or where more than the forecast will be needed.
-    largest_batch : int or None
-        The most rows that fit; 0 if not even one does, None if unknown.
-    """
+    """Whether a forecast fits a device."""
 
     room: Room
-    held: int
-    fits: bool | None
-    largest_batch: int | None
+    held: int  # bytes of the model that are there already
+    fits: bool | None  # None if the room is unknown, or if more than the forecast will be needed
+    largest_batch: int | None  # rows; 0 if not even one fits, None if unknown
 
 
 @dataclass(frozen=True, slots=True)

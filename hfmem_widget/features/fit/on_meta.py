@@ -25,14 +25,9 @@ LORA_RANK_MOST = 4096
 
 
 def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
-    """Return the model that a configuration of transformers describes, with weights of a type.
+    """Return the model that a configuration of transformers describes, or raise OptionError.
 
     Where it names no class, a model for training has a head, if there is one for causal or masked language.
-
-    Raises
-    ------
-    OptionError
-        If transformers cannot make one; the message has its reason.
     """
     kind = _class_of(config, for_training=for_training)
     config = copy.deepcopy(config)
@@ -44,13 +39,7 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
 
 
 def copy_of(model: Any) -> Any:
-    """Return a copy of a live model on the meta device.
-
-    Raises
-    ------
-    OptionError
-        If something in it cannot be copied.
-    """
+    """Return a copy of a live model on the meta device, or raise OptionError."""
     memo: dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         memo.setdefault(id(tensor), _ghost(tensor))
@@ -68,13 +57,7 @@ def copy_of(model: Any) -> Any:
 
 
 def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
-    """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen.
-
-    Raises
-    ------
-    OptionError
-        If peft is missing, or cannot add them; the message has its reason.
-    """
+    """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen."""
     if not 1 <= rank <= LORA_RANK_MOST:
         message = f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}"
         raise OptionError(message)

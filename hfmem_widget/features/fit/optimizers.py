@@ -53,27 +53,14 @@ States = Callable[[Trained], tuple[int, ...]]
 class Optimizer:
     """What an optimizer keeps, and what its step needs temporarily.
 
-    Attributes
-    ----------
-    states : callable
-    shared : int
-        Bytes of states that all tensors share.
-    at_once : float
-        Copies of everything trained, at the peak of a step.
-    one_by_one : float
-        Copies of the largest tensor in float32, where a step takes one tensor after the other.
-    when_cast : float
-        More of these copies where tensors of half precision are cast.
-    paged : bool
-        Whether large states lie in memory that moves to the host when the device is full, outside PyTorch's
-        allocator.
+    Paged states move to the host when the device is full, and lie outside PyTorch's allocator.
     """
 
     states: States
-    shared: int = 0
-    at_once: float = 0.0
-    one_by_one: float = 0.0
-    when_cast: float = 0.0
+    shared: int = 0  # bytes of states that all tensors share
+    at_once: float = 0.0  # copies of everything trained, at the peak of a step
+    one_by_one: float = 0.0  # copies of the largest tensor in float32, one tensor after the other
+    when_cast: float = 0.0  # more of these where tensors of half precision are cast
     paged: bool = False
 
 
@@ -150,17 +137,10 @@ NAMES: Final = (*_OF_TORCH, *_OF_BITSANDBYTES)
 
 
 def by_name(name: str, device: str = "cuda") -> Optimizer:
-    """Return the rule of an optimizer by its name in `TrainingArguments.optim`.
-
-    PyTorch's own take all tensors together on a GPU, and one after the other on a CPU.
-
-    Raises
-    ------
-    OptionError
-        If there is no rule for it; the message lists those that there are.
-    """
+    """Return the rule of an optimizer by its name in `TrainingArguments.optim`, or raise OptionError."""
     found = None
     if name in _OF_TORCH:
+        # PyTorch's own take all tensors together on a GPU, and one after the other on a CPU.
         settings = {"fused": name.endswith("_fused"), "foreach": device != "cpu"}
         found = of_class(_OF_TORCH[name], settings)
     elif name in _OF_BITSANDBYTES:
@@ -174,28 +154,14 @@ def by_name(name: str, device: str = "cuda") -> Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """One of PyTorch's optimizers.
+    """One of PyTorch's optimizers: its states, and the copies that a step makes."""
 
-    Attributes
-    ----------
-    states : int
-        Tensors like the parameter.
-    more : tuple of str
-        Options that add one state each.
-    foreach, decaying : float
-        Copies of everything trained within a step over all tensors together, without and with weight decay.
-    loop : float
-        Copies of the largest tensor within a step that takes one tensor after the other.
-    always : float
-        The same where there is no other way.
-    """
-
-    states: int
-    more: tuple[str, ...] = ()
-    foreach: float = 1.0
-    decaying: float = 1.0
-    loop: float = 3.0
-    always: float = 0.0
+    states: int  # tensors like the parameter
+    more: tuple[str, ...] = ()  # options that add one state each
+    foreach: float = 1.0  # copies of everything trained, over all tensors together
+    decaying: float = 1.0  # the same with weight decay
+    loop: float = 3.0  # copies of the largest tensor, one tensor after the other
+    always: float = 0.0  # the same where there is no other way
 
 
 _CLASSES: Final = {
@@ -264,13 +230,7 @@ def needs(
     trained: Iterable[Trained],
     rounded: Callable[[int], int] = lambda size: size,
 ) -> Needs:
-    """Return what an optimizer needs for the tensors it trains.
-
-    Parameters
-    ----------
-    rounded : callable
-        What the allocator gives for a size.
-    """
+    """Return what an optimizer needs for the tensors it trains; `rounded` is what the allocator gives."""
     states = paged = total = largest = 0
     copies = optimizer.one_by_one
     for tensor in trained:

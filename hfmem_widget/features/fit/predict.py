@@ -67,9 +67,7 @@ def predict(
     Parameters
     ----------
     model_or_config : torch.nn.Module or transformers.PreTrainedConfig
-        A model is left as it is, and its hooks do not run.
-    batch, length, optimizer, precision, checkpointing, training, trainable, accumulation, quantized, lora
-        Those of `fit`.
+        A model is left as it is, and its hooks do not run. All choices are those of `fit`.
     device : {"cuda", "cpu"}
         The type of device that the model will run on.
     partial : bool
@@ -130,19 +128,10 @@ def predict(
 def forecast_of(
     model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
 ) -> Forecast:
-    """Return the memory that a model should need, while it is trained by an optimizer.
+    """Return the memory that a model should need while it is trained, or raise OptionError.
 
-    Parameters
-    ----------
-    counts : mapping
-        Those of a step: ``largest_batch`` and ``longest`` in tokens, and ``batches`` where it accumulates.
-    device : {"cuda", "cpu"}, optional
-        The type of device that it runs on; that of its parameters by default.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be forecast; the message says why.
+    `counts` are those of a step: ``largest_batch`` and ``longest`` in tokens, and ``batches`` where it
+    accumulates. `device` is "cuda" or "cpu"; that of the parameters by default.
     """
     length = int(counts.get("longest", 0))
     if length <= 0:
@@ -167,7 +156,7 @@ def forecast_of(
 
 
 def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
-    """Return a forecast's bytes by part as an anatomy has them: new gradients are among the activations."""
+    """Return a forecast's bytes by part as an anatomy has them: new gradients count as activations."""
     parts = {part.name: part.bytes for part in forecast.parts}
     if forecast.moment != "optimizer" and forecast.setting.accumulation == 1:
         parts["activations"] = parts.get("activations", 0) + parts.pop("gradients", 0)

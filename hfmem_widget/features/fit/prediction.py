@@ -26,27 +26,16 @@ OTHERS = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A forecast beside the anatomy of one device.
+    """A forecast beside the anatomy of one device."""
 
-    Attributes
-    ----------
-    parts : mapping of str to float
-        Bytes by part at the peak of a step; of a GPU also ``allocated``, their sum.
-    per_parameter : str
-        A sentence about the bytes per parameter, measured and predicted.
-    """
-
-    parts: dict[str, float]
-    per_parameter: str
+    parts: dict[str, float]  # bytes at the peak of a step; of a GPU also "allocated", their sum
+    per_parameter: str  # a sentence about the bytes per parameter, measured and predicted
 
 
 def prediction(session: Session, device: str) -> Prediction:
     """Return what the worst step on a device should have needed, by a dry run of the live model.
 
-    Raises
-    ------
-    OptionError
-        If it cannot be forecast; the message says why.
+    Raise OptionError if it cannot be forecast.
     """
     from hfmem_widget.features.fit.predict import forecast_of, parts_at_the_peak
     from hfmem_widget.monitor.shared import shared_monitor

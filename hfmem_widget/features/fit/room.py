@@ -38,8 +38,7 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     Parameters
     ----------
     headroom : float
-        Share of the free memory to leave unused, from 0 up to but not including 1: for activations, and
-        everything else that is not weights.
+        Share of the free memory to leave unused, from 0 to below 1: for everything that is not weights.
     quantized : bool
         Whether the model is quantised while it is loaded (bitsandbytes, torchao, quanto).
 
@@ -112,12 +111,11 @@ def read_rooms(
     ]
     hosts = [Room(device.key, device.name, device.total, free(device)) for device in host.devices]
     unknown = [room.device for room in (*gpus, *hosts) if math.isnan(room.free)]
-    note = ""
+    note = " ".join(nvml.notes[:1])
     if unknown:
-        why = " ".join(nvml.notes[:1])
-        note = f"Free memory of {', '.join(unknown)} is unknown. {why}".strip()
-    elif not gpus and _has_cuda():
-        note = " ".join(nvml.notes[:1])
+        note = f"Free memory of {', '.join(unknown)} is unknown. {note}".strip()
+    elif gpus or getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None) is None:
+        note = ""  # a torch that is not built for CUDA needs no GPU
     return (*gpus, *hosts), note
 
 
@@ -129,9 +127,3 @@ def _sources() -> tuple[Source, ...]:
 
 def _index(device: str) -> int | str:
     return int(device.removeprefix("cuda:")) if device.startswith("cuda:") else device
-
-
-def _has_cuda() -> bool:
-    """Return whether the torch that is loaded is built for CUDA."""
-    version = getattr(sys.modules.get("torch"), "version", None)
-    return getattr(version, "cuda", None) is not None

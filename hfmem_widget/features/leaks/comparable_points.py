@@ -38,35 +38,16 @@ _ARRAYS = ("number", "time", "allocated", "size", "within")
 
 @dataclass(frozen=True, slots=True)
 class ComparablePoints:
-    """What was allocated on a device at the same edge of like spans, in order of time.
+    """What was allocated on a device at the same edge of like spans, as arrays in order of time."""
 
-    Attributes
-    ----------
-    device : str
-    what : str
-        What lies between two points: "a step", "an evaluation", "a second".
-    root : int
-        The id of the outermost span around them.
-    number : array of shape (n,)
-        Of the step or evaluation; seconds since the session began where the points have no number.
-    time : array of shape (n,)
-        Seconds since the session began.
-    allocated : array of shape (n,)
-        Bytes.
-    size : array of shape (n,)
-        Tokens in use; NaN if unknown.
-    within : array of shape (n,)
-        Bytes added between the beginning and the end of each span; NaN if unknown.
-    """
-
-    device: str
-    what: str
-    root: int
-    number: Floats
-    time: Floats
-    allocated: Floats
-    size: Floats
-    within: Floats
+    device: str  # its key
+    what: str  # what lies between two points: "a step", "an evaluation", "a second"
+    root: int  # the id of the outermost span around them
+    number: Floats  # of the step or evaluation; `time` where the points have no number
+    time: Floats  # seconds since the session began
+    allocated: Floats  # bytes
+    size: Floats  # tokens in use; NaN if unknown
+    within: Floats  # bytes added between the beginning and the end of each span; NaN if unknown
 
     def __len__(self) -> int:
         return len(self.number)

@@ -59,46 +59,22 @@ _ON_THE_HOST = _Caution(bytes=24 * MIB, spreads=6.0, z=2.58)
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Growth of allocated memory on a device between comparable points.
+    """Growth of allocated memory on a device between comparable points, in bytes."""
 
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    what : str
-        What lies between two points: "a step", "an evaluation", "a second".
-    root : int
-        The id of the outermost span around them.
-    first, last : float
-        Numbers of the first and the last point; seconds where `what` is "a second".
-    start, stop : float
-        Their times in seconds since the session began.
-    slope, low, high : float
-        Bytes per `what`, and the bounds of its 95 % interval.
-    intercept : float
-        Bytes of the line at number 0.
-    grown : float
-        Bytes from `first` to `last`, along the line.
-    spread : float
-        Standard deviation of the points about the line, in bytes.
-    points : int
-        The number of points.
-    """
-
-    device: str
-    what: str
-    root: int
-    first: float
+    device: str  # its key
+    what: str  # what lies between two points: "a step", "an evaluation", "a second"
+    root: int  # the id of the outermost span around them
+    first: float  # the number of the first point; seconds where `what` is "a second"
     last: float
-    start: float
+    start: float  # the time of the first point, in seconds since the session began
     stop: float
-    slope: float
-    low: float
+    slope: float  # per `what`
+    low: float  # bounds of its 95 % interval
     high: float
-    intercept: float
-    grown: float
-    spread: float
-    points: int
+    intercept: float  # the line at number 0
+    grown: float  # from `first` to `last`, along the line
+    spread: float  # standard deviation of the points about the line
+    points: int  # how many there are
 
 
 def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]:

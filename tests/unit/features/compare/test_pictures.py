@@ -53,10 +53,12 @@ class Shown:
 
     def x(self, at: float) -> float:
         scene = self.scene
-        return self.drawing.width * (at - scene.start) / (scene.stop - scene.start)
+        return (
+            self.drawing.width * (at - scene.frame.start) / (scene.frame.stop - scene.frame.start)
+        )
 
     def y(self, value: float) -> float:
-        return PLOT * (1 - value / self.scene.top)
+        return PLOT * (1 - value / self.scene.frame.top)
 
     def traces(self, kind: str) -> list[dict[str, Any]]:
         return [one for one in self.figure["data"] if one["type"] == kind]
@@ -96,7 +98,7 @@ def test_plotly_has_the_same_lines(make: Make) -> None:
     shown = Shown(make())
     lines = [one for one in shown.traces("scatter") if "fill" not in one]
     cells = [cell for cell in shown.scene.cells if cell.line is not None]
-    divisor, unit = shown.scene.unit
+    divisor, unit = shown.scene.frame.unit
 
     assert [one["name"] for one in lines] == [cell.name for cell in cells]
     for cell, one in zip(cells, lines, strict=True):
@@ -118,7 +120,7 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
     (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
     cell = shown.scene.cells[0]
     assert cell.line is not None
-    x, y = unpacked(band["x"]), unpacked(band["y"]) * shown.scene.unit[0]
+    x, y = unpacked(band["x"]), unpacked(band["y"]) * shown.scene.frame.unit[0]
     half = len(cell.line.at)
     rgb = [int(cell.colour[at : at + 2], 16) for at in (1, 3, 5)]
     area, *_ = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
@@ -152,7 +154,7 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
     """One part after the other, from zero; the longest bar takes the whole width, in both pictures."""
     shown = Shown(make())
     scene = shown.scene
-    divisor, _ = scene.unit
+    divisor, _ = scene.frame.unit
     rows = [
         [
             (float(left), float(width), colour)
@@ -188,7 +190,7 @@ def test_ticks_stand_at_what_they_say(make: Make) -> None:
     """Bytes and times, or steps; the lowest at zero bytes, none outside."""
     shown = Shown(make())
     scene, words = shown.scene, shown.drawing.words()
-    divisor, unit = scene.unit
+    divisor, unit = scene.frame.unit
     values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
     across = [one for one in words if one.y == PLOT + 15]
     x, y = shown.layout["xaxis"], shown.layout["yaxis"]
@@ -209,11 +211,11 @@ def test_ticks_stand_at_what_they_say(make: Make) -> None:
     assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
     assert [one.text for one in across] == x["ticktext"]
     assert [number(one) for one in x["ticktext"]] == pytest.approx(x["tickvals"], abs=1e-6)
-    assert x["range"] == pytest.approx([scene.start, scene.stop])
-    assert y["range"] == pytest.approx([0, scene.top / divisor], rel=1e-4)
+    assert x["range"] == pytest.approx([scene.frame.start, scene.frame.stop])
+    assert y["range"] == pytest.approx([0, scene.frame.top / divisor], rel=1e-4)
     assert min(len(values), len(across)) > 2
-    assert scene.start <= x["tickvals"][0]
-    assert x["tickvals"][-1] <= scene.stop
+    assert scene.frame.start <= x["tickvals"][0]
+    assert x["tickvals"][-1] <= scene.frame.stop
     assert [one for one, dash in shown.drawing.levels()] == [one.y for one in values]
 
 
@@ -224,9 +226,9 @@ def test_the_axes_hold_all_that_is_drawn(make: Make) -> None:
     lines = [cell.line for cell in scene.cells if cell.line is not None]
     highest = max(float(np.nanmax(line.high)) for line in lines)
 
-    assert highest < scene.top < 1.1 * highest
-    assert scene.stop == max(line.at[-1] for line in lines)
-    assert scene.start == (min(line.at[0] for line in lines) if "step" in scene.what else 0.0)
+    assert highest < scene.frame.top < 1.1 * highest
+    assert scene.frame.stop == max(line.at[-1] for line in lines)
+    assert scene.frame.start == (min(line.at[0] for line in lines) if "step" in scene.what else 0.0)
     assert scene.longest == max(sum(size for _, size in cell.parts) for cell in scene.cells)
 
 
