@@ -14,29 +14,20 @@ if TYPE_CHECKING:
     from hfmem_widget.options import WatchOptions
 
 
-def _always(_options: WatchOptions) -> bool:
-    return True
-
-
-def _shows(options: WatchOptions) -> bool:
-    return not options.quiet
-
-
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature: what it adds to a watch. All of it is named as ``"module:name"`` and imported when needed.
+    """One feature: what it adds to a watch, named as ``"module:name"`` and imported when needed.
 
     Attributes
     ----------
     name : str
         Its folder.
     check : str
-        A function that takes a session and one of its outermost spans, which has ended, and yields findings
-        and guides that the data tell.
+        A function of a session and one of its outermost spans that has ended, which yields findings and guides.
     companion : str
         A `Companion`, made with the watch's options and screen.
     goes_along : callable
-        Whether it does, by the options.
+        Whether the companion goes along with a watch of these options.
     magic : str
         Its line magic.
     """
@@ -44,7 +35,7 @@ class Feature:
     name: str
     check: str = ""
     companion: str = ""
-    goes_along: Callable[[WatchOptions], bool] = _always
+    goes_along: Callable[[WatchOptions], bool] = lambda _options: True
     magic: str = ""
 
 
@@ -74,21 +65,21 @@ FEATURES = (
         "leaks",
         check=f"{_HERE}.leaks.findings:growth",
         companion=f"{_HERE}.leaks.companion:Leaks",
-        goes_along=_shows,
+        goes_along=lambda options: not options.quiet,
     ),
     Feature(
         "holders",
         companion=f"{_HERE}.holders.left_behind:LeftBehindHolders",
-        goes_along=_shows,
+        goes_along=lambda options: not options.quiet,
         magic=f"{_MAGICS}.memholders:MemholdersMagics",
     ),
     Feature("free", magic=f"{_MAGICS}.memfree:MemfreeMagics"),
     Feature("compare", magic=f"{_MAGICS}.memcompare:MemcompareMagics"),
     Feature("fit", magic=f"{_MAGICS}.memfit:MemfitMagics"),
 )
-"""All there are. Companions begin, end and report in this order:
+"""All features. Companions begin, end and report in this order:
 
-- ``oom`` comes first: it hears that memory ran out before the others can get in the way.
+- ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
 - ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
   what has been named.
 

@@ -1,4 +1,4 @@
-"""What goes along with a watch, by its options."""
+"""The companions of a watch, by its options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hfmem_widget.view.screen import Screen
 
 
 def companions_for(options: WatchOptions, screen: Screen | None = None) -> tuple[Companion, ...]:
-    """Return what goes along with a watch, by its options; `screen` is where it shows itself, if anywhere."""
+    """Return the companions of a watch; `screen` is where it shows itself, if anywhere."""
     return tuple(
         resolve(feature.companion)(options, screen)
         for feature in FEATURES

@@ -1,8 +1,9 @@
-"""What the data of a span tell, entered once: every feature's check, when the span has ended."""
+"""Judging a span once, when it has ended, by every feature's check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import product
 
 from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
@@ -12,9 +13,9 @@ Check = Callable[[Session, Span], Iterable[Finding | Guide]]
 
 
 def judge(session: Session, span: Span | None = None) -> Session:
-    """Enter what the data of an outermost span tell among its session's findings and guides.
+    """Enter what every feature finds in an outermost span among its session's findings and guides.
 
-    What was found of a span already, by whomever, is not entered again.
+    What was found already is not entered again.
 
     Parameters
     ----------
@@ -27,23 +28,17 @@ def judge(session: Session, span: Span | None = None) -> Session:
     Session
         The same.
     """
-    ended = [one for one in session.spans if one.parent is None] if span is None else [span]
-    for one in ended:
-        for found in _found(session, one):
+    spans = [root for root in session.spans if root.parent is None] if span is None else [span]
+    checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]
+    for judged, check in product(spans, checks):
+        for found in check(session, judged):
             if isinstance(found, Guide):
                 if found not in session.guides:
                     session.guides.append(found)
-            elif _about(found) not in set(map(_about, session.findings)):
+            elif _subject(found) not in set(map(_subject, session.findings)):
                 session.findings.append(found)
     return session
 
 
-def _found(session: Session, span: Span) -> Iterator[Finding | Guide]:
-    for feature in FEATURES:
-        if feature.check:
-            check: Check = resolve(feature.check)
-            yield from check(session, span)
-
-
-def _about(finding: Finding) -> tuple[str, int | None, object]:
+def _subject(finding: Finding) -> tuple[str, int | None, object]:
     return finding.kind, finding.span_id, finding.evidence.get("device")

@@ -25,11 +25,7 @@ CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
 
 
 def compare(
-    runs: Mapping[str, Sequence[Record]],
-    *,
-    by: str = "",
-    device: str = "",
-    baseline: str = "",
+    runs: Mapping[str, Sequence[Record]], *, by: str = "", device: str = "", baseline: str = ""
 ) -> Comparison:
     """Lay the runs of watched cells side by side, given by name, oldest first.
 

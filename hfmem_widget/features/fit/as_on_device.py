@@ -3,6 +3,10 @@
 Left alone, meta tensors take the paths of no device: attention multiplies out its scores, dropout keeps a
 mask of the activations' type, and autocast ignores them. Casts follow the lists in PyTorch's documentation of
 `torch.amp`.
+
+transformers multiplies all experts of a mixture at once, by `grouped_mm`, for which PyTorch's own rule on the
+meta device takes bfloat16 alone. Which expert a token goes to depends on values; the amount of work does not:
+a token is a row for each of its experts.
 """
 
 from __future__ import annotations
@@ -12,8 +16,6 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
-
-from hfmem_widget.features.fit.experts import GROUPED, grouped_product
 
 _HALF: Final = {torch.bfloat16, torch.float16}
 
@@ -51,6 +53,13 @@ _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_caus
 """The positional arguments of `scaled_dot_product_attention`."""
 
 
+_GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
+"""Its name in PyTorch up to 2.9 and since, and transformers' own where PyTorch has none."""
+
+_ALIGNED: Final = 16
+"""Bytes that each row of the result is rounded up to on a GPU."""
+
+
 class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
     """Does operations on meta tensors as on a device, under autocast to a type of half precision if given."""
 
@@ -82,9 +91,9 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
                 args, kwargs = tree_map(_to_full, (args, kwargs))
         if name == "scaled_dot_product_attention":
             return _attention(self._device, func, *args, **kwargs)
-        if name in GROUPED:
+        if name in _GROUPED:
             self.routes = True
-            return grouped_product(self._device, *args, **kwargs)
+            return _grouped_product(self._device, *args, **kwargs)
         if name == "dropout" and self._device == "cuda":
             return _dropout(func, *args, **kwargs)
         return func(*args, **kwargs)
@@ -157,3 +166,40 @@ def _bias(mask: Any, query: Any, key: Any) -> Any:
     """Return a mask as kernels add it."""
     bias = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
     return bias.expand(*query.shape[:2], query.shape[-2], key.shape[-2])
+
+
+def _grouped_product(device: str, rows: Any, weights: Any, offs: Any, **_: Any) -> torch.Tensor:
+    """Return the product of rows, sorted by expert and ending at `offs`, with the experts' weights."""
+    product: torch.Tensor = _GroupedProduct.apply(rows, weights, offs, device)
+    return product
+
+
+class _GroupedProduct(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Keeps and makes the same tensors as PyTorch's own."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, weights: Any, offs: Any, device: str) -> Any:
+        ctx.device, ctx.shapes = device, (rows.shape, weights.shape)
+        of_rows, of_weights, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(rows if of_weights else None, weights if of_rows else None, offs)
+        return _made(device, rows, (rows.shape[0], weights.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        of_rows, of_weights, *_ = ctx.needs_input_grad
+        rows, (experts, width, other) = ctx.shapes
+        # Weights are transposed in memory, as a linear layer's; so are their gradients.
+        return (
+            _made(ctx.device, grad, rows) if of_rows else None,
+            _made(ctx.device, grad, (experts, other, width)).mT if of_weights else None,
+            None,
+            None,
+        )
+
+
+def _made(device: str, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    aligned = _ALIGNED // like.element_size() if device == "cuda" else 1
+    strides = [1, -(-shape[-1] // aligned) * aligned]
+    for size in shape[-2:0:-1]:
+        strides.append(size * strides[-1])
+    return like.new_empty_strided(shape, strides[len(shape) - 1 :: -1])

@@ -20,7 +20,7 @@ MOMENTS = {
     "": "without activations",
 }
 BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about", "lower": "at least"}
-KV_CACHE = "#9C8A00"
+_COLOURS = {**palette.PARTS, "kv_cache": "#9C8A00"}
 
 
 def fit_bundle(fit: Fit) -> dict[str, str]:
@@ -90,14 +90,10 @@ def _peak_text(forecast: Forecast) -> str:
     return f"{peak} ({', '.join(others)})" if others else peak
 
 
-def _colour(name: str) -> str:
-    return KV_CACHE if name == "kv_cache" else palette.PARTS[name]
-
-
 def _bar(forecast: Forecast) -> kit.Fragment:
     """Return the parts at the peak as one bar."""
     pieces = (
-        (_colour(part.name), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        (_COLOURS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in forecast.parts
     )
     label = f"allocated at the peak: {format_bytes(forecast.total)}"
@@ -108,7 +104,7 @@ def _table(forecast: Forecast) -> kit.Fragment:
     rows = [
         Row(
             (
-                kit.marked(_colour(part.name), part.label),
+                kit.marked(_COLOURS[part.name], part.label),
                 format_bytes(part.bytes),
                 format_bytes(part.full),
                 f"{BOUNDS[part.bound]}: {part.source}",

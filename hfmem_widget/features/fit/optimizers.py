@@ -225,6 +225,27 @@ def of_bitsandbytes(name: str, bits: int, *, paged: bool) -> Optimizer | None:
     return Optimizer(in_float(count), paged=paged)
 
 
+def of_live(optimizer: Any, device: str) -> Optimizer:
+    """Return the rule of an optimizer that exists, or raise OptionError."""
+    within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
+    kind = type(within)
+    if kind.__module__.startswith("bitsandbytes"):
+        found = of_bitsandbytes(
+            kind.__name__,
+            int(getattr(getattr(within, "args", None), "optim_bits", 32)),
+            paged=bool(getattr(within, "is_paged", False)),
+        )
+    else:
+        settings = dict(within.param_groups[0]) if within.param_groups else {}
+        if settings.get("foreach") is None and device == "cpu":
+            settings["foreach"] = False
+        found = of_class(kind.__name__, settings)
+    if found is None:
+        message = f"forecasts do not support the optimizer {plain(kind.__name__)}"
+        raise OptionError(message)
+    return found
+
+
 def needs(
     optimizer: Optimizer,
     trained: Iterable[Trained],

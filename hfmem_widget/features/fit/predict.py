@@ -13,24 +13,23 @@ import torch
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import optimizers
-from hfmem_widget.features.fit.assembled import (
-    FROM_BITSANDBYTES,
-    FROM_SHAPES,
-    of_inference,
-    of_training,
-    of_what_is_held,
-    whole,
-)
 from hfmem_widget.features.fit.checkpointing import is_checkpointed
-from hfmem_widget.features.fit.dry_run import GRANULARITY, MakeInputs, inference, training_step
+from hfmem_widget.features.fit.dry_run import (
+    GRANULARITY,
+    Inference,
+    MakeInputs,
+    Step,
+    inference,
+    training_step,
+)
 from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import batch_for, idle
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.model import Forecast, Setting
+from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart, Setting
 from hfmem_widget.features.fit.on_meta import copy_of, from_config, storages, with_lora
-from hfmem_widget.features.fit.optimizers import Trained
+from hfmem_widget.features.fit.optimizers import Needs, Trained
 from hfmem_widget.features.fit.quantized import checked, quantized_bytes
-from hfmem_widget.text import plain
+from hfmem_widget.text import format_bytes, plain
 
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
@@ -40,6 +39,16 @@ UNKNOWN_INPUTS: Final = "The inputs of {} are unknown, so its activations are un
 NO_INPUT: Final = (
     "gets no input in this forecast: its weights are counted, its activations are not.",
     "get no input in this forecast: their weights are counted, their activations are not.",
+)
+
+FROM_SHAPES: Final = "shapes and types"
+FROM_BITSANDBYTES: Final = "bitsandbytes' rule"
+FROM_A_RULE: Final = "rule for shapes"
+FROM_A_DRY_RUN: Final = "dry run on meta device"
+
+ROUTED: Final = (
+    "Each token is counted once per expert that it is routed to, and all experts are computed at once, as "
+    "transformers does by default (grouped_mm)."
 )
 
 Lora = int | tuple[int, Iterable[str]]
@@ -142,7 +151,7 @@ def forecast_of(
     if device not in GRANULARITY:
         message = f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}"
         raise OptionError(message)
-    known = _live_optimizer(optimizer, device)
+    known = optimizers.of_live(optimizer, device)
     setting = Setting(
         batch=rows,
         length=length,
@@ -196,8 +205,8 @@ def _forecast(
         model=name,
         setting=setting,
         parts=(
-            whole("weights", weights, FROM_BITSANDBYTES if setting.quantized else FROM_SHAPES),
-            whole("buffers", buffers, FROM_SHAPES),
+            _whole("weights", weights, FROM_BITSANDBYTES if setting.quantized else FROM_SHAPES),
+            _whole("buffers", buffers, FROM_SHAPES),
         ),
         total=weights + buffers,
         moment="",
@@ -209,7 +218,7 @@ def _forecast(
     if optimizer is not None:
         needed = optimizers.needs(optimizer, _trained(model, trained), rounded)
     if not has_inputs:
-        return of_what_is_held(held, needed, gradients, UNKNOWN_INPUTS.format(plain(name)))
+        return _of_what_is_held(held, needed, gradients, UNKNOWN_INPUTS.format(plain(name)))
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
             return _dry(model, inputs, held, unpacked, needed)
@@ -217,7 +226,7 @@ def _forecast(
         # Only a run that failed has a cause; a choice that does not exist has none.
         if not partial or error.__cause__ is None:
             raise
-        return of_what_is_held(held, needed, gradients, f"{error}.")
+        return _of_what_is_held(held, needed, gradients, f"{error}.")
 
 
 def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, lora: Any) -> Any:
@@ -234,17 +243,13 @@ def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, l
 
 
 def _dry(
-    model: Any,
-    inputs: MakeInputs,
-    held: Forecast,
-    unpacked: int,
-    needed: optimizers.Needs | None,
+    model: Any, inputs: MakeInputs, held: Forecast, unpacked: int, needed: Needs | None
 ) -> Forecast:
     setting = held.setting
     waiting = idle(model)
     if needed is None:
         run = inference(model, inputs, device=setting.device)
-        forecast = of_inference(held, unpacked, run)
+        forecast = _of_inference(held, unpacked, run)
     else:
         step = training_step(
             model,
@@ -254,7 +259,7 @@ def _dry(
             checkpointing=setting.checkpointing,
             accumulating=setting.accumulation > 1,
         )
-        forecast = of_training(held, unpacked, step, needed)
+        forecast = _of_training(held, unpacked, step, needed)
     if not waiting:
         return forecast
     outer = {
@@ -269,6 +274,92 @@ def _dry(
         for part in forecast.parts
     )
     return replace(forecast, parts=parts, notes=(*forecast.notes, note), left_out=tuple(outer))
+
+
+def _whole(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
+    """Return a part that is there in full at the peak."""
+    return ForecastPart(name, size, size, source, bound)
+
+
+def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Forecast:
+    """Return the forecast of a training step.
+
+    `held` has the weights and buffers, and `unpacked` are the bytes of the largest quantised weight when it
+    is unpacked, or 0.
+    """
+    # Above weights, buffers and states: everything, and the gradients in it.
+    above = {
+        "forward": (step.forward.bytes + unpacked, step.forward.gradients),
+        "backward": (step.backward.bytes + unpacked, step.backward.gradients),
+        "optimizer": (step.gradients + needed.temporaries, step.gradients),
+    }
+    moment = max(above, key=lambda name: above[name][0])
+    most, gradients = above[moment]
+    by_rule = moment == "optimizer"
+    parts = (
+        ForecastPart(
+            "optimizer", needed.states, needed.states + needed.paged, FROM_A_RULE, "exact"
+        ),
+        ForecastPart("gradients", gradients, step.gradients, FROM_SHAPES, "exact"),
+        ForecastPart(
+            "activations",
+            most - gradients,
+            max(total - complete for total, complete in above.values()),
+            FROM_A_RULE if by_rule else FROM_A_DRY_RUN,
+            "upper" if by_rule else _bound(held, unpacked, routes=step.routes),
+        ),
+    )
+    notes = [f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."]
+    if step.routes:
+        notes.append(ROUTED)
+    if needed.paged:
+        notes.append(
+            f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
+            "when the device is full."
+        )
+    base = sum(part.bytes for part in held.parts) + needed.states
+    peaks = {name: base + total for name, (total, _) in above.items()}
+    return _completed(held, parts, moment, peaks, tuple(notes))
+
+
+def _of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
+    """Return the forecast of a forward pass."""
+    rest = run.peak + unpacked - run.kv_cache
+    bound = _bound(held, unpacked, routes=run.routes)
+    parts = (
+        _whole("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
+        _whole("activations", rest, FROM_A_DRY_RUN, bound),
+    )
+    total = sum(part.bytes for part in (*held.parts, *parts))
+    return _completed(held, parts, "forward", {"forward": total}, (ROUTED,) * run.routes)
+
+
+def _of_what_is_held(held: Forecast, needed: Needs | None, gradients: int, why: str) -> Forecast:
+    """Return the forecast of a model whose activations are unknown, and a sentence why.
+
+    `needed` is of the optimizer; None where the model is not trained.
+    """
+    states = () if needed is None else (_whole("optimizer", needed.states, FROM_A_RULE),)
+    parts = (*states, _whole("gradients", gradients, FROM_SHAPES))
+    total = sum(part.bytes for part in (*held.parts, *parts))
+    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
+
+
+def _bound(held: Forecast, unpacked: int, *, routes: bool) -> Bound:
+    """Return how a dry run is meant: kernels of a GPU, and of experts, take more."""
+    is_sure = held.setting.device == "cpu" and not unpacked and not routes
+    return "exact" if is_sure else "estimate"
+
+
+def _completed(
+    held: Forecast,
+    parts: tuple[ForecastPart, ...],
+    moment: str,
+    peaks: dict[str, int],
+    notes: tuple[str, ...],
+) -> Forecast:
+    parts = tuple(part for part in (*held.parts, *parts) if part.full)
+    return replace(held, parts=parts, total=peaks[moment], moment=moment, peaks=peaks, notes=notes)
 
 
 def _trained(model: Any, parameters: Iterable[torch.nn.Parameter]) -> Iterator[Trained]:
@@ -315,23 +406,3 @@ def _precision_of_accelerate() -> str:
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
     precision = str(getattr(state, "_shared_state", {}).get("_mixed_precision", "no"))
     return precision if precision in HALVES else "fp32"
-
-
-def _live_optimizer(optimizer: Any, device: str) -> optimizers.Optimizer:
-    within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
-    kind = type(within)
-    if kind.__module__.startswith("bitsandbytes"):
-        found = optimizers.of_bitsandbytes(
-            kind.__name__,
-            int(getattr(getattr(within, "args", None), "optim_bits", 32)),
-            paged=bool(getattr(within, "is_paged", False)),
-        )
-    else:
-        settings = dict(within.param_groups[0]) if within.param_groups else {}
-        if settings.get("foreach") is None and device == "cpu":
-            settings["foreach"] = False
-        found = optimizers.of_class(kind.__name__, settings)
-    if found is None:
-        message = f"forecasts do not support the optimizer {plain(kind.__name__)}"
-        raise OptionError(message)
-    return found
