@@ -11,8 +11,8 @@ import pytest
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare
-from hfmem_widget.features.leaks.findings import _ordinal
 from hfmem_widget.features.leaks.comparable_points import A_SECOND, comparable_points
+from hfmem_widget.features.leaks.findings import _ordinal
 from hfmem_widget.features.leaks.reruns import reruns
 from hfmem_widget.features.leaks.trends import trend_in
 from hfmem_widget.features.memory_map.holes import _risen, holes

@@ -49,8 +49,14 @@ def facts(**given: float) -> Facts:
     told = {name: value * GIB for name, value in (values | given).items() if name != "total"}
     device = Device("cuda:0", "NVIDIA H200", total=given.get("total", 80.0) * GIB)
     peak = Peak(told.pop("peak", 5 * GIB), "exact")
-    labels = {"allocated_label": "allocated", "reserved_label": "reserved"}
-    return Facts(device=device, used_label="device in use", peak=peak, **labels, **told)
+    return Facts(
+        device=device,
+        allocated_label="allocated",
+        reserved_label="reserved",
+        used_label="device in use",
+        peak=peak,
+        **told,
+    )
 
 
 def words(html: str) -> str:
