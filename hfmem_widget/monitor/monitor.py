@@ -59,14 +59,15 @@ class Monitor:
     ) -> None:
         self.sampler = sampler
         self.ledger = ledger
-        self.attribution = attribution or Attribution(subjects=Subjects(dict))
+        if attribution is None:
+            attribution = Attribution(subjects=Subjects(dict))
         self._clock = clock
         self._wall = wall
         self._register = register = Register(sampler)
         tick = Tick(*(sampler, ledger, register, self.catch_up, self.break_off), clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
-            sampler, ledger, self.attribution, register, self._poller, self.break_off, clock
+            sampler, ledger, attribution, register, self._poller, self.break_off, clock
         )
         self._pid = os.getpid()
 
@@ -76,6 +77,11 @@ class Monitor:
             "of a DataLoader, create one with hfmem_widget.watch()"
         )
         raise TypeError(message)
+
+    @property
+    def attribution(self) -> Attribution:
+        """What counts what the memory is for."""
+        return self._edges.attribution
 
     @property
     def polling(self) -> bool:
