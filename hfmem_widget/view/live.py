@@ -228,10 +228,10 @@ class NotebookView(_View):
             self._chart_id = self._screen.show({})
         try:
             self._broadcast = self._open()
+            if self._broadcast is not None:
+                self._recorder.subscribe(self._broadcast)
         except Exception as error:  # noqa: BLE001  (the cells and their cards go on without)
             self._note_without_chart(error, "The cards are complete.")
-        if self._broadcast is not None:
-            self._recorder.subscribe(self._broadcast)
 
     def annotate(self, span: Span) -> None:
         """Show what a finished cell did: one line for a quick one, a card for a long one."""

@@ -12,11 +12,8 @@ from hfmem_widget.view.html import fold
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, Row, table
 
-MOST_IN_SIGHT = 8
-"""More rows than these are folded away."""
-
-LEAST_RIVALS = 3
-"""Of fewer steps none is called the worst."""
+MOST_IN_SIGHT = 8  # more rows than these are folded away
+LEAST_RIVALS = 3  # of fewer steps none is called the worst
 
 _ORDER: tuple[SpanKind, ...] = (
     *("train", "step", "forward", "backward", "optimizer", "substep"),

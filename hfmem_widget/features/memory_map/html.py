@@ -28,13 +28,8 @@ MOST_PIECES = 2400
 """Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
 
 LIVE_PIECES = 640  # the same while a cell runs, for 20 kB
-
-MOST_SEGMENTS = 8
-"""Rows in all tables of the largest segments."""
-
-ROWS_OF_A_HEAP = 4
-"""With its scale."""
-
+MOST_SEGMENTS = 8  # rows in all tables of the largest segments
+ROWS_OF_A_HEAP = 4  # with its scale
 STRIP = 64  # characters of the picture in plain text
 
 NOTE_LENGTH = 400

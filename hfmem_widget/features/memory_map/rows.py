@@ -13,16 +13,10 @@ from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, Place
 from hfmem_widget.features.memory_map.segments import Segment
 
 WIDTH = 720  # units across; a unit is about a pixel where there is room
-
-ROWS = 8
-"""Rows that would hold everything if nothing were left free at their ends."""
-
+ROWS = 8  # rows that would hold everything if nothing were left free at their ends
 GAP = 2.0  # units between neighbouring bars
 NARROW = 5.0  # units below which a segment has no bar of its own: narrow segments stand end to end
-
-COARSE_BARS = 8
-"""Times as many where there is little room for pieces."""
-
+COARSE_BARS = 8  # times as many where there is little room for pieces
 SLIVER = 0.1  # of the finest length: shorter pieces wait, to be drawn with those after them
 
 Pieces = tuple[Piece, ...]

@@ -42,8 +42,7 @@ MARGIN = {"l": 56, "r": 14, "t": 4, "autoexpand": False}
 TICKS = 26
 LEGEND_ROW = 19
 LEGEND_PAD = 12
-LEGEND_COLUMNS = 3
-"""In the narrowest notebook: beside the panel, on a small screen."""
+LEGEND_COLUMNS = 3  # in the narrowest notebook: beside the panel, on a small screen
 
 BAR_ROW = 34
 LANE = 15

@@ -11,8 +11,7 @@ from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.text import plain
 
-MOST = 8
-"""Lines, and marks."""
+MOST = 8  # lines, and marks
 
 NEAR = 0.6
 """A budget is drawn where the data reach this share of it; else the axis would be drawn for it alone."""

@@ -13,10 +13,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, Mark, Stroke, Word
 
 WIDTH = 1000  # units across the stretched part; text stands outside of it and keeps its size
-
-LANE = 9
-"""Units from the top of a lane to the top of the next."""
-
+LANE = 9  # units from the top of a lane to the top of the next
 GUTTER, FOOT = 56, 20  # pixels for the words of the axes
 _LETTER = 5.9  # pixels of a word's letter on average; to measure the width would need a script
 _BOX, _OFF = 15, 9  # pixels: the height of a word, and from the middle of a mark to its word

@@ -41,9 +41,7 @@ DEVICE_USED_UP_TO = 2.0
 LABEL_ROOM, CLEARANCE = 0.11, 0.03  # of the height: what a label needs, its distance from a line
 
 TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
-LEAST_OF_UNIT = 2
-"""A scene is at least so many units long in the unit of its times."""
-
+LEAST_OF_UNIT = 2  # a scene is at least so many units long in the unit of its times
 _EDGE = 0.25  # closer to a side than this share of the width, the peak's label turns inwards
 _EDGE_OF_MARK = 0.4  # the same for the word at a mark, which is longer
 _REACH_OF_WORD = 0.7  # share of the width that a mark's word may cover in a narrow notebook

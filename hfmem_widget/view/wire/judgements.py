@@ -10,8 +10,7 @@ from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.text import plain
 from hfmem_widget.view.findings import sentence
 
-MOST = 8
-"""Findings that are sent at most."""
+MOST = 8  # findings that are sent at most
 
 MOST_OF_A_KIND = 10
 """Guides that are sent at most: a budget or a trend for each of eight GPUs and the host."""
