@@ -16,27 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature: what it adds to a watch, named as ``"module:name"`` and imported when needed.
+    """One feature: its folder, and what it adds to a watch.
 
-    Attributes
-    ----------
-    name : str
-        Its folder.
-    check : str
-        A function of a session and one of its outermost spans that has ended, which yields findings and guides.
-    companion : str
-        A `Companion`, made with the watch's options and screen.
-    goes_along : callable
-        Whether the companion goes along with a watch of these options.
-    magic : str
-        Its line magic.
+    This is named as ``"module:name"`` and imported when needed.
     """
 
     name: str
-    check: str = ""
-    companion: str = ""
-    goes_along: Callable[[WatchOptions], bool] = lambda _options: True
-    magic: str = ""
+    check: str = (
+        ""  # takes a session and an outermost span that has ended, yields findings and guides
+    )
+    companion: str = ""  # a `Companion`, made with the watch's options and screen
+    goes_along: Callable[[WatchOptions], bool] = lambda _options: True  # whether the companion does
+    magic: str = ""  # its line magic
 
 
 _HERE = "hfmem_widget.features"

@@ -13,20 +13,9 @@ Check = Callable[[Session, Span], Iterable[Finding | Guide]]
 
 
 def judge(session: Session, span: Span | None = None) -> Session:
-    """Enter what every feature finds in an outermost span among its session's findings and guides.
+    """Enter what every feature finds in an outermost span that has ended, and return the session.
 
-    What was found already is not entered again.
-
-    Parameters
-    ----------
-    session : Session
-    span : Span, optional
-        One that has ended; all outermost ones by default.
-
-    Returns
-    -------
-    Session
-        The same.
+    All outermost spans are judged by default. What was found already is not entered again.
     """
     spans = [root for root in session.spans if root.parent is None] if span is None else [span]
     checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]

@@ -38,8 +38,7 @@ from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
 CELL = "cell"
-NOTE_LENGTH = 400
-"""Characters of a note, which may contain two of the user's labels."""
+NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 
 _LISTED = ("label", "cell", "runs", "device", "peak", "left behind", "duration", "")
 _MOST_NUMBERS = 4

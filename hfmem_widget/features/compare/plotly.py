@@ -64,15 +64,8 @@ def _layout(scene: ComparisonScene) -> dict[str, Any]:
         **BASE,
         "hovermode": "closest",
         "barmode": "stack",
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": -6 / plot,
-            "yanchor": "top",
-            "bgcolor": CLEAR,
-            "traceorder": "normal",
-        },
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -6 / plot, "yanchor": "top"}
+        | {"bgcolor": CLEAR, "traceorder": "normal"},
         "xaxis2": {"range": [0, short(scene.longest / scene.frame.unit[0])], "visible": False}
         | {"anchor": "y2", "fixedrange": True},
         "yaxis2": {"range": [len(scene.cells) - 0.5, -0.5], "domain": [0, round(rows / plot, 4)]}
@@ -98,18 +91,9 @@ def _title(scene: ComparisonScene) -> dict[str, Any]:
 
 def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
     """Return the piece of its line before a cell's name, which is the legend of the lines."""
-    return {
-        "type": "line",
-        "xref": "x2",
-        "yref": "y2",
-        "xsizemode": "pixel",
-        "xanchor": 0,
-        "x0": 0,
-        "x1": _SWATCH,
-        "y0": at - 0.2,
-        "y1": at - 0.2,
-        "line": {"color": cell.colour, "width": 2, "dash": cell.dash},
-    }
+    axes = {"type": "line", "xref": "x2", "yref": "y2", "xsizemode": "pixel", "xanchor": 0}
+    ends = {"x0": 0, "x1": _SWATCH, "y0": at - 0.2, "y1": at - 0.2}
+    return axes | ends | {"line": {"color": cell.colour, "width": 2, "dash": cell.dash}}
 
 
 def _row_text(at: int, cell: Drawn) -> dict[str, Any]:

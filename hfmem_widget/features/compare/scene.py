@@ -23,8 +23,7 @@ from hfmem_widget.view.line import peak_text
 ALL_ALLOCATED = "#7D8794"
 """The colour of a bar without parts."""
 
-NAME_LENGTH = 24
-"""Characters that fit beside a peak on a page of 360 pixels."""
+NAME_LENGTH = 24  # characters that fit beside a peak on a page of 360 pixels
 
 _ROOM_ABOVE = 1.06
 
@@ -130,9 +129,7 @@ def step_ticks(first: float, last: float, count: int = 6) -> Ticks:
 
 def _parts(found: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
     known = tuple((name, found[name]) for name in OF_ALLOCATED if found.get(name, 0.0) > 0)
-    if known:
-        return known
-    return (("", peak),) if peak > 0 else ()
+    return known or ((("", peak),) if peak > 0 else ())
 
 
 def _what(comparison: Comparison) -> str:

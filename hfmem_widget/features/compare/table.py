@@ -14,11 +14,8 @@ from hfmem_widget.features.compare.model import FIGURES, By, Compared, Compariso
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import plain
 
-MOST_CELLS = 8
-"""More lines could not be told apart."""
-
-POINTS = 1200
-"""The number of points of all lines together."""
+MOST_CELLS = 8  # more lines could not be told apart
+POINTS = 1200  # the number of points of all lines together
 
 CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
 """From the weakest to the strongest."""
@@ -27,15 +24,10 @@ CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
 def compare(
     runs: Mapping[str, Sequence[Record]], *, by: str = "", device: str = "", baseline: str = ""
 ) -> Comparison:
-    """Lay the runs of watched cells side by side, given by name, oldest first.
+    """Lay the runs of watched cells side by side, given by name, oldest first, or raise OptionError.
 
     The other arguments are those of `hfmem_widget.compare`. Of devices that equally many cells used, the one
     with the highest peak is taken.
-
-    Raises
-    ------
-    OptionError
-        If there is nothing to compare, or no such device or baseline; the message says what there is.
     """
     if not runs:
         message = "nothing to compare: name at least one cell"
@@ -74,7 +66,7 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
     for records in runs.values():
         for key in dict.fromkeys(device.key for record in records for device in record.devices):
             found = (record.device(key) for record in records)
-            used.setdefault(key, []).append(max(one.peak.value for one in found if one))
+            used.setdefault(key, []).append(max(device.peak.value for device in found if device))
     if wanted and wanted not in used:
         message = (
             f"these cells did not use {plain(wanted)!r}; they used {', '.join(used) or 'none'}"

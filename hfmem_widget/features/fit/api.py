@@ -18,10 +18,9 @@ from hfmem_widget.text import plain
 if TYPE_CHECKING:
     from hfmem_widget.features.fit.predict import Lora
 
-PROBE = 2
-"""Rows of the larger of the two batches from which all others are extrapolated."""
+PROBE = 2  # rows of the larger of the two batches from which all others are extrapolated
 
-PRECISIONS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
+STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
 """What weights on disk are taken to be; float32 otherwise."""
 
 
@@ -94,7 +93,7 @@ def fit(
         if folder is not None:
             found = read_stored(folder)
             stored = found.text()
-            precision = precision or PRECISIONS.get(found.dtype)
+            precision = precision or STORED_AS.get(found.dtype)
     here, _ = rooms()
     gpus = tuple(room for room in here if room.device != "cpu")
     choices: dict[str, Any] = {
@@ -143,9 +142,10 @@ def _held(model: Any) -> Counter[str]:
     from hfmem_widget.features.fit.on_meta import storages
 
     held: Counter[str] = Counter()
-    for tensor in storages(
-        chain(*(getattr(model, name, tuple)() for name in ("parameters", "buffers")))
-    ):
+    tensors: Iterable[Any] = chain(
+        getattr(model, "parameters", tuple)(), getattr(model, "buffers", tuple)()
+    )
+    for tensor in storages(tensors):
         kind = tensor.device.type
         if kind in {"cpu", "cuda"}:
             device = kind if kind == "cpu" else f"cuda:{tensor.device.index or 0}"

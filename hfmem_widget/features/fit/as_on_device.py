@@ -46,8 +46,7 @@ _FULL: Final = {
 }
 """What autocast computes in float32, by device."""
 
-_LARGEST_HEAD: Final = 256
-"""The widest heads that the flash kernel takes."""
+_LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
 
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""
@@ -56,8 +55,7 @@ _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_caus
 _GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
 """Its name in PyTorch up to 2.9 and since, and transformers' own where PyTorch has none."""
 
-_ALIGNED: Final = 16
-"""Bytes that each row of the result is rounded up to on a GPU."""
+_ALIGNED: Final = 16  # bytes that each row of the result is rounded up to on a GPU
 
 
 class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any

@@ -26,14 +26,10 @@ def run_backward(
     outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
     accumulated: Accumulated = lambda _: None,
 ) -> None:
-    """Give every leaf that the outputs depend on its gradient.
+    """Give every leaf that the outputs depend on its gradient, and call `accumulated` with each.
 
-    Parameters
-    ----------
-    outputs : list of (tensor, gradient or None)
-        Emptied, so that nothing here keeps the graph; nor should the caller.
-    accumulated : callable
-        Called with each leaf that got a gradient.
+    The outputs, with their gradients or None, are emptied, so that nothing here keeps the graph; nor should
+    the caller.
     """
     walk = _Walk(accumulated)
     while outputs:
@@ -103,7 +99,7 @@ class _Walk:
         # A function written in Python takes at least the gradients it is given.
         inputs = max(given, default=-1) + 1 if expected is None else len(expected)
         grads = [given[at][0] if at in given else None for at in range(inputs)]
-        theirs = {_storage(grad) for grad in grads if grad is not None}
+        theirs = {storage_id(grad) for grad in grads if grad is not None}
         given.clear()
         results = node.apply(*grads) if isinstance(node, BackwardCFunction) else node(*grads)
         made = list(results) if isinstance(results, tuple) else [results]
@@ -113,7 +109,7 @@ class _Walk:
         if len(made) > len(edges):
             # Inputs of a function that are not tensors have no edge, and get no gradient.
             made = [grad for grad in made if grad is not None] or made
-        storages = [None if grad is None else _storage(grad) for grad in made]
+        storages = [None if grad is None else storage_id(grad) for grad in made]
         for at, (following, number) in enumerate(edges):
             if following is None:
                 continue
@@ -171,7 +167,3 @@ def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
     if tuple(grad.shape) != tuple(shape):
         grad = grad.sum_to_size(tuple(shape))
     return grad.to(dtype)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return storage_id(tensor.untyped_storage())

@@ -23,8 +23,7 @@ _NEEDS_CODE: Final = (
     "pass it instead of its name"
 )
 
-MOST_HEADER: Final = 100 * 2**20
-"""Bytes; safetensors itself allows no longer header."""
+MOST_HEADER: Final = 100 * 2**20  # bytes; safetensors itself allows no longer header
 
 TYPES: Final = {
     "F64": "float64",

@@ -24,8 +24,7 @@ from hfmem_widget.features.fit.backward import run_backward
 from hfmem_widget.features.fit.checkpointing import checkpoint_layers
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 
-GRANULARITY = {"cuda": 512, "cpu": 1}
-"""Bytes that the allocator of each type of device rounds up to."""
+GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
 _one_at_a_time = threading.RLock()
 
@@ -189,8 +188,7 @@ def _loss(outputs: Any) -> torch.Tensor:
 def _storages(value: Any, depth: int = 4) -> dict[int, int]:
     """Return the bytes of all storages within a cache of keys and values, by identity."""
     if isinstance(value, torch.Tensor):
-        storage = value.untyped_storage()
-        return {storage_id(storage): storage.nbytes()}
+        return {storage_id(value): value.untyped_storage().nbytes()}
     if not isinstance(value, Mapping | list | tuple):
         value = getattr(value, "__dict__", {})
     found: dict[int, int] = {}

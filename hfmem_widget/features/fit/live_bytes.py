@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 _ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (an operator's name, not a private one)
 
 
-def storage_id(storage: Any) -> int:
-    """Return the identity of an untyped storage."""
-    return int(storage._cdata)  # noqa: SLF001  (the identity of a storage is nowhere public)
+def storage_id(tensor: torch.Tensor) -> int:
+    """Return the identity of a tensor's storage."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (the identity of a storage is nowhere public)
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
@@ -40,9 +40,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
         """Do not count tensors that were there before."""
         for tensor in tensors:
-            storage = tensor.untyped_storage()
             # Kept, so that no later storage takes its place in memory, and in here.
-            self._known[storage_id(storage)] = storage
+            self._known[storage_id(tensor)] = tensor.untyped_storage()
 
     def mark(self, tensor: torch.Tensor) -> None:
         """Count a tensor as marked from now on."""
@@ -72,8 +71,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     def _add(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != self._device:
             return
-        storage = tensor.untyped_storage()
-        key = storage_id(storage)
+        key, storage = storage_id(tensor), tensor.untyped_storage()
         if key in self._known:
             return
         size = self.rounded(storage.nbytes())

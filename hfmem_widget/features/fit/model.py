@@ -22,8 +22,7 @@ LABELS: Final = {
 }
 """The parts from the bottom of a stack to its top, with the names that an anatomy has for them."""
 
-MOST_ROWS: Final = 1 << 20
-"""The largest batch that is looked for."""
+MOST_ROWS: Final = 1 << 20  # the largest batch that is looked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the first tensor of each storage: tied weights once."""
     seen: set[int] = set()
     for tensor in tensors:
-        key = storage_id(tensor.untyped_storage())
+        key = storage_id(tensor)
         if key not in seen:
             seen.add(key)
             yield tensor
@@ -96,10 +96,8 @@ def _class_of(config: Any, *, for_training: bool) -> Any:
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, tuple) else found
-    message = (
-        f"transformers has no model for {plain(type(config).__name__)}; "
-        "its configuration should name one in 'architectures'"
-    )
+    kind = plain(type(config).__name__)
+    message = f"transformers has no model for {kind}; its configuration should name one in 'architectures'"
     raise OptionError(message)
 
 

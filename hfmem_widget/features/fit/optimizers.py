@@ -15,17 +15,11 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.text import plain
 
 FLOAT: Final = 4
-BLOCK: Final = 256
-"""Elements that share a scale in bitsandbytes' 8-bit states."""
+BLOCK: Final = 256  # elements that share a scale in bitsandbytes' 8-bit states
+LEAST_IN_8_BIT: Final = 4096  # elements below which bitsandbytes keeps a tensor's states in float32
 
-LEAST_IN_8_BIT: Final = 4096
-"""Elements below which bitsandbytes keeps a tensor's states in float32."""
-
-LEAST_PAGED: Final = 100_000
-"""Elements from which a paged optimizer keeps states where the host can take them."""
-
-MAP: Final = 256 * FLOAT
-"""Bytes of one table of 8-bit values; all tensors share it."""
+LEAST_PAGED: Final = 100_000  # elements from which a paged optimizer keeps pageable states
+MAP: Final = 256 * FLOAT  # bytes of one table of 8-bit values; all tensors share it
 
 
 @dataclass(frozen=True, slots=True)

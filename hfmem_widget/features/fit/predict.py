@@ -71,23 +71,11 @@ def predict(
     device: str = "cuda",
     partial: bool = False,
 ) -> Forecast:
-    """Return the memory that one device will need for a model. Nothing is loaded, and no device is touched.
+    """Return the memory that one device will need for a model, or raise OptionError.
 
-    Parameters
-    ----------
-    model_or_config : torch.nn.Module or transformers.PreTrainedConfig
-        A model is left as it is, and its hooks do not run. All choices are those of `fit`.
-    device : {"cuda", "cpu"}
-        The type of device that the model will run on.
-    partial : bool
-        Whether weights, gradients and optimizer states alone are forecast of a model that cannot run on the
-        meta device, and of any module, whose inputs are unknown.
-
-    Raises
-    ------
-    OptionError
-        If there is no such choice, or the model cannot run on the meta device and `partial` is not set; the
-        message says why.
+    Nothing is loaded, and no device is touched. A model is left as it is, and its hooks do not run. Choices
+    are those of `fit`, and `device` is "cuda" or "cpu". With `partial`, a model that cannot run on the meta
+    device, and any module, whose inputs are unknown, have a forecast without activations.
     """
     _check(batch, length, precision, accumulation, device)
     is_config = not isinstance(model_or_config, torch.nn.Module)
@@ -107,10 +95,8 @@ def predict(
     dtype = _weights_type(precision, training=training, quantized=bool(quantized))
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
     if not hasattr(config, "model_type") and (is_config or not partial):
-        message = (
-            "a forecast needs a transformers model or configuration, not "
-            f"{plain(type(model_or_config).__name__)}"
-        )
+        kind = plain(type(model_or_config).__name__)
+        message = f"a forecast needs a transformers model or configuration, not {kind}"
         raise OptionError(message)
     if is_config:
         model = from_config(model_or_config, dtype or torch.float32, for_training=training)
@@ -199,7 +185,7 @@ def _forecast(
     model = _as_trained(model, setting, trainable, lora)
     parameters = list(storages(model.parameters()))
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    weights = sum(sizes.get(id(one), allocated(one)) for one in parameters)
+    weights = sum(sizes.get(id(weight), allocated(weight)) for weight in parameters)
     buffers = sum(map(allocated, storages(model.buffers())))
     held = Forecast(
         model=name,

@@ -17,11 +17,8 @@ HOW_TO_RECORD = (
     "span('step', tokens=..., longest=...) around each step"
 )
 
-KEPT = ("weights", "optimizer", "gradients")
-"""The parts that a training keeps for every parameter."""
-
-OTHERS = 1.05
-"""Times the predicted weights: more than that belongs to other models as well."""
+KEPT = ("weights", "optimizer", "gradients")  # the parts that a training keeps for every parameter
+OTHERS = 1.05  # times the predicted weights: more than that belongs to other models as well
 
 
 @dataclass(frozen=True, slots=True)

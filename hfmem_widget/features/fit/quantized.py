@@ -9,11 +9,8 @@ from typing import Any, Final
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import plain
 
-BLOCK: Final = 64
-"""Weights that share a scale in 4 bit."""
-
-SCALES: Final = 256
-"""Scales that share a scale of their own where they are quantised too."""
+BLOCK: Final = 64  # weights that share a scale in 4 bit
+SCALES: Final = 256  # scales that share a scale of their own where they are quantised too
 
 _CODE, _SCALES_CODE, _OFFSET = 16 * 4, 256 * 4, 4
 
@@ -35,16 +32,9 @@ RULES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
 def quantized_bytes(
     model: Any, how: str, rounded: Callable[[int], int]
 ) -> tuple[dict[int, int], int]:
-    """Return what a model's weights will take when they are quantised by one of `RULES`.
+    """Return the bytes of a model's weights by identity when quantised, and the elements of the largest.
 
-    `rounded` returns what the allocator gives for a size.
-
-    Returns
-    -------
-    dict of int to int
-        Bytes by the identity of the weight.
-    int
-        Elements of the largest, which is unpacked while it is used.
+    The largest is unpacked while it is used. `rounded` returns what the allocator gives for a size.
     """
     rule = RULES[checked(how)]
     weights = list(_quantised(model))

@@ -22,17 +22,10 @@ from hfmem_widget.view.screen import Screen
 MOST_SECONDS = 1.0
 MOST_OBJECTS = 500_000
 
-LEAST_ALIKE = 4
-"""Tensors under one name: fewer cannot have been added to it again and again."""
-
-LEAST_SHARE = 0.25
-"""The share of the growth that a name must hold to be mentioned."""
-
-BETWEEN = 1.0
-"""Seconds between two looks at the data of a running session."""
-
-SHARE = 0.02
-"""The share of the time that such looks may take."""
+LEAST_ALIKE = 4  # tensors under one name: fewer cannot have been added to it again and again
+LEAST_SHARE = 0.25  # the share of the growth that a name must hold to be mentioned
+BETWEEN = 1.0  # seconds between two looks at the data of a running session
+SHARE = 0.02  # the share of the time that such looks may take
 
 
 class Leaks(Companion):

@@ -27,11 +27,8 @@ RECURRING: Mapping[SpanKind, str] = {
 A_STEP = "a step"
 A_SECOND = "a second"
 
-MOST_RUNS = 8
-"""The number of series of points that are looked at: the newest."""
-
-MOST_SPANS = 400
-"""The number of spans in a series: the newest."""
+MOST_RUNS = 8  # the number of series of points that are looked at: the newest
+MOST_SPANS = 400  # the number of spans in a series: the newest
 
 _ARRAYS = ("number", "time", "allocated", "size", "within")
 

@@ -14,11 +14,8 @@ from hfmem_widget.session.steps import MOST_GROUPS
 from hfmem_widget.text import KIB, MIB, format_bytes, format_count, format_duration, unit_for
 from hfmem_widget.text import number as in_units
 
-LAST_STEPS = 32
-"""The steps whose highest need is taken for that of the next ones."""
-
-_FAR_OFF = 100
-"""Times as many points as there were: a device that is full only later is not mentioned."""
+LAST_STEPS = 32  # the steps whose highest need is taken for that of the next ones
+_FAR_OFF = 100  # times as many points as there were: when a device is full later is not mentioned
 
 
 def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
@@ -129,13 +126,12 @@ def _unit_for(size: float) -> tuple[float, str]:
 def _left(session: Session, device: str) -> float:
     """Return the bytes that a device may still grow until a step no longer fits; infinite if unknown."""
     total = next((known.total for known in session.devices if known.key == device), math.nan)
-    now = {
-        name: session.latest(f"{device}/{name}")
-        for name in ("allocated", "reserved", "device_used")
-    }
+    allocated, reserved, used = (
+        session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
+    )
     # The allocator uses its cache first; what the heap has freed does not count as in use.
-    kept = max(now["reserved"] - now["allocated"], 0.0) if ":" in device else 0.0
-    used = now["allocated"] if math.isnan(now["device_used"]) else now["device_used"] - kept
+    cache = max(reserved - allocated, 0.0) if ":" in device else 0.0
+    used = allocated if math.isnan(used) else used - cache
     left = total - used - _needed_meanwhile(session, device)
     return math.inf if math.isnan(left) else max(left, 0.0)
 

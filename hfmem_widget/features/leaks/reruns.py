@@ -14,12 +14,8 @@ LEAST_RUNS = 3
 
 LEAST_LEFT = MIB
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
-
-LEAST_KEPT = 0.5
-"""The share of what a run left that must still be there when the next one ends."""
-
-EVEN = 0.5
-"""The least that a run must have left, as a share of the most that another one left."""
+LEAST_KEPT = 0.5  # the share of what a run left that must still be there when the next one ends
+EVEN = 0.5  # the least that a run must have left, as a share of the most that another one left
 
 
 class Rerun(Companion):
@@ -37,12 +33,7 @@ class Rerun(Companion):
 def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
     """Find devices on which each of a cell's last runs left more than the one before.
 
-    Parameters
-    ----------
-    session, span
-        The run that has just ended.
-    earlier : sequence of Record
-        The runs before it, oldest first.
+    The session and span are those of the run that has just ended; earlier runs come oldest first.
     """
     if span.after is None:
         return ()

@@ -10,31 +10,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-MOST_POINTS = 120
-"""Points that a line is fitted to: all pairs of them are compared, which is 7,140."""
+MOST_POINTS = 120  # points that a line is fitted to: all pairs of them are compared, which is 7,140
 
 Z_95 = 1.96
-_SPREAD = 1.4826
-"""The standard deviation of normal noise, in median absolute deviations."""
+_SPREAD = 1.4826  # the standard deviation of normal noise, in median absolute deviations
 
+# Of an even share of the growth, what each quarter of the readings must contribute:
 LEAST_RISE = 0.2
-"""The part of an even share that each quarter must contribute to growth that goes on."""
+LEAST_RISE_AT_END = 0.7  # the last one, which is lower on a plateau and in a cache that fills up
+LEAST_WHERE_SLOWER = 0.85  # the last one where it rose faster before: that must have stopped
+LEAST_LASTING = 0.1  # to the level that is never left again
 
-LEAST_RISE_AT_END = 0.7
-"""The same for the last quarter, which is lower on a plateau, and in a cache that fills ever more slowly."""
-
-LEAST_WHERE_SLOWER = 0.85
-"""The same where it rose faster before: growth that slows down must have stopped slowing down."""
-
-LEAST_UNEVEN = 0.1
-"""The part of all changes of size that must differ from their median, to tell size from time."""
-
-LEAST_LASTING = 0.1
-"""The part of an even share that each quarter must add to the level that is never left again."""
-
-MOST_IN_TWO = 0.55
-"""The part of all lasting growth that may come from the two biggest rises. A second model is one rise, and so
-is a workspace."""
+LEAST_UNEVEN = 0.1  # of all changes of size: what must be off their median, to tell size from time
+MOST_IN_TWO = 0.55  # of lasting growth: the two biggest rises, such as a model and a workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +37,11 @@ class Line:
 
 
 def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> Line:
-    """Return the line with the median of all pairwise slopes, with Sen's interval.
+    """Return the line with the median of all pairwise slopes of at least 3 readings, with Sen's interval.
 
-    The interval comes from the variance of Kendall's S, enlarged by the autocorrelation of the residuals
-    (Hamed and Rao, 1998): neighbouring steps are not independent.
-
-    Parameters
-    ----------
-    x, y : array of shape (n,)
-        `x` rises; n is at least 3.
-    z : float, optional
-        Half the width of the interval, in standard deviations.
+    The interval is `z` standard deviations wide at each side. It comes from the variance of Kendall's S,
+    enlarged by the autocorrelation of the residuals (Hamed and Rao, 1998): neighbouring steps are not
+    independent.
     """
     first, second = np.triu_indices(len(x), 1)
     run = x[second] - x[first]

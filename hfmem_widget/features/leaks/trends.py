@@ -25,23 +25,13 @@ from hfmem_widget.features.leaks.slope import (
 from hfmem_widget.session import Session, Span
 from hfmem_widget.text import MIB
 
-LEAST_STEPS = 12
-"""The least number of steps, or of readings of a loop without steps, for a trend."""
+LEAST_STEPS = 12  # the least number of steps, or of readings of a loop without steps, for a trend
+LEAST_SPANS = 6  # the same for evaluations and other longer spans
+WARM_UP = 5  # steps that make states and workspaces, left out; a sixth of all steps at most
 
-LEAST_SPANS = 6
-"""The same for evaluations and other longer spans."""
-
-WARM_UP = 5
-"""Steps left out at the beginning, but at most a sixth of them: states and workspaces are made there."""
-
-MOST_WITHIN = 0.7
-"""The share of the growth from which it counts as the evaluations' own, and not as that of steps between."""
-
-BEYOND_TEETH = 1.5
-"""Times the height of the highest tooth before: memory that fell must rise by more than that to be a leak."""
-
-_DOUBT = 3.0
-"""Spreads that a point may lie beside the line and still belong to it."""
+MOST_WITHIN = 0.7  # the share of the growth from which it counts as the evaluations' own
+BEYOND_TEETH = 1.5  # times the highest tooth before: the rise after a drop that is a leak
+_DOUBT = 3.0  # spreads that a point may lie beside the line and still belong to it
 
 
 class _Caution(NamedTuple):
@@ -80,12 +70,7 @@ class Trend:
 def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]:
     """Return where allocated memory grows and goes on growing, one trend per device and outermost span.
 
-    Parameters
-    ----------
-    session : Session
-        Running or finished.
-    within : Span, optional
-        Only in this outermost span.
+    The session may be running or finished; `within` is the only outermost span that is looked at.
     """
     best: dict[tuple[str, int], Trend] = {}
     for points in comparable_points(session, within):
