@@ -100,11 +100,11 @@ LORA = Contents(
     ("PeftModel",), ("AdamW",), 20_000_000_000, 20_000_000, {"bfloat16": int(40e9)}, 900, 0
 )
 LEAK = Finding(
-    "leak", "warn", "Allocated grows by 1.20 GiB a step since step 3: 48.0 GiB so far.",
+    "leak", "warn", "Allocated memory grows by 1.20 GiB a step since step 3: 48.0 GiB so far.",
     {"device": "cuda:0", "grown": int(48 * GIB)},
 )  # fmt: skip
 SMALL_LEAK = Finding(
-    "leak", "warn", "Allocated grows.", {"device": "cuda:0", "grown": int(0.2 * GIB)}
+    "leak", "warn", "Allocated memory grows.", {"device": "cuda:0", "grown": int(0.2 * GIB)}
 )
 
 TRAINING = spans(
