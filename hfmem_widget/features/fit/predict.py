@@ -52,7 +52,7 @@ ROUTED: Final = (
 )
 
 Lora = int | tuple[int, Iterable[str]]
-"""The rank of the adapters, and the layers they go into; peft's choice of layers if there are none."""
+"""The rank of the adapters, and the layers they go into; without these, peft chooses the layers."""
 
 
 def predict(
@@ -316,8 +316,9 @@ def _of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
         _whole("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
         _whole("activations", rest, FROM_A_DRY_RUN, bound),
     )
+    notes = (ROUTED,) if run.routes else ()
     total = sum(part.bytes for part in (*held.parts, *parts))
-    return _completed(held, parts, "forward", {"forward": total}, (ROUTED,) * run.routes)
+    return _completed(held, parts, "forward", {"forward": total}, notes)
 
 
 def _of_what_is_held(held: Forecast, needed: Needs | None, gradients: int, why: str) -> Forecast:

@@ -27,10 +27,10 @@ from hfmem_widget.text import MIB
 
 LEAST_STEPS = 12  # the least number of steps, or of readings of a loop without steps, for a trend
 LEAST_SPANS = 6  # the same for evaluations and other longer spans
-WARM_UP = 5  # steps that make states and workspaces, left out; a sixth of all steps at most
+WARM_UP = 5  # steps that are left out, at most a sixth of all: states and workspaces are made there
 
 MOST_WITHIN = 0.7  # the share of the growth from which it counts as the evaluations' own
-BEYOND_TEETH = 1.5  # times the highest tooth before: the rise after a drop that is a leak
+BEYOND_TEETH = 1.5  # times the highest tooth before: what memory that fell must rise to be a leak
 _DOUBT = 3.0  # spreads that a point may lie beside the line and still belong to it
 
 
