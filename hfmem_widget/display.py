@@ -1,8 +1,4 @@
-"""The one door through which a noun shows itself.
-
-A noun is data: it does not import what draws it. It has the name of its renderer as text, which is looked up
-when somebody looks at the noun.
-"""
+"""How a noun shows itself: it names its renderer as text, and imports it only when somebody looks."""
 
 from __future__ import annotations
 

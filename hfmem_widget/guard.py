@@ -1,8 +1,7 @@
 """The guard between the user's code and ours: no fault of ours reaches it, and no signal is lost in ours.
 
 Whatever the user's code enters of ours (a hook, a callback, a wrapped function, an edge of a span, a
-listener) is an `entry`: the one guard through which all of them go. It holds signals back for as long as
-ours runs, and keeps what goes wrong there from the user's code.
+listener) is an `entry`. It holds signals back while our code runs, and keeps our faults from the user's.
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Handler = Callable[[int, FrameType | None], object]
 
-_NAMES = (
-    *("SIGINT", "SIGALRM", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK"),
-    *("SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF"),
+_NAMES = "INT ALRM TERM HUP QUIT BREAK USR1 USR2 VTALRM PROF"
+DEFERRED = tuple(
+    int(getattr(signal, f"SIG{name}")) for name in _NAMES.split() if hasattr(signal, f"SIG{name}")
 )
-
-DEFERRED = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-"""Signals of which people's own handlers raise: to interrupt, to end, and when time is up."""
+"""Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
@@ -38,7 +35,7 @@ _deferring: int | None = None
 
 
 class _StandIn:
-    """Keeps what comes while signals are held back; should it stay after that, it passes on what comes."""
+    """A handler that keeps what comes while signals are held back, and passes on what comes later."""
 
     def __init__(self, number: int, usual: Handler, action: bytes) -> None:
         self.number = number
@@ -55,22 +52,22 @@ class _StandIn:
     def leave(self) -> None:
         """Put the usual handler back, and how the system calls it, such as `signal.siginterrupt` had it."""
         _handle(self.number, self.usual)
-        _write_action(self.number, self.action)
+        _action(self.number, self.action)
 
 
 _held: list[_StandIn] = []
-"""Who stands in on the thread that defers."""
+"""The handlers that stand in on the thread that defers."""
 
 _HANDLER = struct.calcsize("P")
-"""Of what `sigaction` says, the bytes that are the handler's address."""
+"""The length of a handler's address, with which the result of `sigaction` begins."""
 
 _pythons_own = b""
-"""The address of the handler by which Python hears of signals; the same for all of them."""
+"""The address of the C function by which Python hears of signals; the same for all of them."""
 
 
 @functools.cache
 def _sigaction() -> tuple[Callable[..., int], Any] | None:
-    """Return the C library's own function, and a place for what it says; None where there is none."""
+    """Return the C library's function, and a buffer for its result; None where there is no such function."""
     import ctypes
 
     try:
@@ -81,41 +78,35 @@ def _sigaction() -> tuple[Callable[..., int], Any] | None:
     return function, ctypes.create_string_buffer(512)
 
 
-def _read_action(number: int) -> bytes:
+def _action(number: int, new: bytes | None = None) -> bytes:
+    """Return what the system does at a signal, and set it if something new is given."""
     found = _sigaction()
     if found is None:
         return b""
-    function, place = found
-    function(number, None, place)
-    read: bytes = place.raw
-    return read
-
-
-def _write_action(number: int, action: bytes) -> None:
-    found = _sigaction()
-    if found is not None:
-        found[0](number, action, None)
+    function, before = found
+    function(number, new, before)
+    return bytes(before)
 
 
 def _stand_in_for(number: int, usual: Any) -> None:
     """Have a signal kept, unless a handler in C has it: Python's table does not know of that one."""
     global _pythons_own  # noqa: PLW0603  (a process has one table of handlers)
-    action = _read_action(number)
+    action = _action(number)
     if _pythons_own and action[:_HANDLER] != _pythons_own:
         return
     # One that was left behind by a fault knows whose place it took.
-    held = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
-    _held.append(held)
+    stand_in = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
+    _held.append(stand_in)
     try:
-        _handle(number, held)
+        _handle(number, stand_in)
     except ValueError:  # in a subinterpreter, which no signal reaches
-        _held.remove(held)
+        _held.remove(stand_in)
         return
     if not _pythons_own:
-        _pythons_own = _read_action(number)[:_HANDLER]
+        _pythons_own = _action(number)[:_HANDLER]
         if action[:_HANDLER] != _pythons_own:
-            held.leave()
-            _held.remove(held)
+            stand_in.leave()
+            _held.remove(stand_in)
 
 
 def is_deferring() -> bool:
@@ -124,10 +115,7 @@ def is_deferring() -> bool:
 
 
 def stop_deferring() -> None:
-    """Put back the handlers that stand aside on this thread, and deliver what has come.
-
-    It is done at the end of `interrupts_deferred`, and again by who comes after a fault in that.
-    """
+    """Put back the usual handlers on this thread, and deliver what has come; harmless if it is done twice."""
     global _deferring  # noqa: PLW0603  (a process has one table of handlers)
     if not is_deferring():
         return
@@ -144,17 +132,17 @@ def stop_deferring() -> None:
 
 
 def _leave() -> None:
-    for one in _held:
-        one.leave()
+    for stand_in in _held:
+        stand_in.leave()
 
 
 class interrupts_deferred:  # noqa: N801  (a context manager reads as a function)
     """Hold back signals with handlers in Python for the milliseconds of a block, and deliver them after it.
 
-    Elsewhere than on the main thread, where signals never arrive, and within another such block it does
-    nothing. A class, because a generator costs twice as much.
+    Within another such block, and off the main thread, where no signal arrives, it does nothing.
     """
 
+    # A class, because a generator costs twice as much.
     __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
@@ -179,7 +167,7 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Return whether it was a handler of a signal that raised: an error of the user's, for the user's code.
+    """Return whether a signal's handler raised an error, which is then for the user's code.
 
     Handlers run between any two instructions, so whoever catches a fault of ours may catch such an error.
     """
@@ -189,9 +177,9 @@ def raised_by_handler(error: BaseException) -> bool:
         frame = traceback.tb_frame
         if frame.f_code in codes:
             return True
-        if frame.f_code is _deliver.__code__ and "one" in frame.f_locals:
-            # One that has put another in its place is no longer in the table.
-            codes.add(_code_of(frame.f_locals["one"].usual))
+        if frame.f_code is _deliver.__code__ and "stand_in" in frame.f_locals:
+            # A handler that has put another in its place is no longer in the table.
+            codes.add(_code_of(frame.f_locals["stand_in"].usual))
         traceback = traceback.tb_next
     return False
 
@@ -199,10 +187,10 @@ def raised_by_handler(error: BaseException) -> bool:
 def _deliver(held: list[_StandIn]) -> None:
     """Call the handlers of what has come, each once; one that raises does not keep another from it."""
     while held:
-        one = held.pop(0)
-        if one.arrived:
+        stand_in = held.pop(0)
+        if stand_in.arrived:
             try:
-                one.usual(one.number, one.arrived[0])
+                stand_in.usual(stand_in.number, stand_in.arrived[0])
             finally:
                 _deliver(held)
 
@@ -221,10 +209,9 @@ def entry(
     lets: type[Exception] | tuple[type[Exception], ...] = (),
     defers: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make of a function one that the user's code may call whatever goes wrong in it.
+    """Return a decorator for a function that the user's code calls: a fault in it costs one line on stderr.
 
-    A fault in it costs one line on stderr. What a signal's handler of the user's raised passes, once the
-    function is done, and so do `SystemExit` and the like.
+    What the handler of a signal raised passes once the function is done, and so do `SystemExit` and the like.
 
     Parameters
     ----------
@@ -233,7 +220,7 @@ def entry(
     undo : callable, optional
         Takes back, for the same arguments, what was begun, if the function did not return.
     lets : type of Exception or tuple of them, optional
-        What it raises on purpose.
+        The errors that the function raises on purpose.
     defers : bool, optional
         Whether signals wait until it is done; not worth it where it only makes something.
     """
@@ -274,7 +261,7 @@ def entry(
 
 
 def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Do something of ours; a fault in it costs one line on stderr, and not what else is to be done."""
+    """Call something of ours; a fault in it costs one line on stderr, and the caller goes on."""
     try:
         action(*args, **kwargs)
     except Exception as error:
@@ -283,7 +270,7 @@ def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> 
 
 
 def each(*actions: Callable[[], object]) -> None:
-    """Do all of it, in this order; a fault in one keeps no other from being done, and is raised then."""
+    """Call all of them, in this order; a fault in one is raised after the others were called."""
     if actions:
         try:
             actions[0]()
@@ -292,7 +279,7 @@ def each(*actions: Callable[[], object]) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Say something on stderr; where nothing can be written, it is not said."""
+    """Write a sentence to stderr, if that can be written to."""
     try:
         print(f"memwatch: {sentence}", file=sys.stderr)  # noqa: T201
     except Exception as error:
@@ -302,7 +289,7 @@ def warn(sentence: str) -> None:
 
 
 def _passes(error: Exception, lets: type[Exception] | tuple[type[Exception], ...] = ()) -> bool:
-    """Return whether an error is for the user's code; if it is a fault of ours, say so."""
+    """Return whether an error is for the user's code; if it is a fault of ours, write it to stderr."""
     if isinstance(error, lets) or raised_by_handler(error):
         return True
     warn(f"{type(error).__name__}: {error}")

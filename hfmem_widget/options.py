@@ -8,18 +8,10 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, TypedDict, TypeGuard, TypeVar, get_type_hints
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.text import DEVICE_KEY, MIB, parse_bytes, plain
-
-SHORTEST_INTERVAL = 0.01
-LONGEST_INTERVAL = 3600.0
-
-LEAST_BUDGET = MIB
-"""Less is a slip: 20 for 20GiB."""
-
-ADDRESSABLE = 2**63
+from hfmem_widget.text import DEVICE_KEY, MIB, parse_bytes, plain, wrong_value
 
 Documented = TypeVar("Documented", bound=Callable[..., object])
 
@@ -39,21 +31,27 @@ class Option:
     parse: Callable[[Any], Any] | None
 
 
+def _is_between(value: object, least: float, most: float) -> TypeGuard[float]:
+    # A bool is an int, and an interval of "True" is a slip.
+    return isinstance(value, int | float) and value is not True and least <= value <= most
+
+
+def seconds(interval: object) -> float:
+    """Return the seconds between samples, from 0.01 to 3600."""
+    if not _is_between(interval, 0.01, 3600):
+        raise wrong_value(interval, "interval", "a number of seconds from 0.01 to 3600")
+    return interval
+
+
 def budget_in_bytes(budget: object) -> float | None:
     """Return a budget in bytes, given as such or as a size such as "20GiB"; None where there is none."""
     if budget is None:
         return None
     size = parse_bytes(budget, of="budget") if isinstance(budget, str) else budget
-    if (
-        isinstance(size, bool)
-        or not isinstance(size, (int, float))
-        or not LEAST_BUDGET <= size < ADDRESSABLE
-    ):
-        message = (
-            "budget is a size with its unit, such as '20GiB', or a number of bytes, 1 MiB or more; "
-            f"not {plain(repr(budget))}"
-        )
-        raise OptionError(message)
+    # Less than 1 MiB is a slip: 20 for 20GiB. More than 2**63 bytes cannot be addressed.
+    if not _is_between(size, MIB, 2**63 - 1):
+        allowed = "a size with its unit, such as '20GiB', or a number of bytes, 1 MiB or more"
+        raise wrong_value(budget, "budget", allowed)
     return size
 
 
@@ -61,35 +59,22 @@ def device_keys(devices: object) -> tuple[str, ...]:
     """Return the keys of devices, given one by one or in one text, separated by commas; none means all."""
     if isinstance(devices, str):
         devices = [key.strip() for key in devices.split(",") if key.strip()]
-    keys = () if devices is None else devices if isinstance(devices, Iterable) else (devices,)
-    return tuple(map(_device_key, keys))
-
-
-def _device_key(key: object) -> str:
-    if not isinstance(key, str):
-        message = f"devices are given by name, such as 'cuda:0' or 'cpu', not {plain(repr(key))}"
-        raise OptionError(message)
-    if not DEVICE_KEY.fullmatch(key):
-        is_gpu = plain(key).lower().startswith(("gpu", "cuda"))
-        hint = "did you mean 'cuda:0'?" if is_gpu else "they are called 'cpu', 'cuda:0', 'cuda:1' …"
-        message = f"there is no device {plain(key)!r}; {hint}"
-        raise OptionError(message)
-    return key
-
-
-def _seconds(interval: object) -> float:
-    # A bool is an int, and an interval of "True" is a slip.
-    if (
-        isinstance(interval, bool)
-        or not isinstance(interval, (int, float))
-        or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL
-    ):
-        message = (
-            f"interval is the number of seconds between samples, from {SHORTEST_INTERVAL:g} to "
-            f"{LONGEST_INTERVAL:g}, not {plain(interval)}"
-        )
-        raise OptionError(message)
-    return interval
+    keys = (
+        () if devices is None else tuple(devices) if isinstance(devices, Iterable) else (devices,)
+    )
+    for key in keys:
+        if not isinstance(key, str):
+            raise wrong_value(key, "devices", "names such as 'cuda:0' or 'cpu'")
+        if not DEVICE_KEY.fullmatch(key):
+            is_gpu = plain(key).lower().startswith(("gpu", "cuda"))
+            hint = (
+                "did you mean 'cuda:0'?"
+                if is_gpu
+                else "they are called 'cpu', 'cuda:0', 'cuda:1' …"
+            )
+            message = f"there is no device {plain(key)!r}; {hint}"
+            raise OptionError(message)
+    return keys
 
 
 def _value(
@@ -103,7 +88,7 @@ def _value(
 
 
 def _switch(flags: str, text: str, without: str = "", *, heading: str = "") -> Any:
-    """Return a field for a switch; it is on by default if it is said what its flag does, which is without."""
+    """Return a field for a switch; it is on by default if its flag is what does `without` it."""
     argument = {"action": "store_false" if without else "store_true", "help": without or text}
     known = Option(bool(without), text, tuple(flags.split()), argument, heading, None)
     return field(default=known.default, metadata={"option": known})
@@ -151,7 +136,7 @@ class WatchOptions:
         0.1,
         "-i --interval SECONDS",
         "Seconds between samples, from 0.01 to 3600. Default: 0.1.",
-        _seconds,
+        seconds,
     )
     devices: tuple[str, ...] = _value(
         (),
@@ -208,8 +193,7 @@ class WatchOptions:
             if known.parse is not None:
                 object.__setattr__(self, name, known.parse(value))
             elif not isinstance(value, bool):
-                message = f"{name} is True or False, not {plain(repr(value))}"
-                raise OptionError(message)
+                raise wrong_value(value, name, "True or False")
         if self.stop and self.budget is None:
             message = "stop needs a budget to stop at"
             raise OptionError(message)
@@ -238,31 +222,34 @@ class WatchOptions:
         return replace(self, **given)
 
 
-OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(WatchOptions)}
+OPTIONS: Mapping[str, Option] = {
+    each.name: each.metadata["option"] for each in fields(WatchOptions)
+}
 """By name, in the order of the fields."""
 
 
 def lists_options(documented: Documented) -> Documented:
     """Put the options in place of ``**`` in the docstring of a function or a class, and in its signature."""
-    forms = get_type_hints(WatchKeywords)
-    entries = "\n".join(_entry(name, one, forms[name]) for name, one in OPTIONS.items())
+    types = get_type_hints(WatchKeywords)
+    entries = "\n".join(_entry(name, option, types[name]) for name, option in OPTIONS.items())
     doc = inspect.cleandoc(documented.__doc__ or "")
     documented.__doc__ = re.sub(r"^\*\*.*(\n {4}.*)*", lambda _: entries, doc, flags=re.MULTILINE)
     made: Any = vars(documented).get("__init__", documented)
     signature, keyword = inspect.signature(made), inspect.Parameter.KEYWORD_ONLY
-    taken = {one.name: one for one in signature.parameters.values() if one.kind <= keyword}
-    for name, one in OPTIONS.items():
-        more = inspect.Parameter(name, keyword, default=one.default, annotation=forms[name])
+    taken = {name: given for name, given in signature.parameters.items() if given.kind <= keyword}
+    for name, option in OPTIONS.items():
+        more = inspect.Parameter(name, keyword, default=option.default, annotation=types[name])
         taken.setdefault(name, more)
     made.__signature__ = signature.replace(parameters=list(taken.values()))
     return documented
 
 
-def _entry(name: str, one: Option, form: object) -> str:
-    types = inspect.formatannotation(form).replace("collections.abc.", "").replace(" | None", "")
-    default = "optional" if one.default in (None, "", ()) else f"default {one.default}"
-    told = textwrap.indent(textwrap.fill(one.help, 100), "    ")
-    return f"{name} : {types.replace(' | ', ' or ')}, {default}\n{told}"
+def _entry(name: str, option: Option, annotation: object) -> str:
+    types = inspect.formatannotation(annotation)
+    types = types.replace("collections.abc.", "").replace(" | None", "").replace(" | ", " or ")
+    default = "optional" if option.default in (None, "", ()) else f"default {option.default}"
+    text = textwrap.indent(textwrap.fill(option.help, 100), "    ")
+    return f"{name} : {types}, {default}\n{text}"
 
 
 lists_options(WatchOptions)

@@ -1,10 +1,7 @@
-"""Text: what comes from outside, made plain and escaped; bytes and seconds, as people read them.
+"""Text from outside, made plain and escaped; and bytes and seconds as people read them.
 
-Labels, device names and rank names reach HTML, SVG, Plotly and terminals. They are made plain once,
-where they enter, and escaped again by each sink for its own syntax.
-
-Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi and torch
-count it.
+Labels and device names are made plain once, where they enter, and escaped by each sink for its own syntax.
+Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi counts it.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from hfmem_widget.errors import OptionError
 MAX_LENGTH = 120
 
 DEVICE_KEY = re.compile(r"(?!gpu:)[a-z]+:\d+|cpu")
-"""What a device is called, everywhere: as `torch.device` prints it."""
+"""What a device is called: as `torch.device` prints it."""
 
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:
@@ -36,6 +33,12 @@ def plain(text: object, limit: int = MAX_LENGTH) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def wrong_value(given: object, name: str, allowed: str, hint: str = "") -> OptionError:
+    """Return the error for a value of an option or a parameter that is not `allowed`."""
+    value = repr(plain(given)) if isinstance(given, str) else plain(repr(given))
+    return OptionError(f"{name} must be {allowed}, not {value}{hint}")
+
+
 def for_plotly(text: object) -> str:
     """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
     # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:
@@ -46,8 +49,6 @@ def for_plotly(text: object) -> str:
 KIB = 1024.0
 MIB = 1024.0**2
 GIB = 1024.0**3
-TIB = 1024 * GIB
-PIB = 1024 * TIB
 
 MISSING = "n/a"
 MINUS = "\u2212"
@@ -60,18 +61,12 @@ def unit_for(magnitude: float) -> tuple[float, str]:
     return MIB, "MiB"
 
 
-def _three_digits(value: float) -> str:
-    magnitude = abs(value)
-    if magnitude >= 99.95:
-        return f"{value:.0f}" if magnitude >= 999.5 else f"{value:.1f}"
-    return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"
-
-
 def number(value: float, divisor: float, *, signed: bool = False) -> str:
     """Return `value` bytes in units of `divisor`, without the unit's name."""
     if not math.isfinite(value):
         return MISSING
-    text = _three_digits(abs(value) / divisor)
+    magnitude = abs(value) / divisor
+    text = f"{magnitude:.{0 if magnitude >= 999.5 else 1 if magnitude >= 9.995 else 2}f}"
     if signed and float(text) == 0.0:
         return "±0"
     sign = MINUS if value < 0 and float(text) != 0.0 else "+" if signed else ""
@@ -92,9 +87,9 @@ def format_count(count: float) -> str:
     return f"{round(count):,}" if math.isfinite(count) else MISSING
 
 
-def format_counted(count: float, one: str) -> str:
+def format_counted(count: float, noun: str) -> str:
     """Return a count with its noun, such as ``1 object`` or ``1,024 objects``."""
-    return f"{format_count(count)} {one}" + ("" if count == 1 else "s")
+    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
 
 
 def format_share(share: float) -> str:
@@ -141,32 +136,22 @@ _OTHER_UNIT = re.compile(r"([\d.]+) *([kmg])b?", re.IGNORECASE)
 def parse_bytes(text: str, of: str) -> float:
     """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
 
-    Parameters
-    ----------
-    text : str
-    of : str
-        The option it is given for, as the message names it.
-
     Raises
     ------
     OptionError
-        If it is no size; the message says what is.
+        If it is no size; the message names the option it is given for, and says what a size is.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         other = _OTHER_UNIT.fullmatch(text.strip())
         hint = f"; did you mean {other[1]}{other[2].upper()}iB?" if other else ""
-        message = f"{of} must be a size such as 20GiB, 500MiB or 64KiB, not {plain(text)!r}{hint}"
-        raise OptionError(message)
+        raise wrong_value(text, of, "a size such as 20GiB, 500MiB or 64KiB", hint)
     return float(match[1]) * _SIZES[match[2].lower()]
-
-
-_MOST = 999.5
-"""From so many of a unit on the next one is used."""
 
 
 def size_text(size: float) -> str:
     """Return bytes as text, such as ``6.99 GiB``; from 1000 GiB on as TiB, from 1000 TiB on as PiB."""
-    if size >= _MOST * TIB:
-        return f"{number(size, PIB)} PiB"
-    return f"{number(size, TIB)} TiB" if size >= _MOST * GIB else format_bytes(size)
+    for divisor, name in ((1024**5, "PiB"), (1024**4, "TiB")):
+        if size >= 999.5 * divisor / 1024:
+            return f"{number(size, divisor)} {name}"
+    return format_bytes(size)

@@ -85,7 +85,7 @@ def test_a_budget_is_a_size_or_bytes(budget: object, size: float | None) -> None
 )
 def test_a_budget_that_is_a_slip_is_refused(budget: object) -> None:
     """A number without its unit is too small to be meant; what was given is said."""
-    with pytest.raises(OptionError, match=r"'20GiB', or a number of bytes, 1 MiB or more; not "):
+    with pytest.raises(OptionError, match=r"'20GiB', or a number of bytes, 1 MiB or more, not "):
         WatchOptions(budget=budget)  # type: ignore[arg-type]
 
 
@@ -111,14 +111,14 @@ def test_devices_are_given_in_one_text_or_one_by_one(
 @pytest.mark.parametrize("devices", [0, [0], [None]])
 def test_devices_that_are_no_text_are_refused(devices: object) -> None:
     """A device's number is refused with an example of its name."""
-    with pytest.raises(OptionError, match="given by name, such as 'cuda:0' or 'cpu', not"):
+    with pytest.raises(OptionError, match="devices must be names such as 'cuda:0' or 'cpu', not"):
         device_keys(devices)
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if OPTIONS[name].parse is None])
 def test_a_switch_is_true_or_false(name: str) -> None:
     """Text such as "no" would count as true."""
-    with pytest.raises(OptionError, match=f"^{name} is True or False, not 'no'$"):
+    with pytest.raises(OptionError, match=f"^{name} must be True or False, not 'no'$"):
         WatchOptions(**{name: "no"})  # type: ignore[arg-type]
 
 

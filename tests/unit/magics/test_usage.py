@@ -142,7 +142,7 @@ def test_a_prediction_is_of_what_was_watched(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("on --budget 20", "1 MiB or more; not '20'"),
+        ("on --budget 20", "1 MiB or more, not '20'"),
         ("on --budget 20GB", r"not '20GB'; did you mean 20GiB\?"),
         ("on --stop", "stop needs a budget"),
     ],
