@@ -18,11 +18,10 @@ from hfmem_widget.session.model import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.phases import Phases
 from hfmem_widget.session.recorder import Recorder
 from hfmem_widget.session.series import HELD
 from hfmem_widget.session.session import Session
-from hfmem_widget.session.spans import Spans
+from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import DeviceSteps, StepGroup, Steps
 from hfmem_widget.session.timeline import Timeline
 

@@ -1,15 +1,17 @@
-"""The nouns: devices, series, samples, spans, peaks, parts, findings. Fields and properties, no behaviour.
+"""Devices, series, samples, spans, peaks, parts, findings: data without behaviour.
 
-Readings are floats (bytes are exact to 2**53, and "not available" needs NaN); times are seconds since
-the session began.
+Readings are floats: bytes are exact to 2**53, and NaN is "not available". Times are seconds since the
+session began.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.session.series import TABLE
@@ -27,26 +29,58 @@ SpanKind = Literal[
 ]  # fmt: skip
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
-"""What every device has a series for, whichever source fills it; `Device.total` is the fifth."""
+"""The metrics that every device has, whichever source reads them."""
 
 FINE_KINDS: frozenset[SpanKind] = frozenset({"step", "substep", "forward", "backward", "optimizer"})
-"""What a long run has too many of to keep them all."""
+"""The spans of a step: a long run has too many to keep them all."""
 
 NOT_AVAILABLE = math.nan
 
 
+def same(left: object, right: object) -> bool:
+    """Return whether two pieces of data are equal, where "not available" equals itself.
+
+    NaN does not, and so neither does a dataclass with one in it: since Python 3.13 not even to itself.
+    """
+    if left is right:
+        return True
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        return np.array_equal(left, right, equal_nan=True)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if is_dataclass(left) and type(left) is type(right):
+        names = (each.name for each in fields(left))
+        return all(same(getattr(left, name), getattr(right, name)) for name in names)
+    return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN alone is not itself)
+
+
+def data_frame(
+    rows: Any, columns: Sequence[str], index: Any = None, name: str = ""
+) -> pd.DataFrame:
+    """Return a pandas data frame, by default indexed by numbers; without pandas, say how to get it."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        message = "to_pandas() needs pandas: pip install pandas"
+        raise ImportError(message) from error
+    names = None if index is None else pd.Index(index, name=name)
+    return pd.DataFrame(rows, columns=list(columns), index=names)
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One place memory lives in.
+    """One place that has memory.
 
     Attributes
     ----------
     key : str
-        ``"cuda:0"``, ``"cpu"``: what a person calls it.
+        What a person calls it: ``"cuda:0"``, ``"cpu"``.
     name : str
-        The product's name, plain text.
+        The product's name.
     uuid : str
-        The device's identity, with its ``GPU-`` or ``MIG-`` prefix; empty where it has none.
+        With its ``GPU-`` or ``MIG-`` prefix; empty if it has none.
     total : float
         Capacity in bytes as this process may use it; NaN if unknown.
     provisional : bool
@@ -69,10 +103,10 @@ class Series:
     device : str
         The device's key.
     metric : str
-        One of `ROLES`, or a further metric of the source that fills it.
+        One of `ROLES`, or another metric of the source that reads it.
     label : str
-        What people read in a legend: "allocated" on a GPU, "heap in use" on the CPU. That of `series.TABLE`
-        by default.
+        What people read, such as "allocated" on a GPU and "heap in use" on the CPU. Default: that of
+        `series.TABLE`.
     """
 
     device: str
@@ -81,9 +115,8 @@ class Series:
 
     def __post_init__(self) -> None:
         if not self.label and self.metric in TABLE:
-            object.__setattr__(
-                self, "label", TABLE[self.metric].called(is_host=":" not in self.device)
-            )
+            label = TABLE[self.metric].called(is_host=":" not in self.device)
+            object.__setattr__(self, "label", label)
 
     @property
     def key(self) -> str:
@@ -93,15 +126,15 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of everything at one instant.
+    """One reading of all series at one instant.
 
     Attributes
     ----------
     time : float
         Seconds since the session began.
     values : tuple of float
-        Bytes (counts and percents for the few series that are no bytes), aligned with
-        `Session.series`; shorter than it where series were added later. NaN is "not available".
+        Bytes (a few series are counts or percents), aligned with `Session.series`; shorter where series were
+        added later. NaN is "not available".
     """
 
     time: float
@@ -118,20 +151,20 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A named stretch of time with readings taken at both of its edges.
+    """A named interval with readings at its beginning and its end.
 
     Attributes
     ----------
     id : int
         Unique within the session, from 1, in order of opening.
     kind : str
-        What it is a stretch of: a cell, a step, an evaluation.
+        Such as ``cell``, ``step`` or ``evaluate``.
     label : str
         Plain text.
     start, stop : float
         Seconds since the session began; `stop` is None while the span is open.
     before, after : Sample
-        Readings taken on the thread that opened and closed it; `after` is None while it is open.
+        The readings at its edges; `after` is None while it is open.
     peaks : mapping of str to Peak
         By series key.
     parent : int or None
@@ -139,9 +172,8 @@ class Span:
     outcome : str
         Empty while open, then "done", "interrupted", or "raised TypeName".
     counts : mapping of str to float
-        What is counted in it: ``step``, ``samples``, ``longest``, ``tokens`` (padding included),
-        ``content_tokens`` (without), ``largest_batch`` (tokens of the largest batch) of a step; ``steps``
-        and ``epochs`` of a whole training.
+        Of a step ``step``, ``samples``, ``longest``, ``tokens`` (padding included), ``content_tokens``
+        (without), ``largest_batch`` (tokens of the largest batch); of a training ``steps`` and ``epochs``.
     """
 
     id: int
@@ -164,19 +196,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """All spans of one kind within one outermost span, taken together.
+    """All finished spans of one kind within one outermost span, taken together.
 
     Attributes
     ----------
     kind : str
     label : str
-        What they are called if they are blocks; empty otherwise.
+        The name of blocks; empty for other kinds.
     count : int
-        How many have ended.
     seconds : float
-        Their durations, added up.
+        The sum of their durations.
     highest : mapping of str to Span
-        By series key, the one whose peak was the highest.
+        By series key, the span with the highest peak.
     """
 
     kind: SpanKind
@@ -188,7 +219,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of a device's memory, by what it is for.
+    """The memory of a device that has one purpose.
 
     Attributes
     ----------
@@ -197,7 +228,7 @@ class Part:
     label : str
         What people read.
     bytes : float
-        Never negative, never NaN: a part that is not known is not told.
+        Never negative, never NaN: a part that is not known is left out.
     note : str
         What must be known to read the figure right; usually empty.
     """
@@ -210,7 +241,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Anatomy(Shown):
-    """A device's memory at one moment, part by part.
+    """The parts of a device's memory at one instant.
 
     Attributes
     ----------
@@ -220,10 +251,10 @@ class Anatomy(Shown):
     time : float
         Seconds since the session began.
     allocated, reserved, process : float
-        Bytes; the sums that the parts stand for as far as each reaches. NaN if unknown.
+        Bytes; NaN if unknown.
     parts : tuple of Part
-        From the bottom of a stack to its top: first what is allocated, then what else the process has, then
-        what else the device has, and what is free.
+        First what is allocated, then what else the process has, then what else the device has, and what is
+        free.
     certainty : {"exact", "at least", "sampled"}
         How `allocated` is known.
     notes : tuple of str
@@ -243,22 +274,14 @@ class Anatomy(Shown):
     notes: tuple[str, ...] = ()
 
     def bytes(self, name: str) -> float:
-        """Return the bytes of a part by its name; NaN if it is not told."""
+        """Return the bytes of a part by its name; NaN if it is not known."""
         return next((part.bytes for part in self.parts if part.name == name), NOT_AVAILABLE)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the parts as a data frame, indexed by name: label, bytes, share of the device, note."""
-        import pandas as pd
-
-        shares = [part.bytes / self.device.total for part in self.parts]
-        columns = {
-            "label": [part.label for part in self.parts],
-            "bytes": [part.bytes for part in self.parts],
-            "share": shares,
-            "note": [part.note for part in self.parts],
-        }
-        names = [part.name for part in self.parts]
-        return pd.DataFrame(columns, index=pd.Index(names, name="part"))
+        total, names = self.device.total, [part.name for part in self.parts]
+        rows = [(part.label, part.bytes, part.bytes / total, part.note) for part in self.parts]
+        return data_frame(rows, ["label", "bytes", "share", "note"], names, "part")
 
     def figure(self) -> go.Figure:
         """Return the parts as a bar, a `plotly.graph_objects.Figure`."""
@@ -268,20 +291,19 @@ class Anatomy(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What kind of tensors a session's models and optimizers were found to have, over all devices.
+    """The tensors of a session's models and optimizers, over all devices.
 
     Attributes
     ----------
     modules, optimizers : tuple of str
         Names of their classes.
     parameters, trainable : int
-        Elements, each storage once; quantised ones as they are packed.
+        Elements; each storage counts once, and quantised ones as they are packed.
     dtypes : mapping of str to int
         Bytes of the weights by type, such as ``{"float32": 1340575752}``.
     tensors : int
         How many storages the weights have.
     optimizer_bytes : int
-        Of all states, on all devices.
     """
 
     modules: tuple[str, ...] = ()
@@ -309,7 +331,6 @@ class Finding:
     advice : tuple of str
         What to try, most useful first.
     span_id : int or None
-        The span it is about.
     """
 
     kind: str
@@ -322,7 +343,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What is drawn over the chart of a device: a straight line, or the instant at which it ran out.
+    """A straight line over the chart of a device, or the point at which memory ran out.
 
     Attributes
     ----------
@@ -331,13 +352,13 @@ class Guide:
     kind : {"budget", "trend", "oom"}
         An "oom" is a point: both its ends are the same.
     label : str
-        What people read at it; plain text.
+        Plain text.
     start, stop : float
         Seconds since the session began; `stop` is infinite where the line goes on as long as the run.
     first, last : float
         Bytes at both ends.
     band : tuple of float
-        What the line may be off at each end, in bytes either way; zeros where it is exact.
+        How far off the line may be at each end, in bytes either way; zeros if it is exact.
     """
 
     device: str
@@ -352,22 +373,20 @@ class Guide:
 
 @dataclass(slots=True)
 class Polling:
-    """How well the poller did; written by it, read by everything else.
+    """How the poller did.
 
     Attributes
     ----------
-    interval : float
-        Seconds between ticks as asked for.
-    current_interval : float
-        Seconds between ticks now; longer than asked for after a back-off.
+    interval, current_interval : float
+        Seconds between ticks as asked for, and now; after a back-off that is longer.
     ticks, missed : int
-        Ticks made, and ticks that came too late to be made at all.
+        Ticks made, and ticks skipped because they were late.
     longest_gap : float
-        Longest time between two neighbouring ticks, in seconds.
+        Longest time between two ticks, in seconds.
     cost : float
         Seconds of this process' CPU time that a tick takes, smoothed.
     stopped : str
-        Why polling ended early; empty while all is well.
+        Why polling ended early; usually empty.
     """
 
     interval: float = 0.1

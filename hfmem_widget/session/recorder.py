@@ -1,13 +1,14 @@
-"""Who writes a session: samples, spans, steps, and who is told of them."""
+"""The recorder writes a session: samples, spans, steps. It calls those who listen."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.session.highs import NOTHING
@@ -21,27 +22,21 @@ from hfmem_widget.session.model import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.phases import Phases
-from hfmem_widget.session.session import Session
-from hfmem_widget.session.spans import Spans
+from hfmem_widget.session.session import NOBODY, Session
+from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup
 from hfmem_widget.session.timeline import Timeline
-from hfmem_widget.session.writer import NOBODY
 from hfmem_widget.text import plain
 
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 
 BROKEN_OFF = "not watched to its end"
-"""How a span ended that a fault of ours kept from being watched."""
+"""The outcome of a span that a fault of ours broke off."""
 
-MOST_UNTOLD = 64
-"""Samples kept at most until the subscribers are told of them."""
+MOST_UNPUBLISHED = 64
+"""Samples kept at most until the subscribers get them."""
 
 Listener = Callable[[Session, Sequence[Sample]], object]
-
-
-def _nothing() -> None:
-    """Nothing is left for later."""
 
 
 class Recorder:
@@ -54,14 +49,13 @@ class Recorder:
     started_at : float
         Wall clock at time zero, seconds since the epoch.
     timeline : Timeline, optional
-        Where samples go.
     catch_up : callable, optional
         Writes what was left for later, before spans are read.
 
     Attributes
     ----------
     session : Session
-        Written until `stop` or `break_off`; what comes after that is not taken.
+        Written until `stop` or `break_off`.
     """
 
     def __init__(
@@ -70,7 +64,7 @@ class Recorder:
         *,
         started_at: float = 0.0,
         timeline: Timeline | None = None,
-        catch_up: Callable[[], None] = _nothing,
+        catch_up: Callable[[], None] = NOBODY.catch_up,
     ) -> None:
         self.lock: AbstractContextManager[object] = threading.RLock()
         self.catch_up = catch_up
@@ -85,12 +79,12 @@ class Recorder:
         )
         self._newest_id = 0
         self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
-        self._untold: deque[Sample] = deque(maxlen=MOST_UNTOLD)
+        self._unpublished: deque[Sample] = deque(maxlen=MOST_UNPUBLISHED)
         self._subscribers: list[Listener] = []
         self._step_listeners: list[Callable[[Span], None]] = []
 
     def adopt(self, devices: Sequence[Device], series: Sequence[Series]) -> None:
-        """Take over what is read; series may be added at the end, devices may be replaced by key."""
+        """Set the devices and series; series may be added at the end, devices may be replaced by key."""
         with self.lock:
             self.session.devices = tuple(devices)
             self.session.series = tuple(series)
@@ -104,14 +98,13 @@ class Recorder:
                 return sample
             missing = len(session.series) - len(sample.values)
             if missing > 0:
-                values = (*sample.values, *[NOT_AVAILABLE] * missing)
-                sample = replace(sample, values=values)
+                sample = replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
             if sample.time < session.last_sample.time:
                 sample = replace(sample, time=session.last_sample.time)
             session.last_sample = sample
             session.timeline.append(sample.time, sample.values)
-            self._spans.note(sample.values)
-            self._untold.append(sample)
+            self._spans.highs.note(sample.values)
+            self._unpublished.append(sample)
         return sample
 
     def next_span_id(self) -> int:
@@ -127,7 +120,7 @@ class Recorder:
         with self.lock:
             number = self.next_span_id() if span_id is None else span_id
             self._newest_id = max(self._newest_id, number)
-            parent = self._spans.innermost
+            parent = self._spans.highs.newest()
             span = Span(number, kind, plain(label), before.time, before, parent=parent)
             self._spans.add(span)
             self._spans.forget_old(len(self.session.series))
@@ -141,39 +134,31 @@ class Recorder:
         outcome: str = "done",
         counts: Mapping[str, float] = NO_COUNTS,
     ) -> Span:
-        """End a span at a sample; where `peaks` has no entry for a series, the samples give one."""
+        """End a span at a sample; the samples give the peaks that `peaks` lacks."""
         with self.lock:
-            span = self._spans.get(span_id)
-            if span is None or not self._spans.is_open(span_id):
+            span = self._open_span(span_id)
+            if span is None:
                 message = f"span {span_id} is not open"
                 raise WatchStateError(message)
             counts = {**span.counts, **counts}
             if span.kind == "step":
                 counts.setdefault("step", float(self.session.steps.count + 1))
-            span = replace(
-                span,
-                stop=after.time,
-                after=after,
-                peaks=self._completed(peaks, self._spans.take_highs(span_id)),
-                outcome=outcome,
-                counts=counts,
-            )
-            self._spans.replace(span)
+            span = self._ended(replace(span, peaks=peaks, counts=counts), after, outcome)
             self._account(span)
         return span
 
     def count(self, span_id: int, counts: Mapping[str, float]) -> None:
         """Set what is counted in an open span; harmless if it has ended."""
         with self.lock:
-            span = self._spans.get(span_id)
-            if span is not None and span.stop is None:
+            span = self._open_span(span_id)
+            if span is not None:
                 self._spans.replace(replace(span, counts={**span.counts, **counts}))
 
     def progress(self, span_id: int, peaks: Mapping[str, Peak]) -> None:
         """Set the peaks of an open span as they are known so far."""
         with self.lock:
-            span = self._spans.get(span_id)
-            if span is not None and span.stop is None and span.peaks != peaks:
+            span = self._open_span(span_id)
+            if span is not None and span.peaks != peaks:
                 self._spans.replace(replace(span, peaks=dict(peaks)))
 
     def note(self, sentence: str) -> None:
@@ -185,7 +170,7 @@ class Recorder:
         """End the session at a wall-clock time; nothing is appended afterwards."""
         with self.lock:
             self.session.stopped_at = stopped_at
-            self.session._writer = NOBODY  # noqa: SLF001  (its own; what has ended is read without a lock)
+            self.session._writer = NOBODY  # noqa: SLF001  (what has ended is read without a lock)
 
     def break_off(self, stopped_at: float, why: str) -> None:
         """End the session where a fault of ours keeps it from going on; open spans end as they are known."""
@@ -194,11 +179,8 @@ class Recorder:
         session.broken_off = True
         self.note(why)
         with self.lock:
-            after = session.last_sample
             for span in reversed(self._spans.open):
-                peaks = self._completed(span.peaks, self._spans.take_highs(span.id))
-                ended = replace(span, stop=after.time, after=after, peaks=peaks, outcome=BROKEN_OFF)
-                self._spans.replace(ended)
+                self._ended(span, session.last_sample, BROKEN_OFF)
         self.stop(stopped_at)
 
     def replace_lock(self) -> None:
@@ -210,14 +192,13 @@ class Recorder:
         """Call ``listener(session, samples)`` after each tick, on the poller's thread.
 
         The samples are those that came since the tick before, oldest first: the tick's own, and one for each
-        edge of a span; there may be none where polling has stopped.
+        edge of a span. There may be none if polling has stopped.
         """
         self._subscribers.append(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
         """Call it no longer; harmless if it was not called."""
-        if listener in self._subscribers:
-            self._subscribers.remove(listener)
+        _remove(self._subscribers, listener)
 
     @property
     def subscribers(self) -> tuple[Listener, ...]:
@@ -225,16 +206,11 @@ class Recorder:
         return tuple(self._subscribers)
 
     def publish(self) -> None:
-        """Tell the subscribers what is new; one that fails is left out from then on, and a note says so."""
+        """Call the subscribers with what is new."""
         with self.lock:
-            samples = tuple(self._untold)
-            self._untold.clear()
-        for listener in self.subscribers:
-            try:
-                listener(self.session, samples)
-            except Exception as error:  # noqa: BLE001  (a broken view must not stop the poller)
-                self.unsubscribe(listener)
-                self.note(f"The live view stopped ({type(error).__name__}: {error}).")
+            samples = tuple(self._unpublished)
+            self._unpublished.clear()
+        self._call(self._subscribers, "The live view stopped", self.session, samples)
 
     def on_step(self, listener: Callable[[Span], None]) -> None:
         """Call `listener(span)` for each step that has ended, on any thread; it must be quick."""
@@ -242,16 +218,31 @@ class Recorder:
 
     def off_step(self, listener: Callable[[Span], None]) -> None:
         """Call it no longer; harmless if it was not called."""
-        if listener in self._step_listeners:
-            self._step_listeners.remove(listener)
+        _remove(self._step_listeners, listener)
 
-    def _completed(self, peaks: Mapping[str, Peak], highs: Iterable[float]) -> dict[str, Peak]:
-        """Return peaks with those that only the samples tell."""
-        known = dict(peaks)
-        for series, high in zip(self.session.series, highs, strict=False):
-            if series.metric in ROLES and high != NOTHING and series.key not in known:
-                known[series.key] = Peak(high, "sampled")
-        return known
+    def _call(self, listeners: list[Any], failed: str, *args: object) -> None:
+        """Call each listener; one that fails is removed, and a note says so."""
+        for listener in tuple(listeners):
+            try:
+                listener(*args)
+            except Exception as error:  # noqa: BLE001  (a listener must not end what it listens to)
+                _remove(listeners, listener)
+                self.note(f"{failed} ({type(error).__name__}: {plain(error)}).")
+
+    def _open_span(self, span_id: int) -> Span | None:
+        return self._spans.get(span_id) if span_id in self._spans.highs else None
+
+    def _ended(self, span: Span, after: Sample, outcome: str) -> Span:
+        """End an open span, with the peaks that only the samples give."""
+        peaks = dict(span.peaks)
+        for series, high in zip(
+            self.session.series, self._spans.highs.close(span.id), strict=False
+        ):
+            if series.metric in ROLES and high != NOTHING:
+                peaks.setdefault(series.key, Peak(high, "sampled"))
+        span = replace(span, stop=after.time, after=after, peaks=peaks, outcome=outcome)
+        self._spans.replace(span)
+        return span
 
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""
@@ -269,26 +260,21 @@ class Recorder:
         if span.kind == "step":
             phases = self._phase_peaks.pop(span.id, {})
             self.session.steps.append(_step_of(self.session, span, phases))
-            self._tell_of_step(span)
+            self._call(self._step_listeners, "A listener for steps was disconnected", span)
         elif span.kind in PHASES and step is not None:
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
             for key, peak in span.peaks.items():
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
 
-    def _tell_of_step(self, span: Span) -> None:
-        for listener in tuple(self._step_listeners):
-            try:
-                listener(span)
-            except Exception as error:  # noqa: BLE001  (a listener must not end what it listens to)
-                self.off_step(listener)
-                self.note(
-                    f"A listener for steps was disconnected ({type(error).__name__}: {plain(error)})."
-                )
+
+def _remove(listeners: list[Any], listener: object) -> None:
+    if listener in listeners:
+        listeners.remove(listener)
 
 
 def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, float]]) -> StepGroup:
-    number = int(span.counts["step"])
-    tokens = span.counts.get("tokens", NOT_AVAILABLE)
+    number, names = int(span.counts["step"]), ("samples", "longest", "tokens", "content_tokens")
+    counts = {name: span.counts.get(name, NOT_AVAILABLE) for name in names}
     devices = {}
     for device in session.devices:
         key = f"{device.key}/allocated"
@@ -299,7 +285,7 @@ def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, flo
                 certainty=peak.certainty,
                 lowest=peak.value,
                 worst=number,
-                worst_tokens=span.counts.get("largest_batch", tokens),
+                worst_tokens=span.counts.get("largest_batch", counts["tokens"]),
                 after=NOT_AVAILABLE if span.after is None else session.value(span.after, key),
                 phases={kind: peaks[key] for kind, peaks in phases.items() if key in peaks},
             )
@@ -309,9 +295,6 @@ def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, flo
         last=number,
         start=span.start,
         stop=span.start + span.duration,
-        samples=span.counts.get("samples", NOT_AVAILABLE),
-        longest=span.counts.get("longest", NOT_AVAILABLE),
-        tokens=tokens,
-        content_tokens=span.counts.get("content_tokens", NOT_AVAILABLE),
         devices=devices,
+        **counts,
     )

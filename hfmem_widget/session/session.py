@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hfmem_widget.display import Shown, resolve
-from hfmem_widget.errors import WatchStateError
+from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session.highs import NOTHING
-from hfmem_widget.session.lookup import check_series
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
+    ROLES,
     Anatomy,
     Contents,
     Device,
@@ -23,14 +25,14 @@ from hfmem_widget.session.model import (
     Sample,
     Series,
     Span,
+    data_frame,
+    same,
 )
-from hfmem_widget.session.phases import Phases
-from hfmem_widget.session.same import same
-from hfmem_widget.session.spans import Spans
+from hfmem_widget.session.series import HELD
+from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import Steps, Table, with_old_names
 from hfmem_widget.session.timeline import Timeline
-from hfmem_widget.session.writer import NOBODY, Writer
-from hfmem_widget.text import format_counted, plain
+from hfmem_widget.text import DEVICE_KEY, format_counted, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,32 +40,53 @@ if TYPE_CHECKING:
 
     from hfmem_widget.session.stacks import Stacks
 
-NOT_ANY = Sample(0.0, ())
-"""The newest sample before the first."""
+
+class Writer(Protocol):
+    """Who writes a session.
+
+    Attributes
+    ----------
+    lock : context manager
+        Held while something is written, and while something is read that changes in place.
+    """
+
+    lock: AbstractContextManager[object]
+
+    def catch_up(self) -> None:
+        """Write what was left for later; called before spans are read, without the lock."""
+        ...
+
+
+class _Nobody:
+    lock: AbstractContextManager[object] = nullcontext()
+
+    def catch_up(self) -> None:
+        """Nothing was left for later."""
+
+
+NOBODY: Writer = _Nobody()
+"""Who writes a session that has ended, a copy of one, and one that was built from data."""
 
 
 class Session(Shown):
-    """Devices, series, their timeline, and the spans of one watch: plain data.
+    """Everything recorded by one watch: devices, series, their timeline, and spans.
 
-    While it runs, a `Recorder` writes it, on other threads. Most attributes hold values that never change;
-    the recorder replaces them whole, so they can be read directly. The spans, the timeline and the steps grow
-    in place, because a copy at each tick would cost more the longer the run. Read them through the methods:
-    these let the recorder enter what it left for later, and hold its lock. That is right with and without
-    the interpreter's own lock, and only a read pays for it. A session that nobody writes holds no lock.
+    While it runs, a `Recorder` writes it on other threads. Most attributes hold values that never change:
+    the recorder replaces them whole, so they can be read directly. The spans, the timeline and the steps
+    grow in place, because a copy at each tick would cost more the longer the run. Read them through the
+    methods, which let the recorder enter what it left for later, and hold its lock: that is right with and
+    without the interpreter's own lock, and only a read pays for it.
 
     Two sessions are equal if their contents are equal. A copy, also by `pickle`, is what was known at that
-    moment; nobody writes it further.
+    moment, and is not written further. Parameters are optional; those not listed are as the attributes.
 
     Parameters
     ----------
     label : str
         What the user calls it.
-    started_at, stopped_at, broken_off, devices, series, last_sample, timeline, steps : optional
-    polling, contents, notes, findings, guides, stacks : optional
-        As the attributes.
-    spans : Spans, optional
-    phases : Phases, optional
-    writer : Writer, optional
+    spans : Spans
+    phases : Phases
+    writer : Writer
         Who goes on writing it.
 
     Attributes
@@ -80,21 +103,21 @@ class Session(Shown):
     last_sample : Sample
         The newest.
     timeline : Timeline
-        While the session runs, `between` is a copy of it that stands still.
+        `between` is a copy that stands still while the session runs.
     steps : Steps
-        Every step that has ended, folded where there are very many; `folded_steps` is a copy.
+        Every finished step, folded if there are very many; `folded_steps` is a copy.
     polling : Polling
         How the poller did.
     contents : Contents
-        What the models and optimizers that were found consist of.
+        The models and optimizers that were found.
     notes : list of str
         What a person must know to read the numbers right, one plain sentence each.
     findings : list of Finding
-        What was found while it ran, and what its data told when its outermost spans had ended.
+        What is worth telling about the session, found while it ran and at its end.
     guides : list of Guide
         Lines that are drawn over the chart.
     stacks : Stacks or None
-        What was live at the peak, by where it was allocated; None where no stacks were recorded.
+        What was live at the peak, by where it was allocated; None if no stacks were recorded.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.session:session_bundle"
@@ -108,7 +131,7 @@ class Session(Shown):
         broken_off: bool = False,
         devices: Iterable[Device] = (),
         series: Iterable[Series] = (),
-        last_sample: Sample = NOT_ANY,
+        last_sample: Sample | None = None,
         timeline: Timeline | None = None,
         steps: Steps | None = None,
         spans: Spans | None = None,
@@ -127,11 +150,11 @@ class Session(Shown):
         self.broken_off = broken_off
         self.devices = tuple(devices)
         self.series = tuple(series)
-        self.last_sample = last_sample
+        self.last_sample = last_sample or Sample(0.0, ())
         self.timeline = Timeline(len(self.series)) if timeline is None else timeline
         self.steps = Steps() if steps is None else steps
-        self.polling = Polling() if polling is None else polling
-        self.contents = Contents() if contents is None else contents
+        self.polling = polling or Polling()
+        self.contents = contents or Contents()
         self.notes = list(notes)
         self.findings = list(findings)
         self.guides = list(guides)
@@ -149,8 +172,7 @@ class Session(Shown):
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
-        self._writer.catch_up()
-        with self._writer.lock:
+        with self._caught_up():
             known = {name: value for name, value in vars(self).items() if name != "_writer"}
             return {name: copy.copy(value) for name, value in known.items()}
 
@@ -164,6 +186,11 @@ class Session(Shown):
             f"{len(self.series)} series, {format_counted(len(self._spans), 'span')}>"
         )
 
+    def _caught_up(self) -> AbstractContextManager[object]:
+        """Have what was left for later written, and return the lock to hold while reading it."""
+        self._writer.catch_up()
+        return self._writer.lock
+
     @property
     def running(self) -> bool:
         """True until the session is stopped."""
@@ -175,32 +202,29 @@ class Session(Shown):
 
     @series.setter
     def series(self, series: tuple[Series, ...]) -> None:
-        self._index = {one.key: position for position, one in enumerate(series)}
+        self._index = {each.key: position for position, each in enumerate(series)}
         self._series = series
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All spans in order of opening; the oldest closed ones go once there are very many."""
-        self._writer.catch_up()
-        with self._writer.lock:
+        """All spans in order of opening; the oldest closed ones are dropped if there are very many."""
+        with self._caught_up():
             return tuple(self._spans)
 
     @property
     def open_spans(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
-        self._writer.catch_up()
-        with self._writer.lock:
+        with self._caught_up():
             return self._spans.open
 
     def open_within(self, span_id: int) -> tuple[Span, ...]:
-        """Return the open spans that were opened in an open span, innermost first, as far as entered."""
+        """Return the open spans within an open span, innermost first, without those left for later."""
         with self._writer.lock:
             return self._spans.within(span_id)
 
     def span(self, span_id: int) -> Span:
         """Return one span by its id."""
-        self._writer.catch_up()
-        with self._writer.lock:
+        with self._caught_up():
             span = self._spans.get(span_id)
         if span is None:
             message = f"this session has no span {span_id}"
@@ -210,31 +234,22 @@ class Session(Shown):
     def highest_in(self, span_id: int, key: str) -> float:
         """Return the highest sample of a series within an open span so far; NaN if there is none."""
         with self._writer.lock:
-            highs = dict(zip(self._index, self._spans.highs(span_id), strict=False))
+            highs = dict(zip(self._index, self._spans.highs.since(span_id), strict=False))
         highest = highs.get(key, NOTHING)
         return NOT_AVAILABLE if highest == NOTHING else highest
 
     def phases(self, root: int) -> tuple[Phase, ...]:
-        """Return what was told apart within an outermost span, by kind; its own kind comes last."""
-        self._writer.catch_up()
-        with self._writer.lock:
+        """Return the finished spans within an outermost span, by kind; its own kind comes last."""
+        with self._caught_up():
             return self._phases.within(root)
 
     def folded_steps(self, most: int, after: float = -math.inf) -> Table:
-        """Return the steps that ended after some second as at most about `most` rows, as a copy."""
-        self._writer.catch_up()
-        with self._writer.lock:
+        """Return the steps that ended after some second, folded to about `most` rows, as a copy."""
+        with self._caught_up():
             return self.steps.folded(most, after)
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
-        """Return the part of the timeline that touches the seconds from `start` to `stop`, as a copy.
-
-        Parameters
-        ----------
-        start, stop : float
-        columns : sequence of int, optional
-            Take only these series.
-        """
+        """Return a copy of the timeline from `start` to `stop` seconds, of all series or of some columns."""
         with self._writer.lock:
             return self.timeline.between(start, stop, columns)
 
@@ -252,8 +267,8 @@ class Session(Shown):
     def latest(self, key: str) -> float:
         """Return the newest value of a series, such as ``"cuda:0/allocated"``, in bytes.
 
-        NaN where it is not available, also where it may still come: a GPU has nothing allocated before CUDA
-        is initialised, and while the session runs the driver may not have named its devices yet.
+        NaN if it is not available, also if it may still come: before CUDA is initialised a GPU has nothing
+        allocated, and the driver may not have named its devices yet.
 
         Raises
         ------
@@ -266,8 +281,8 @@ class Session(Shown):
     def peak(self, key: str) -> float:
         """Return the highest value of a series over the whole session in bytes, as well as it is known.
 
-        The spans' peaks, which are the allocator's own where it keeps one, and the samples
-        are taken together, so that the result is never below either.
+        That is the highest of the spans' peaks, which are the allocator's own if it keeps them, and the
+        samples.
 
         Raises
         ------
@@ -275,47 +290,60 @@ class Session(Shown):
             If there cannot be such a series, as for `latest`; the message says what there is.
         """
         self._check(key)
-        self._writer.catch_up()
-        with self._writer.lock:
+        with self._caught_up():
             index = self._index.get(key)
             known = [span.peaks[key].value for span in self._spans if key in span.peaks]
             if index is not None:
                 known.extend(self.timeline.high[:, index].tolist())
-        known = [value for value in known if not math.isnan(value)]
-        return max(known, default=NOT_AVAILABLE)
+        return max((value for value in known if not math.isnan(value)), default=NOT_AVAILABLE)
 
     def _check(self, key: str) -> None:
-        # Where a fault of ours came before anything was read, a slip cannot be told from what would be there.
-        if key not in self._index and (self.devices or not self.broken_off):
-            check_series(key, self.devices, self.series, running=self.running)
+        """Raise `OptionError` for the key of a series that there is not, unless it may still come."""
+        # If a fault of ours came before anything was read, it is not known what there would be.
+        if key in self._index or (self.broken_off and not self.devices):
+            return
+        device, _, metric = key.partition("/")
+        devices = [each.key for each in self.devices]
+        metrics = [each.metric for each in self.series if each.device == device]
+        may_come = metric in {*ROLES, *HELD}
+        if metrics and not metric:
+            keys = ", ".join(f"{device}/{each}" for each in metrics)
+            message = f"{plain(device)!r} is a device; name one of its series: {keys}"
+            raise OptionError(message)
+        if may_come and (device in devices or (self.running and DEVICE_KEY.fullmatch(device))):
+            return
+        if device in devices:
+            what, there = f"{plain(metric)!r} of {device}", metrics
+        else:
+            what, there = f"device {plain(device)!r}", devices
+        near = difflib.get_close_matches(plain(key), self._index, n=3, cutoff=0.7)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        known = ", ".join(there) or "read nothing yet"
+        message = f"this session has no {what}; it has {known}{hint}"
+        raise OptionError(message)
 
     def to_pandas(self, fold: str = "high", *, old_names: bool = False) -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
 
-        Columns have the keys of their series, but for ``peak``: that is ``cpu/resident_peak`` of the host and
-        ``cuda:0/allocator_peak`` of a GPU, its counter's, which is not the peak of anything watched.
+        A column has the key of its series, except ``peak``, which is ``cpu/resident_peak`` of the host, and
+        ``cuda:0/allocator_peak`` of a GPU: that is the counter, and not the peak of anything watched.
 
         Parameters
         ----------
         fold : {"high", "low"}
-            Which extreme of a row to take, once rows stand for more than one sample.
+            Which extreme of a row to take if a row is more than one sample.
         old_names : bool, optional
-            Name these ``peak`` as well, as before 0.1.
+            Name these columns ``peak``, as before 0.1.
         """
         if fold not in {"high", "low"}:
             message = f"fold must be 'high' or 'low', not {fold!r}"
             raise ValueError(message)
-        try:
-            import pandas as pd
-        except ImportError as error:
-            message = "to_pandas() needs pandas: pip install pandas"
-            raise ImportError(message) from error
         with self._writer.lock:
             values = (self.timeline.high if fold == "high" else self.timeline.low).copy()
             time = self.timeline.time.copy()
             series = self.series
-        columns = [one.key if old_names else _column_of(one) for one in series]
-        frame = pd.DataFrame(values, index=pd.Index(time, name="time"), columns=columns)
+        columns = [each.key if old_names else _column_of(each) for each in series]
+        frame = data_frame(values, columns, time, "time")
         return with_old_names(frame) if old_names else frame
 
     def figure(self) -> go.Figure:
@@ -324,12 +352,12 @@ class Session(Shown):
         return drawn
 
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
-        """Return what a device's memory is, or was, made of; see `hfmem_widget.Anatomy`.
+        """Return the parts of a device's memory; see `hfmem_widget.Anatomy`.
 
         Parameters
         ----------
         at : "now", "peak" or int, optional
-            The newest reading, the highest allocated of the session, or the peak of a step by its number.
+            At the newest reading, at the session's peak of allocated memory, or at the peak of a step.
         device : str, optional
             Its key; by default the one on which most was allocated.
 
@@ -343,7 +371,6 @@ class Session(Shown):
 
 
 def _column_of(series: Series) -> str:
-    """Return a series' name in a data frame: its key, but where that would be another figure's name too."""
     if series.metric != "peak":
         return series.key
     return f"{series.device}/{'resident' if series.device == 'cpu' else 'allocator'}_peak"

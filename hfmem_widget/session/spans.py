@@ -1,17 +1,22 @@
-"""The spans of a session, and the highest samples since each that is open began."""
+"""The spans of a session, the highest samples since each open one began, and what their kinds add up to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from hfmem_widget.session.highs import Highs
-from hfmem_widget.session.model import FINE_KINDS, Span
-from hfmem_widget.session.same import same
+from hfmem_widget.session.model import FINE_KINDS, Phase, Span, same
 
 MOST_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
+
+MOST_ROOTS = 500
+MOST_PHASES = 40
+"""Names that a user gives to blocks are without bound."""
 
 
 class Spans:
@@ -21,11 +26,16 @@ class Spans:
     ----------
     spans : iterable of Span
         In order of opening. Of one that is open, the highest sample so far is taken from its `before`.
+
+    Attributes
+    ----------
+    highs : Highs
+        The highest samples since each open span began, by its id.
     """
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._by_id: dict[int, Span] = {}
-        self._open: Highs[int] = Highs()
+        self.highs: Highs[int] = Highs()
         for span in spans:
             self.add(span)
 
@@ -36,36 +46,25 @@ class Spans:
         return iter(self._by_id.values())
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Spans):
-            return NotImplemented
-        return same(self._by_id, other._by_id)
+        return same(self._by_id, other._by_id) if isinstance(other, Spans) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_by_id": self._by_id.copy(), "_open": deepcopy(self._open)}
+        return {"_by_id": self._by_id.copy(), "highs": deepcopy(self.highs)}
 
     @property
     def open(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
-        return tuple(self._by_id[span_id] for span_id in self._open)
-
-    @property
-    def innermost(self) -> int | None:
-        """The id of the open span that was opened last."""
-        return self._open.newest()
+        return tuple(self._by_id[span_id] for span_id in self.highs)
 
     def get(self, span_id: int | None) -> Span | None:
         """Return a span by its id; None if there is none."""
         return None if span_id is None else self._by_id.get(span_id)
 
-    def is_open(self, span_id: int) -> bool:
-        """Return whether there is such a span and it has not ended."""
-        return span_id in self._open
-
     def within(self, span_id: int) -> tuple[Span, ...]:
         """Return the open spans that were opened in an open span, innermost first."""
-        if self.innermost in {None, span_id}:
+        if self.highs.newest() in {None, span_id}:
             return ()
         inside: dict[int, Span] = {}
         for span in self.open:
@@ -73,36 +72,68 @@ class Spans:
                 inside[span.id] = span
         return tuple(reversed(inside.values()))
 
-    def highs(self, span_id: int) -> list[float]:
-        """Return the highest sample of each series since an open span began; empty once it has ended."""
-        return self._open.since(span_id)
-
-    def take_highs(self, span_id: int) -> list[float]:
-        """Return them for the last time: the span is about to end."""
-        return self._open.close(span_id)
-
-    def note(self, values: Sequence[float]) -> None:
-        """Take the values of a sample into the highs of the open spans."""
-        self._open.note(values)
-
     def add(self, span: Span) -> None:
         """Take in a span; if it has not ended, its highs are kept from now on."""
         self._by_id[span.id] = span
         if span.stop is None:
-            self._open.open(span.id, span.before.values)
+            self.highs.open(span.id, span.before.values)
 
     def replace(self, span: Span) -> None:
         """Put a span in the place of the one with its id."""
         self._by_id[span.id] = span
         if span.stop is not None:
-            self._open.drop(span.id)
+            self.highs.drop(span.id)
 
     def forget_old(self, width: int) -> None:
         """Let the oldest spans go where there are very many for so many series: first those of steps."""
         if len(self._by_id) * max(1, width) <= MOST_READINGS:
             return
-        closed = [one for one in self._by_id.values() if one.stop is not None]
-        fine = [one for one in closed if one.kind in FINE_KINDS]
+        closed = [span for span in self if span.stop is not None]
+        fine = [span for span in closed if span.kind in FINE_KINDS]
         # An eighth at once: looking for them takes as long as there are spans.
         for span in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._by_id[span.id]
+
+
+class Phases:
+    """Finished spans added up by kind, with the worst of each, within each outermost span.
+
+    Parameters
+    ----------
+    by_root : mapping of int to iterable of Phase, optional
+        What is known already, by the id of the outermost span.
+    """
+
+    def __init__(self, by_root: Mapping[int, Iterable[Phase]] = MappingProxyType({})) -> None:
+        self._by_root: dict[int, dict[tuple[str, str], Phase]] = {
+            root: {(phase.kind, phase.label): phase for phase in phases}
+            for root, phases in by_root.items()
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return same(self._by_root, other._by_root) if isinstance(other, Phases) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_by_root": {root: phases.copy() for root, phases in self._by_root.items()}}
+
+    def add(self, root: int, span: Span) -> None:
+        """Take in a finished span that lies within the outermost span `root`."""
+        phases = self._by_root.setdefault(root, {})
+        key = (span.kind, span.label if span.kind == "block" else "")
+        if key not in phases and len(phases) >= MOST_PHASES:
+            return
+        known = phases.get(key) or Phase(span.kind, key[1])
+        highest = dict(known.highest)
+        for series, peak in span.peaks.items():
+            if series not in highest or peak.value > highest[series].peaks[series].value:
+                highest[series] = span
+        seconds = known.seconds + span.duration
+        phases[key] = replace(known, count=known.count + 1, seconds=seconds, highest=highest)
+        while len(self._by_root) > MOST_ROOTS:
+            del self._by_root[next(iter(self._by_root))]
+
+    def within(self, root: int) -> tuple[Phase, ...]:
+        """Return the phases within an outermost span, in the order in which the first of each ended."""
+        return tuple(self._by_root.get(root, {}).values())

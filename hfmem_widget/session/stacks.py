@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hfmem_widget.display import Shown
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.same import same
-from hfmem_widget.text import plain
+from hfmem_widget.session.model import NOT_AVAILABLE, data_frame, same
+from hfmem_widget.text import plain, wrong_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,12 +19,10 @@ if TYPE_CHECKING:
 By = Literal["line", "module", "operator"]
 
 KINDS = ("before", "forward", "backward", "optimizer", "elsewhere")
-"""When the code ran that allocated it; ``before`` is what no recorded event made."""
+"""When memory was allocated; ``before`` is before the recording."""
 
 OPERATOR = "torch operator"
 """The file name of a frame that is an operator's name, not Python."""
-
-PRIVATE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +32,19 @@ class Site:
     Attributes
     ----------
     line : str
-        The user's own line, such as ``cell [3] line 12``, or what stands for it where there is none.
+        The user's own line, such as ``cell [3] line 12``, or what stands for it if there is none.
     module : str
-        The module whose forward ran, such as ``BertLayer``, or what else did.
+        The module whose forward ran, such as ``BertLayer``, or what else ran.
     operator : str
-        The innermost call: ``aten::mm``, or ``Linear.forward`` where only Python was recorded.
+        The innermost call: ``aten::mm``, or ``Linear.forward`` if only Python was recorded.
     kind : str
         One of `KINDS`.
     bytes : int
-        As they were asked for.
+        As requested.
     blocks : int
-        How many allocations.
+        Number of allocations.
     source : str
-        The text of the line; empty where it is not known.
+        The text of the line; empty if it is not known.
     """
 
     line: str
@@ -73,29 +70,29 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LivePeak:
-    """What was live on one device at the highest moment of what was recorded.
+    """What was live on one device at the peak of the recording.
 
     Attributes
     ----------
     device : str
         The device's key.
     bytes : int
-        The sum of `sites`: what was asked for, and not yet freed.
+        The sum of `sites`: requested, and not yet freed.
     highest : int
-        The same with what was freed while another stream still used it, at its own highest moment. This is
-        what the allocator calls requested bytes.
+        The peak of the same including what was freed while another stream still used it, which is what the
+        allocator calls requested bytes.
     sites : tuple of Site
-        Biggest first.
+        Largest first.
     time : float
         Seconds since the session began; NaN if unknown.
     entries : int
-        How many events were recorded.
+        Number of recorded events.
     wrapped : bool
-        True where older events had to make room.
+        Whether older events were overwritten.
     since : float
-        Seconds since the session began, from which the record has every event.
+        From when on the record has every event, in seconds since the session began.
     allocated, requested : float
-        The allocator's own peaks in whole blocks and as asked for; NaN where it keeps none.
+        The allocator's own peaks in whole blocks and as requested; NaN if it keeps none.
     """
 
     device: str
@@ -111,29 +108,34 @@ class LivePeak:
 
     @property
     def exact(self) -> bool:
-        """True where the allocator's own peak says the same, to the byte."""
+        """Whether the allocator's own peak is the same to the byte."""
         return self.highest == self.requested
 
     @property
     def rounding(self) -> float:
-        """Bytes that the allocator's peak has above what was asked for: it hands out whole blocks."""
+        """Bytes allocated above what was requested: the allocator hands out whole blocks."""
         return self.allocated - self.bytes
 
     def rows(self, by: By = "line") -> tuple[Row, ...]:
-        """Return the live memory by line, module or operator, biggest first."""
+        """Return the live memory by line, module or operator, largest first."""
         if by not in {"line", "module", "operator"}:
-            message = f"by must be 'line', 'module' or 'operator', not {by!r}"
-            raise OptionError(message)
-        together: dict[str, list[Site]] = {}
+            raise wrong_value(by, "by", "'line', 'module' or 'operator'")
+        by_name: dict[str, list[Site]] = {}
         for site in self.sites:
-            together.setdefault(getattr(site, by), []).append(site)
-        rows = [_row(name, sites, by, self.bytes) for name, sites in together.items()]
+            by_name.setdefault(getattr(site, by), []).append(site)
+        rows = []
+        for name, sites in by_name.items():
+            size, blocks = sum(site.bytes for site in sites), sum(site.blocks for site in sites)
+            largest = max(sites, key=lambda site: site.bytes)
+            share = size / self.bytes if self.bytes else 0.0
+            source = largest.source if by == "line" else ""
+            rows.append(Row(name, size, blocks, share, largest.kind, source))
         return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How it was recorded, and what that cost.
+    """How the stacks were recorded, and what that cost.
 
     Attributes
     ----------
@@ -142,11 +144,10 @@ class Recording:
     began : float
         Seconds since the session began.
     seconds : float
-        That recording took: of the allocator's an estimate, of operators the least it was; NaN if unknown.
+        The time recording took: an estimate for the allocator, a lower bound for operators; NaN if unknown.
     snapshot : float
         Seconds that reading the record took, after the end.
     notes : tuple of str
-        Plain sentences.
     """
 
     way: Literal["allocator", "operators"]
@@ -166,11 +167,6 @@ class Stacks(Shown):
     recording : Recording
     pickled : bytes, optional
         The snapshot as `save` writes it, compressed by zlib.
-
-    Attributes
-    ----------
-    peaks : tuple of LivePeak
-    recording : Recording
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
@@ -189,20 +185,20 @@ class Stacks(Shown):
         return hash(self._pickled)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{one.device} {one.bytes:,} bytes" for one in self.peaks)
-        return f"<Stacks: live at the peak: {told or 'nothing'}>"
+        live = ", ".join(f"{peak.device} {peak.bytes:,} bytes" for peak in self.peaks)
+        return f"<Stacks: live at the peak: {live or 'nothing'}>"
 
     @property
     def can_be_saved(self) -> bool:
-        """True where the snapshot was kept."""
+        """Whether the snapshot was kept."""
         return bool(self._pickled)
 
     def with_peaks(self, peaks: tuple[LivePeak, ...], recording: Recording | None = None) -> Stacks:
-        """Return the same with other peaks, and another recording if one is given."""
+        """Return a copy with other peaks, and with another recording if one is given."""
         return Stacks(peaks, recording or self.recording, self._pickled)
 
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
-        """Return what was live at a device's peak by source line, module or operator, biggest first.
+        """Return what was live at a device's peak by source line, module or operator, largest first.
 
         Parameters
         ----------
@@ -213,7 +209,7 @@ class Stacks(Shown):
         Returns
         -------
         tuple of Row
-            Each with ``name``, ``bytes``, ``blocks``, ``share`` (of all that was live), ``kind``, ``source``.
+            With ``name``, ``bytes``, ``blocks``, ``share`` (of all that was live), ``kind`` and ``source``.
 
         Raises
         ------
@@ -222,45 +218,40 @@ class Stacks(Shown):
         """
         if not self.peaks and not device:
             return ()
-        for one in self.peaks:
-            if device in {"", one.device}:
-                return one.rows(by)
-        known = ", ".join(one.device for one in self.peaks) or "none"
+        for peak in self.peaks:
+            if device in {"", peak.device}:
+                return peak.rows(by)
+        known = ", ".join(peak.device for peak in self.peaks) or "none"
         message = f"nothing was recorded on {device!r}; recorded: {known}"
         raise OptionError(message)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return every place as a data frame: device, line, module, operator, kind, bytes, blocks, source."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            message = "to_pandas() needs pandas: pip install pandas"
-            raise ImportError(message) from error
         columns = ["device", "line", "module", "operator", "kind", "bytes", "blocks", "source"]
         rows = [
             [peak.device, *(getattr(site, column) for column in columns[1:])]
             for peak in self.peaks
             for site in peak.sites
         ]
-        return pd.DataFrame(rows, columns=columns)
+        return data_frame(rows, columns)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the snapshot to a new file, as pytorch.org/memory_viz reads it, and return its path.
 
-        The file can be read by its owner alone: it has paths and names of your code. It is a pickle; open
-        none that somebody else made.
+        Only its owner can read the file, which has paths and names of your code. It is a pickle: open none
+        that somebody else made.
 
         Parameters
         ----------
         path : str or path-like
-            ``~`` is your home. A file that is there already is left alone.
+            ``~`` is your home.
 
         Raises
         ------
         OptionError
-            If a file is there already, its folder is not, or no file can have that name or be written there.
+            If the file exists already, its folder does not exist, or it cannot be written.
         WatchStateError
-            If no snapshot was kept; the message says why.
+            If no snapshot was kept.
         """
         if not self._pickled:
             message = "this recording has no snapshot to save"
@@ -268,7 +259,7 @@ class Stacks(Shown):
         content = zlib.decompress(self._pickled)
         try:
             target = Path(path).expanduser()
-            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             message = f"{target} exists already; choose another name"
             raise OptionError(message) from None
@@ -285,16 +276,3 @@ class Stacks(Shown):
             target.unlink(missing_ok=True)
             raise
         return target
-
-
-def _row(name: str, sites: list[Site], by: By, total: int) -> Row:
-    size = sum(site.bytes for site in sites)
-    biggest = max(sites, key=lambda site: site.bytes)
-    return Row(
-        name=name,
-        bytes=size,
-        blocks=sum(site.blocks for site in sites),
-        share=size / total if total else 0.0,
-        kind=biggest.kind,
-        source=biggest.source if by == "line" else "",
-    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.model import NOT_AVAILABLE, Certainty
+from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, data_frame, same
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,56 +21,29 @@ CELLS = 100_000
 """Figures kept at most, over all groups: the more devices there are, the fewer groups."""
 
 PHASES = ("forward", "backward", "optimizer")
-"""The parts of a step whose peaks are told apart."""
+"""The parts of a step that have peaks of their own."""
 
 CERTAINTIES: tuple[Certainty, ...] = ("exact", "at least", "sampled")
-
-FIGURES = (
-    "parent",
-    "first",
-    "last",
-    "start",
-    "stop",
-    "samples",
-    "longest",
-    "tokens",
-    "content_tokens",
-)
-PER_DEVICE = ("peak", "certainty", "lowest", "worst", "worst_tokens", "after", *PHASES)
-
-IN_A_FRAME: Mapping[str, str] = MappingProxyType(
-    {"peak": "peak_allocated", **{phase: f"{phase}_phase_peak" for phase in PHASES}}
-)
-"""What columns of a data frame are called, where that is not as in `PER_DEVICE`: series have those names."""
-
-_PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
-_PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
-_PHASE = PER_DEVICE.index(PHASES[0])
-_ALL = np.zeros(1, dtype=np.intp)
-"""Where the one run begins that all rows are."""
-
-_LATER = [_LAST, _STOP]
-_SUMS = [_SAMPLES, _TOKENS, _CONTENT]
 
 Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSteps:
-    """What a group of steps did to the allocated memory of one device, in bytes; NaN if unknown.
+    """The allocated memory of one device in a group of steps, in bytes; NaN if unknown.
 
     Attributes
     ----------
-    peak : float
-        The highest peak of its steps, and `certainty` how it is known.
+    peak, certainty : float, str
+        The highest peak of a step, and how it is known.
     lowest : float
-        The lowest peak of its steps.
+        The lowest peak of a step.
     worst : int
-        The number of the step that had the highest.
+        The number of the step with the highest peak.
     worst_tokens : float
         Tokens of that step's largest batch, padding included.
     after : float
-        Allocated after the last of its steps.
+        Allocated after the last step.
     phases : mapping of str to float
         The highest peak of each of `PHASES`.
     """
@@ -87,12 +59,12 @@ class DeviceSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """One step, or neighbouring steps of one run that were folded together.
+    """One step, or neighbouring steps of one training that were folded.
 
     Attributes
     ----------
     parent : int
-        The id of the span the steps were made in; 0 if there is none.
+        The id of the span around the steps; 0 if there is none.
     first, last : int
         Their numbers.
     start, stop : float
@@ -117,8 +89,23 @@ class StepGroup:
     devices: Mapping[str, DeviceSteps]
 
 
+FIGURES = tuple(each.name for each in fields(StepGroup))[:-1]
+PER_DEVICE = (*[each.name for each in fields(DeviceSteps)][:-1], *PHASES)
+
+IN_A_FRAME = {"peak": "peak_allocated", **{phase: f"{phase}_phase_peak" for phase in PHASES}}
+"""Columns of a data frame with other names than in `PER_DEVICE`, because series have those."""
+
+_PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
+_PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
+_PHASE = PER_DEVICE.index(PHASES[0])
+_LATER = [_LAST, _STOP]
+_SUMS = [_SAMPLES, _TOKENS, _CONTENT]
+_ALL = np.zeros(1, dtype=np.intp)
+"""All rows as one group, which begins with the first."""
+
+
 class Steps:
-    """Finished steps as rows of figures; neighbours of one run fold together when there are many.
+    """Finished steps as rows of figures; neighbours of one training are folded if there are many.
 
     Parameters
     ----------
@@ -128,9 +115,9 @@ class Steps:
     Attributes
     ----------
     devices : tuple of str
-        Whose peaks are kept, by key.
+        The keys of the devices whose peaks are kept.
     count : int
-        Steps made.
+        Number of finished steps.
     """
 
     def __init__(self, most_groups: int = MOST_GROUPS) -> None:
@@ -146,26 +133,16 @@ class Steps:
     def from_table(
         cls, devices: Sequence[str], table: ArrayLike, count: int, most_groups: int = MOST_GROUPS
     ) -> Self:
-        """Return the steps of a table that there is already, with these devices' columns; it is copied.
-
-        Parameters
-        ----------
-        devices : sequence of str
-        table : array-like, shape (groups, columns)
-            As the property.
-        count : int
-            Steps made.
-        most_groups : int, optional
-        """
-        made = cls(most_groups)
-        made.devices, made.count = tuple(devices), count
-        rows = np.array(table, dtype=np.float64).reshape(-1, len(made.columns))
-        made._rows = len(rows)
-        made._table = np.concatenate([rows, np.empty((64, len(made.columns)))])
-        in_each = rows[:, _LAST] - rows[:, _FIRST] + 1
-        made._size = int(in_each.max(initial=1))
-        made._in_last = int(in_each[-1]) if len(rows) else 0
-        return made
+        """Return the steps of a copy of `table`, of shape ``(groups, columns)`` as the property."""
+        steps = cls(most_groups)
+        steps.devices, steps.count = tuple(devices), count
+        rows = np.array(table, dtype=np.float64).reshape(-1, len(steps.columns))
+        steps._rows = len(rows)
+        steps._table = np.concatenate([rows, np.empty((64, len(steps.columns)))])
+        sizes = rows[:, _LAST] - rows[:, _FIRST] + 1
+        steps._size = int(sizes.max(initial=1))
+        steps._in_last = int(sizes[-1]) if len(rows) else 0
+        return steps
 
     def __len__(self) -> int:
         return self._rows
@@ -176,11 +153,11 @@ class Steps:
         return iter([group_of(row, devices) for row in self.table.tolist()])
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same groups; how many more they take is no matter."""
+        """Return whether both have the same groups."""
         if not isinstance(other, Steps):
             return NotImplemented
-        return (self.devices, self.count) == (other.devices, other.count) and np.array_equal(
-            self.table, other.table, equal_nan=True
+        return same(
+            (self.devices, self.count, self.table), (other.devices, other.count, other.table)
         )
 
     __hash__ = None  # type: ignore[assignment]  # it changes
@@ -190,18 +167,17 @@ class Steps:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What each column of `table` is: `FIGURES`, then ``device/name`` for each of `PER_DEVICE`."""
+        """The names of the columns of `table`: `FIGURES`, then ``device/name`` for each of `PER_DEVICE`."""
         return (*FIGURES, *(f"{device}/{name}" for device in self.devices for name in PER_DEVICE))
 
     @property
     def table(self) -> Table:
         """All groups, shape ``(groups, columns)``, in order; a view."""
-        table: Table = self._table[: self._rows]
-        return table
+        return self._table[: self._rows]
 
     @property
     def ended_at(self) -> float:
-        """When the newest step ended, in seconds since the session began; -inf before the first."""
+        """The end of the newest step, in seconds since the session began; -inf before the first."""
         return float(self._table[self._rows - 1, _STOP]) if self._rows else -math.inf
 
     def append(self, group: StepGroup) -> None:
@@ -223,9 +199,9 @@ class Steps:
         self._in_last = 1
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
-        """Return the groups that ended after some second as at most about `most` rows, as a copy.
+        """Return the groups that ended after some second, folded to about `most` rows, as a copy.
 
-        The newest stays apart: it may still grow, and whoever holds it replaces it by what it became.
+        The newest is not folded: it may still grow, and its reader then replaces it.
         """
         table = self.table[self.table[:, _STOP] > after].copy()
         while len(table) > most:
@@ -244,19 +220,13 @@ class Steps:
             Name columns as before 0.1: ``cuda:0/peak`` for ``cuda:0/peak_allocated``, and ``cuda:0/forward``
             for ``cuda:0/forward_phase_peak``. Series have these names too, for other figures.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame(self.table.copy(), columns=list(self.columns))
-        numbers = [FIGURES[column] for column in (_PARENT, _FIRST, _LAST)]
-        frame = frame.astype(dict.fromkeys(numbers, int))
+        frame = data_frame(self.table.copy(), self.columns)
+        frame = frame.astype(dict.fromkeys(("parent", "first", "last"), int))
+        new: dict[str, str] = {}
         for device in self.devices:
             known = frame[f"{device}/certainty"].map(dict(enumerate(CERTAINTIES)))
             frame[f"{device}/certainty"] = known
-        new = {
-            f"{device}/{old}": f"{device}/{name}"
-            for device in self.devices
-            for old, name in IN_A_FRAME.items()
-        }
+            new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
         return with_old_names(frame) if old_names else frame.rename(columns=new)
 
     def _make_room(self) -> None:
@@ -269,7 +239,7 @@ class Steps:
         self._table[: self._rows] = folded
 
     def _fold(self, table: Table) -> Table:
-        """Merge neighbours that have the same parent, two by two."""
+        """Merge neighbours with the same parent, two by two."""
         at = np.arange(len(table))
         begins = np.concatenate([[True], table[1:, _PARENT] != table[:-1, _PARENT]])
         place = at - np.maximum.accumulate(np.where(begins, at, 0))
@@ -285,7 +255,7 @@ class Steps:
 
 
 def joined(groups: Sequence[StepGroup]) -> StepGroup:
-    """Return neighbouring groups as one, by the rules that a table folds by."""
+    """Return neighbouring groups as one, folded by the rules of a table."""
     if len(groups) == 1:
         return groups[0]
     devices = tuple(dict.fromkeys(device for group in groups for device in group.devices))
@@ -303,7 +273,7 @@ def row_of(group: StepGroup, devices: Sequence[str]) -> Table:
 
 
 def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
-    """Return the group that a row of a table of some devices is."""
+    """Return a row of a table of some devices as a group."""
     parent, first, last, start, stop, samples, longest, tokens, content = row[: len(FIGURES)]
     known = {}
     for at, device in enumerate(devices):
@@ -316,7 +286,7 @@ def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
 
 
 def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
-    """Merge the rows from each of `begins` up to the next one's; the live chart's rules are in `steps.ts`."""
+    """Merge the rows from each of `begins` up to the next; `steps.ts` has the same rules."""
     ends = np.append(begins[1:], len(table)) - 1
     merged: Table = table[begins]
     merged[:, _LATER] = table[ends][:, _LATER]
@@ -336,31 +306,21 @@ def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
 
 
 def with_old_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a data frame whose columns have the names that go with the next release, and say so."""
+    """Warn that the old names of a data frame's columns will be removed, and return it."""
     message = "old_names=True will be removed in the next release; docs/README.md lists all columns"
     warnings.warn(message, FutureWarning, stacklevel=3)
     return frame
 
 
 def _figures(known: DeviceSteps) -> list[float]:
-    phases = [known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES]
-    certainty = float(CERTAINTIES.index(known.certainty))
-    worst = (float(known.worst), known.worst_tokens)
-    return [known.peak, certainty, known.lowest, *worst, known.after, *phases]
+    figures = [getattr(known, name) for name in PER_DEVICE[:_PHASE]]
+    figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
+    return [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
 
 
 def _device_steps(figures: Sequence[float]) -> DeviceSteps:
-    peak, certainty, lowest, worst, worst_tokens, after, *phases = figures
-    return DeviceSteps(
-        peak,
-        CERTAINTIES[int(certainty)],
-        lowest,
-        int(worst),
-        worst_tokens,
-        after,
-        {
-            phase: value
-            for phase, value in zip(PHASES, phases, strict=True)
-            if not math.isnan(value)
-        },
-    )
+    peak, certainty, lowest, worst, worst_tokens, after, *peaks = figures
+    known = zip(PHASES, peaks, strict=True)
+    phases = {phase: value for phase, value in known if not math.isnan(value)}
+    certain = CERTAINTIES[int(certainty)]
+    return DeviceSteps(peak, certain, lowest, int(worst), worst_tokens, after, phases)

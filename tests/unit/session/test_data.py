@@ -29,7 +29,7 @@ from hfmem_widget.session import (
     Steps,
     Timeline,
 )
-from hfmem_widget.session.same import same
+from hfmem_widget.session.model import same
 from hfmem_widget.session.stacks import Recording, Stacks
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from tests.unit.session.test_steps import one_step

@@ -11,7 +11,7 @@ import pytest
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Timeline
-from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNTOLD
+from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNPUBLISHED
 
 KEY = "cuda:0/allocated"
 WRITES = 400
@@ -47,11 +47,11 @@ def test_what_is_kept_for_who_subscribes_is_bounded(recorder: Recorder) -> None:
     """Where nothing ticks, it is the newest that are told."""
     came: list[Sample] = []
     recorder.subscribe(lambda _, samples: came.extend(samples))
-    for time in range(2 * MOST_UNTOLD):
+    for time in range(2 * MOST_UNPUBLISHED):
         read(recorder, float(time))
     recorder.publish()
 
-    assert [one.time for one in came] == list(range(MOST_UNTOLD, 2 * MOST_UNTOLD))
+    assert [one.time for one in came] == list(range(MOST_UNPUBLISHED, 2 * MOST_UNPUBLISHED))
 
 
 def test_one_that_fails_is_left_out_and_the_others_are_told(recorder: Recorder) -> None:

@@ -15,7 +15,7 @@ from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.oom.model import OomEvent
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, StepGroup
 from hfmem_widget.session.model import Polling
-from hfmem_widget.session.phases import MOST_PHASES, MOST_ROOTS, Phases
+from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
 from hfmem_widget.session.timeline import BLOCK, Timeline
 from tests.unit.features.memory_map.test_html_read_back import segment
