@@ -1,4 +1,4 @@
-"""The highest values since each of several openings."""
+"""The highest values since each of several beginnings, nested or overlapping."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from itertools import zip_longest
 from typing import Generic, TypeVar
 
 NOTHING = -math.inf
-"""The highest of no values at all."""
+"""The highest of no values."""
 
 MOST_ROWS = 64
-"""Rows that wait until somebody asks for the highs; many at once cost hardly more than one."""
+"""Rows that wait until the highs are asked for: many at once cost hardly more than one."""
 
 Key = TypeVar("Key", bound=Hashable)
 Row = Sequence[float]
 
 
 class Highs(Generic[Key]):
-    """Rows of values, and the highest of each column since every opening, nested or overlapping.
+    """The highest value of each column of rows, since each key was opened.
 
-    A row is noted for the newest opening only, so that it costs the same however many are open. An older
-    opening has the highs of all that were opened after it besides its own, and what is closed leaves
-    its own to the opening before it.
+    A row is noted for the newest key only, so that it costs the same however many are open. The highs of a
+    key are its own and those of all keys opened later; a closed key leaves its own to the key before it.
     """
 
     def __init__(self) -> None:
-        # In order of opening; each holds the rows that came until the next was opened.
+        # In order of opening; each key has the rows that came until the next was opened.
         self._rows: dict[Key, list[Row]] = {}
 
     def __len__(self) -> int:
@@ -39,11 +38,11 @@ class Highs(Generic[Key]):
         return key in self._rows
 
     def newest(self) -> Key | None:
-        """Return what was opened last and is still open."""
+        """Return the open key that was opened last."""
         return next(reversed(self._rows), None)
 
     def open(self, key: Key, row: Row) -> None:
-        """Begin to keep the highs since now, `row` included."""
+        """Open a key: keep the highs from now on, `row` included."""
         self._rows[key] = [row]
 
     def note(self, row: Row) -> None:
@@ -53,18 +52,18 @@ class Highs(Generic[Key]):
             break
 
     def since(self, key: Key) -> list[float]:
-        """Return the highest values since an opening, `NOTHING` where there was none; empty once closed."""
+        """Return the highest values since a key was opened, `NOTHING` for none; empty if it is closed."""
         highs: list[float] = []
-        for one, rows in reversed(self._rows.items()):
+        for other, rows in reversed(self._rows.items()):
             own = _highest(rows)
             rows[:] = [own]
             highs = _highest([own, highs]) if highs else own
-            if one == key:
+            if other == key:
                 return highs
         return []
 
     def close(self, key: Key) -> list[float]:
-        """End an opening and return the highest values since it."""
+        """Close a key and return the highest values since it was opened."""
         highs, order = self.since(key), list(self._rows)
         place, own = order.index(key), self._rows.pop(key)
         if place:
@@ -72,7 +71,7 @@ class Highs(Generic[Key]):
         return highs
 
     def drop(self, key: Key) -> None:
-        """End an opening whose own highs nobody wants, if it is open."""
+        """Close a key, if it is open."""
         if key in self._rows:
             self.close(key)
 
@@ -84,5 +83,5 @@ def _add(rows: list[Row], row: Row) -> None:
 
 
 def _highest(rows: Sequence[Row]) -> list[float]:
-    # Beginning with what is no value: `max` keeps a NaN that comes first, and no other.
+    # Begins with no value: `max` keeps a NaN that comes first, and no other.
     return list(map(max, zip_longest((), *rows, fillvalue=NOTHING)))

@@ -184,7 +184,7 @@ class Recorder:
         self.stop(stopped_at)
 
     def replace_lock(self) -> None:
-        """Forget who holds the lock: for a forked child, where that thread does not exist."""
+        """Make a new lock: in a forked child, the thread that held the old one does not exist."""
         self.lock = threading.RLock()
         self.session.timeline.replace_lock()
 

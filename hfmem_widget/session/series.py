@@ -1,4 +1,4 @@
-"""What can be drawn of a device, one row each: ``series.json``, which the front end reads, too."""
+"""The series and parts that can be drawn, one row each: ``series.json``, which the front end reads, too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a series, or a part of a device's memory, is called and drawn.
+    """The label and look of a series, or of a part of a device's memory.
 
     Colours are Okabe and Ito's, which colour-blind eyes tell apart; greys are for what nobody chose to have.
-    `short` and `on_host` are labels for where there is little room, and for a process' own heap. A line is
-    `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below allocated. What is `sent`
-    is a series that goes to the page. `held` is the place among what tensors are found to be, from 1.
+    `short` is the label where there is little room, `on_host` that of the process' own heap. A line is
+    `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below allocated. `sent` series go to
+    the page. `held` is the place, from 1, among the purposes of tensors.
     """
 
     label: str
@@ -28,13 +28,14 @@ class Row:
     held: int = 0
 
     def called(self, *, is_host: bool) -> str:
-        """Return what people read."""
+        """Return the label."""
         return self.on_host if is_host and self.on_host else self.label
 
 
-_READ = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-
-TABLE: Mapping[str, Row] = {name: Row(**row) for name, row in _READ.items()}
+TABLE: Mapping[str, Row] = {
+    name: Row(**row)
+    for name, row in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
+}
 """By metric, or by the name of a part: the lines, then the parts from the bottom of a stack to its top."""
 
 LINES = tuple(name for name, row in TABLE.items() if row.drawn)
@@ -44,4 +45,4 @@ PARTS: Mapping[str, Row] = {name: row for name, row in TABLE.items() if not row.
 HELD = tuple(
     sorted((name for name in TABLE if TABLE[name].held), key=lambda name: TABLE[name].held)
 )
-"""The metrics of what a device's tensors were found to be; see `monitor.attribution`."""
+"""The purposes of tensors, which are metrics of a device; see `monitor.attribution`."""

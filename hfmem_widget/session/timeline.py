@@ -1,4 +1,4 @@
-"""The shape of a run of any length in a fixed amount of memory."""
+"""The samples of a run of any length in a fixed amount of memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hfmem_widget.session.model import same
+from hfmem_widget.text import wrong_value
+
 CAPACITY = 4096
 CELLS = 150_000
-"""Readings kept at most, over all series: the more there are, the fewer rows."""
+"""Readings kept at most, over all series: the more series, the fewer rows."""
 
 BLOCK = 64
-"""Samples that wait until they are put into rows together: numpy costs as much for one as for many."""
+"""Samples that wait to be put into rows together: numpy costs as much for one as for many."""
 
 GAPS_KEPT = 256
 
@@ -22,12 +25,11 @@ Floats = NDArray[np.float64]
 
 
 class Timeline:
-    """Rows of readings that fold when they are full.
+    """Rows of readings that are folded when there are too many.
 
     A row holds the lowest and the highest value of each series over `bucket` consecutive samples.
-    When `capacity` rows are full (fewer where there are very many series), neighbours merge and
-    `bucket` doubles: the whole run always fits,
-    and no sampled extreme is ever lost.
+    When `capacity` rows are full (fewer if there are very many series), neighbours merge and `bucket`
+    doubles: the whole run always fits, and no sampled extreme is ever lost.
 
     Parameters
     ----------
@@ -39,15 +41,12 @@ class Timeline:
 
     def __init__(self, width: int, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
-            message = (
-                f"a timeline's capacity must be an even number of rows, 2 or more, not {capacity}"
-            )
-            raise ValueError(message)
+            raise wrong_value(capacity, "capacity", "an even number of rows, 2 or more")
         self.capacity = capacity
         self.bucket = 1
         self.samples = 0
         self.gaps: list[tuple[float, float]] = []
-        """Stretches without samples as (start, stop) in seconds, in order; the longest `GAPS_KEPT`."""
+        """Intervals without samples as (start, stop) in seconds, in order; the longest `GAPS_KEPT`."""
         self._new: list[tuple[float, ...]] = []
         self._lock = threading.Lock()
         self._filled = 0
@@ -68,7 +67,7 @@ class Timeline:
         gaps: Iterable[tuple[float, float]] = (),
         capacity: int = CAPACITY,
     ) -> Self:
-        """Return a timeline of rows that there are already, copied; a sample added to it begins a new row.
+        """Return a timeline of a copy of rows; a sample added to it begins a new row.
 
         Parameters
         ----------
@@ -78,33 +77,26 @@ class Timeline:
         bucket : int, optional
             Samples in each row.
         samples : int, optional
-            Samples in all of them; by default as many as can be.
+            Samples in all rows; by default as many as fit.
         gaps : iterable of (float, float), optional
-            As the attribute.
         capacity : int, optional
         """
-        made = cls(0, capacity)
-        made._time = np.array(time, dtype=np.float64)
-        made._low = np.array(low, dtype=np.float64)
-        made._high = np.array(high, dtype=np.float64)
-        made._rows = len(made._time)
-        made.bucket = made._filled = bucket
-        made.samples = made._rows * bucket if samples is None else samples
-        made.gaps = list(gaps)
-        return made
+        timeline = cls(0, capacity)
+        timeline._time = np.array(time, dtype=np.float64)
+        timeline._low = np.array(low, dtype=np.float64)
+        timeline._high = np.array(high, dtype=np.float64)
+        timeline._rows = len(timeline._time)
+        timeline.bucket = timeline._filled = bucket
+        timeline.samples = timeline._rows * bucket if samples is None else samples
+        timeline.gaps = list(gaps)
+        return timeline
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same rows; how much room for more is no matter."""
+        """Return whether both have the same rows."""
+        names = ("time", "low", "high", "bucket", "samples", "gaps")
         if not isinstance(other, Timeline):
             return NotImplemented
-        rows = zip(
-            (self.time, self.low, self.high), (other.time, other.low, other.high), strict=True
-        )
-        return (self.bucket, self.samples, self.gaps) == (
-            other.bucket,
-            other.samples,
-            other.gaps,
-        ) and all(np.array_equal(one, two, equal_nan=True) for one, two in rows)
+        return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -156,7 +148,7 @@ class Timeline:
             self._settle()
 
     def add_gap(self, start: float, stop: float) -> None:
-        """Remember that nothing was sampled between two instants."""
+        """Add an interval in which nothing was sampled."""
         self.gaps.append((start, stop))
         if len(self.gaps) > GAPS_KEPT:
             shortest = min(range(len(self.gaps)), key=lambda i: self.gaps[i][1] - self.gaps[i][0])
@@ -169,11 +161,11 @@ class Timeline:
             self._allocate(len(self._time), width)
 
     def replace_lock(self) -> None:
-        """Forget who holds the lock: for a forked child, where that thread does not exist."""
+        """Make a new lock: in a forked child, the thread that held the old one does not exist."""
         self._lock = threading.Lock()
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
-        """Return the rows that touch the seconds from `start` to `stop`, of some series, as a copy."""
+        """Return a copy of the rows from `start` to `stop` seconds, of all series or of some columns."""
         first = max(0, int(self.time.searchsorted(start, side="right")) - 1)
         last = int(self.time.searchsorted(stop, side="right"))
         taken = slice(None) if columns is None else list(columns)
@@ -187,7 +179,7 @@ class Timeline:
         )
 
     def _settle(self) -> None:
-        """Put the samples that came one by one into rows."""
+        """Put the waiting samples into rows."""
         with self._lock:
             if self._new:
                 block = np.array(self._new)
@@ -221,25 +213,18 @@ class Timeline:
         self._filled = len(time) - int(starts[-1])
 
     def _fold(self) -> None:
-        rows = slice(self._rows)
-        time, low, high = self._time[rows], self._low[rows], self._high[rows]
-        pairs = self._rows // 2
-        self._time[:pairs] = time[: 2 * pairs : 2]
-        self._low[:pairs] = np.fmin(low[: 2 * pairs : 2], low[1 : 2 * pairs : 2])
-        self._high[:pairs] = np.fmax(high[: 2 * pairs : 2], high[1 : 2 * pairs : 2])
         # An odd last row has nothing to merge with and stays as it is.
-        for last in range(2 * pairs, self._rows):
-            for column in (self._time, self._low, self._high):
-                column[pairs] = column[last]
-        self._rows -= pairs
+        rows, starts = slice(self._rows), np.arange(0, self._rows, 2)
+        kept = len(starts)
+        self._time[:kept] = self._time[starts]
+        self._low[:kept] = np.fmin.reduceat(self._low[rows], starts)
+        self._high[:kept] = np.fmax.reduceat(self._high[rows], starts)
+        self._rows = kept
         self.bucket *= 2
 
     def _allocate(self, rows: int, width: int) -> None:
-        kept, columns = self._rows, self.width
-        time = np.empty(rows)
-        time[:kept] = self._time[:kept]
-        low = np.full((rows, width), np.nan)
-        low[:kept, :columns] = self._low[:kept]
-        high = np.full((rows, width), np.nan)
-        high[:kept, :columns] = self._high[:kept]
+        kept, more = slice(self._rows), ((0, rows - self._rows), (0, width - self.width))
+        time = np.pad(self._time[kept], more[0])
+        low = np.pad(self._low[kept], more, constant_values=np.nan)
+        high = np.pad(self._high[kept], more, constant_values=np.nan)
         self._time, self._low, self._high = time, low, high
