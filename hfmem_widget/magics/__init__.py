@@ -16,7 +16,8 @@ from hfmem_widget.guard import harmless
 from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.completion import Offered, complete
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
-from hfmem_widget.magics.report import ReportMagics, remove
+from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.usage import remove
 
 __all__ = ["register", "unregister"]
 
@@ -24,20 +25,24 @@ REPORTS: tuple[type[ReportMagics], ...] = (
     MemanatomyMagics,
     *(resolve(feature.magic) for feature in FEATURES if feature.magic),
 )
-"""The line magics that tell something on demand."""
+"""The line magics that show something on demand."""
 
 _shells: WeakKeyDictionary[InteractiveShell, Callable[[], None]] = WeakKeyDictionary()
-"""Those that the extension is loaded in, and what ends their completion; all of them have one monitor."""
+"""The shells in which the extension is loaded, with what ends their completion; all have one monitor."""
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the magics, their completion, and what they live by."""
+    """Add the magics and their completion, and follow what they watch."""
     unregister(shell)
     history = History()
     memwatch.register(shell, history)
+    offered: dict[str, Offered] = {
+        memwatch.NAME: (memwatch.MemwatchMagics.memwatch.parser, memwatch.ACTIONS)
+    }
     for report in REPORTS:
         shell.register_magics(report(shell, history))
-    _shells[shell] = complete(shell, _offered())
+        offered[report.name] = (getattr(report, report.name).parser, report.words)
+    _shells[shell] = complete(shell, offered)
     attach()
 
 
@@ -48,8 +53,8 @@ def unregister(shell: InteractiveShell) -> None:
     # Each by itself: a fault in one must not leave the poller or the allocator's wrappers behind.
     harmless(memwatch.unregister, shell)
     for report in REPORTS:
-        harmless(remove, report, shell)
-    harmless(_shells.pop(shell, _nothing))
+        harmless(remove, shell, report.name)
+    harmless(_shells.pop(shell, lambda: None))
     if _shells:
         return
     harmless(detach)
@@ -58,15 +63,3 @@ def unregister(shell: InteractiveShell) -> None:
         said = monitor.release_monitor()
         if said:
             print(said)  # noqa: T201
-
-
-def _offered() -> dict[str, Offered]:
-    memwatch_parser = memwatch.MemwatchMagics.memwatch.parser
-    offered: dict[str, Offered] = {memwatch.NAME: (memwatch_parser, memwatch.ACTIONS)}
-    for report in REPORTS:
-        offered[report.name] = (getattr(report, report.name).parser, report.words)
-    return offered
-
-
-def _nothing() -> None:
-    """There is no completion to end."""

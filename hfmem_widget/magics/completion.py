@@ -17,10 +17,8 @@ Offered = tuple[ArgumentParser, Sequence[str]]
 
 
 def complete(shell: InteractiveShell, magics: Mapping[str, Offered]) -> Callable[[], None]:
-    """Offer the options of magics, alone where an option is begun; return what ends that.
-
-    A hook, which would be less to write, comes after Jedi's guesses: all of Python's names.
-    """
+    """Offer the options of magics, alone where an option is begun; return what ends that."""
+    # A completer hook would come after Jedi's guesses, which are all of Python's names.
 
     @context_matcher(identifier="hfmem_widget", priority=200)
     def matcher(context: CompletionContext) -> dict[str, Any]:
@@ -39,16 +37,16 @@ def _matches(magics: Mapping[str, Offered], before: str) -> dict[str, Any]:
     parser, words = magics[name]
     actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
     previous = before.split()[-1 if not begun else -2]
-    if any(previous in one.option_strings and one.nargs != 0 for one in actions):
+    if any(previous in action.option_strings and action.nargs != 0 for action in actions):
         return {"completions": [], "suppress": False}  # its value, which may be anything
-    names = [one.option_strings for one in actions if one.option_strings]
-    options = [next(one for one in each if one.startswith("--")) for each in names]
+    names = [action.option_strings for action in actions if action.option_strings]
+    options = [next(name for name in each if name.startswith("--")) for each in names]
     is_option = begun.startswith("-")
     offered = options if is_option or sign == "%%" else [*words, *options]
-    chosen = [one for one in offered if one.startswith(begun)]
-    has_choices = any(one.choices for one in actions)
+    chosen = [text for text in offered if text.startswith(begun)]
+    has_choices = any(action.choices for action in actions)
     return {
-        "completions": [SimpleCompletion(text=one, type="magic option") for one in chosen],
+        "completions": [SimpleCompletion(text=text, type="magic option") for text in chosen],
         "matched_fragment": begun,
         "ordered": True,
         "suppress": bool(chosen) and (is_option or has_choices),

@@ -1,4 +1,4 @@
-"""Which cells run, on which threads, and which of them IPython tells the end of."""
+"""Which cells run, on which threads, and which of them has ended."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Execution:
     ----------
     info : ExecutionInfo
     count : int
-        What the shell counted when it began.
+        The shell's execution count when it began.
     is_outermost : bool
         Whether no other cell runs it.
     thread : int
-        Front ends run the cells of a subshell on a thread of its own.
+        The cells of a subshell run on a thread of its own.
     watches : list of Watch
-        What ends with it.
+        The watches that end with it.
     """
 
     info: ExecutionInfo
@@ -41,12 +41,12 @@ class Execution:
 
     @property
     def cell_id(self) -> str:
-        """The same for every run of the cell, if the front end has ids; IPython hands them on since 8.8."""
+        """The front end's id of the cell, the same for all of its runs; empty if it has none."""
         return getattr(self.info, "cell_id", None) or ""
 
     def result(self, *candidates: ExecutionResult | None) -> ExecutionResult | None:
-        """Return the one that is this cell's own."""
-        return next((one for one in candidates if one and one.info is self.info), None)
+        """Return the candidate that is the result of this cell."""
+        return next((each for each in candidates if each and each.info is self.info), None)
 
 
 class Executions:
@@ -57,59 +57,51 @@ class Executions:
 
     @property
     def watches(self) -> tuple[Watch, ...]:
-        """All that end with a cell, in the order in which they began."""
-        return tuple(watch for one in self._running for watch in one.watches)
+        """All watches that end with a cell, in the order in which they began."""
+        return tuple(watch for execution in self._running for watch in execution.watches)
 
     def current(self) -> Execution | None:
-        """Return the innermost cell that this thread runs."""
-        own = self._own()
-        return own[-1] if own else None
+        """Return the innermost cell that runs on this thread."""
+        return next(reversed(self._own()), None)
 
     def begins(self, info: ExecutionInfo, count: int) -> tuple[Execution, list[Execution]]:
-        """Note that a cell begins, and return it, and those of this thread of whose end nobody told."""
-        lost = [one for one in self._own() if not _is_alive(one.info)]
+        """Enter a cell that begins. Return it, and the cells of this thread whose end was not announced."""
+        lost = [execution for execution in self._own() if not _is_alive(execution.info)]
         self._drop(lost)
         execution = Execution(info, count, is_outermost=not self._own())
         self._running.append(execution)
         return execution, lost
 
     def ends(self, result: ExecutionResult | None) -> list[Execution]:
-        """Take out the cell that has ended, and those it ran of whose end nobody told; outermost first.
+        """Remove and return the cell that has ended, and the cells it ran whose end was not announced.
 
-        If an error cannot be shown, or an interrupt comes meanwhile, IPython tells the end of a cell with a
-        result that it made anew, or with none. Then it is that of the innermost cell.
+        The outermost comes first. If an error cannot be shown, or an interrupt comes meanwhile, IPython
+        announces the end of a cell with a result that it made anew, or with none. Then the innermost cell has
+        ended.
         """
         own = self._own()
         info = None if result is None else result.info
-        found = next((one for one in own if one.info is info), None)
-        if found is None and own and _may_be(own[-1], info):
-            found = own[-1]
-        if found is None:
-            return []
-        ended = own[own.index(found) :]
+        at = next((at for at, execution in enumerate(own) if execution.info is info), None)
+        if at is None and own:
+            newest = own[-1].info
+            may_be = info is None or info.raw_cell == newest.raw_cell
+            at = len(own) - 1 if may_be and not _is_alive(newest) else None
+        ended = [] if at is None else own[at:]
         self._drop(ended)
         return ended
 
     def _own(self) -> list[Execution]:
         here = threading.get_ident()
-        return [one for one in self._running if one.thread == here]
+        return [execution for execution in self._running if execution.thread == here]
 
     def _drop(self, executions: list[Execution]) -> None:
         # One by one: another thread may enter its own meanwhile.
-        for one in executions:
-            self._running.remove(one)
-
-
-def _may_be(execution: Execution, info: ExecutionInfo | None) -> bool:
-    """Return whether an `info` that nobody knows may be that of a cell which has ended."""
-    own = execution.info
-    if info is not None and info.raw_cell != own.raw_cell:
-        return False
-    return not _is_alive(own)
+        for execution in executions:
+            self._running.remove(execution)
 
 
 def _is_alive(info: ExecutionInfo) -> bool:
-    """Return whether IPython is still at a cell: this code runs within it, or it awaits something."""
+    """Return whether IPython still runs a cell: this code is within it, or it awaits something."""
     return any(
         frame.f_code.co_name == "run_cell_async"
         and any(value is info for value in frame.f_locals.values())
@@ -118,7 +110,7 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the frames of this thread: those that are running, and the outermost of each task."""
+    """Yield this thread's running frames, and those of each task."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  (inspect.currentframe is the same)
     while frame is not None:
         yield frame

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
-from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HOW_TO_WATCH
-from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.magics.usage import usage_errors
+from hfmem_widget.magics.report import ReportMagics, report
 from hfmem_widget.text import plain
-
-if TYPE_CHECKING:
-    from hfmem_widget.features.fit.prediction import Prediction
-    from hfmem_widget.session import Anatomy, Session
 
 NOW, PEAK = "now", "peak"
 
@@ -29,7 +23,7 @@ class MemanatomyMagics(ReportMagics):
     name = "memanatomy"
     words = (NOW, PEAK)
 
-    @magic_arguments("memanatomy")
+    @report
     @argument(
         "moment",
         nargs="?",
@@ -51,8 +45,7 @@ class MemanatomyMagics(ReportMagics):
         help="Beside the peak, show what the worst step should need, by a dry run of the model. The model "
         "and its optimizer must still exist; neither is modified.",
     )
-    @line_magic("memanatomy")  # type: ignore[arg-type]  # it is typed for a callable of Never
-    def memanatomy(self, line: str) -> None:
+    def memanatomy(self, arguments: Namespace) -> None:
         """Show what the memory is for: weights, gradients, optimizer states, activations, cache.
 
         ::
@@ -69,72 +62,46 @@ class MemanatomyMagics(ReportMagics):
         ``%memanatomy 12`` the peak of step 12. ``%memanatomy now`` takes a reading, and needs no watched
         cell. In code, use ``session.anatomy()``.
         """
-        arguments = self.parse(line)
-        if arguments is None:
-            return
         if arguments.all and arguments.device:
             message = "use --all or --device, not both"
             raise UsageError(message)
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
         if arguments.predicted and NOW in moments:
             moments = [PEAK]
-        session = self._history.latest
+        session = self.history.latest
         if session is None and PEAK in moments and len(moments) > 1:
             moments = [NOW]
         if moments == [NOW] and not (session is not None and session.running):
-            session = _read_now()
+            from hfmem_widget.monitor.shared import read_once
+
+            session = read_once()
         if session is None:
             raise UsageError(HOW_TO_WATCH)
-        self._show(
-            session,
-            moments,
-            arguments.device,
-            every=arguments.all,
-            predicted=arguments.predicted,
-        )
-
-    def _show(
-        self,
-        session: Session,
-        moments: Sequence[str | int],
-        device: str,
-        *,
-        every: bool,
-        predicted: bool,
-    ) -> None:
         from hfmem_widget.analysis.facts import active_devices
         from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
-        from hfmem_widget.view.screen import Screen
 
-        devices = [one.key for one in active_devices(session)] if every else [device]
-        with usage_errors():
-            told = [session.anatomy(at, one) for one in devices for at in moments]
-            forecasts = _predictions(session, told) if predicted else {}
+        devices = [arguments.device]
+        if arguments.all:
+            devices = [device.key for device in active_devices(session)]
+        anatomies = [session.anatomy(at, device) for device in devices for at in moments]
         if moments == [NOW]:
-            told = [replace(one, moment=NOW) for one in told]
-        about = [contents_text(session.contents)]
-        about += [one.per_parameter for one in forecasts.values()][:1]
+            anatomies = [replace(anatomy, moment=NOW) for anatomy in anatomies]
+        forecasts = {}
+        if arguments.predicted:
+            from hfmem_widget.features.fit.prediction import prediction
+
+            keys = dict.fromkeys(anatomy.device.key for anatomy in anatomies)
+            forecasts = {key: prediction(session, key) for key in keys}
+        per_parameter = next((each.per_parameter for each in forecasts.values()), "")
         bundle = anatomy_bundle(
-            told,
-            {key: one.parts for key, one in forecasts.items()},
+            anatomies,
+            {key: forecast.parts for key, forecast in forecasts.items()},
             title=session.label,
-            contents=" \u00b7 ".join(filter(None, about)),
+            contents=" \u00b7 ".join(
+                filter(None, [contents_text(session.contents), per_parameter])
+            ),
         )
-        Screen(self._shell).show(bundle)
-
-
-def _predictions(session: Session, told: Sequence[Anatomy]) -> dict[str, Prediction]:
-    from hfmem_widget.features.fit.prediction import prediction
-
-    keys = dict.fromkeys(one.device.key for one in told)
-    return {key: prediction(session, key) for key in keys}
-
-
-def _read_now() -> Session:
-    """Return a reading of this moment, for which nothing need have been watched."""
-    from hfmem_widget.monitor.shared import read_once
-
-    return read_once()
+        self.show(bundle)
 
 
 def _moment(word: str) -> str | int:

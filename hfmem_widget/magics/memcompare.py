@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from IPython.core.error import UsageError
-from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from argparse import Namespace
 
-from hfmem_widget.analysis.history import HOW_TO_WATCH, History
-from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.magics.usage import check_output, usage_errors
+from IPython.core.error import UsageError
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument
+
+from hfmem_widget.analysis.history import HOW_TO_WATCH
+from hfmem_widget.magics.report import ReportMagics, report
+from hfmem_widget.magics.usage import check_output
 
 
 @magics_class
@@ -17,12 +19,7 @@ class MemcompareMagics(ReportMagics):
 
     name = "memcompare"
 
-    @property
-    def history(self) -> History:
-        """The cells that were watched; for `hfmem_widget.compare`."""
-        return self._history
-
-    @magic_arguments("memcompare")
+    @report
     @argument(
         "names",
         nargs="*",
@@ -47,8 +44,7 @@ class MemcompareMagics(ReportMagics):
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the comparison in this variable."
     )
-    @line_magic("memcompare")  # type: ignore[arg-type]  # it is typed for a callable of Never
-    def memcompare(self, line: str) -> None:
+    def memcompare(self, arguments: Namespace) -> None:
         """Compare watched cells side by side.
 
         ::
@@ -67,36 +63,23 @@ class MemcompareMagics(ReportMagics):
 
         ``%memcompare`` alone lists the watched cells.
         """
-        arguments = self.parse(line)
-        if arguments is None:
-            return
         check_output(arguments.output, self._shell)
-        if not arguments.names:
-            self._list()
-            return
         from hfmem_widget.features.compare.api import compare_named
-        from hfmem_widget.features.compare.html import chart_bundle, table_bundle
-        from hfmem_widget.view.screen import Screen
+        from hfmem_widget.features.compare.html import chart_bundle, list_bundle, table_bundle
 
-        with usage_errors():
-            comparison = compare_named(
-                self._history,
-                arguments.names,
-                by=arguments.by,
-                device=arguments.device,
-                baseline=arguments.baseline,
-            )
-        screen = Screen(self._shell)
-        screen.show(table_bundle(comparison))
-        screen.show(chart_bundle(comparison))
+        if not arguments.names:
+            if not self.history.records:
+                raise UsageError(HOW_TO_WATCH)
+            self.show(list_bundle(self.history.records))
+            return
+        comparison = compare_named(
+            self.history,
+            arguments.names,
+            by=arguments.by,
+            device=arguments.device,
+            baseline=arguments.baseline,
+        )
+        self.show(table_bundle(comparison))
+        self.show(chart_bundle(comparison))
         if arguments.output:
             self._shell.user_ns[arguments.output] = comparison
-
-    def _list(self) -> None:
-        records = self._history.records
-        if not records:
-            raise UsageError(HOW_TO_WATCH)
-        from hfmem_widget.features.compare.html import list_bundle
-        from hfmem_widget.view.screen import Screen
-
-        Screen(self._shell).show(list_bundle(records))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from argparse import Namespace
 
 from IPython.core.error import UsageError
-from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.magics.usage import check_output, usage_errors
+from hfmem_widget.magics.report import ReportMagics, report
+from hfmem_widget.magics.usage import check_output
 from hfmem_widget.text import plain
 
 
@@ -20,7 +20,7 @@ class MemfitMagics(ReportMagics):
 
     name = "memfit"
 
-    @magic_arguments("memfit")
+    @report
     @argument(
         "model",
         help="A variable that holds a model or a configuration, a folder or JSON file with one, or the name "
@@ -71,8 +71,7 @@ class MemfitMagics(ReportMagics):
     @argument(
         "-o", "--output", default="", metavar="NAME", help="Keep the forecast in this variable."
     )
-    @line_magic("memfit")  # type: ignore[arg-type]  # it is typed for a callable of Never
-    def memfit(self, line: str) -> None:
+    def memfit(self, arguments: Namespace) -> None:
         """Forecast the memory of a model, part by part, and whether it fits here. Nothing is loaded.
 
         ::
@@ -83,50 +82,34 @@ class MemfitMagics(ReportMagics):
 
         runs one step of the model on PyTorch's meta device, where tensors have shapes but no memory.
         """
-        arguments = self.parse(line)
-        if arguments is None:
-            return
         check_output(arguments.output, self._shell)
         if arguments.train and arguments.inference:
             message = "use --train or --inference, not both"
             raise UsageError(message)
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
-        from hfmem_widget.view.screen import Screen
 
-        with usage_errors():
-            told = fit(
-                self._subject(arguments.model),
-                training=not arguments.inference,
-                batch=arguments.batch,
-                length=arguments.length,
-                optimizer=arguments.optim,
-                precision=arguments.precision and arguments.precision.replace("-", " "),
-                checkpointing=arguments.checkpointing,
-                accumulation=arguments.accumulation,
-                quantized=arguments.quantized,
-                lora=lora_of(arguments.lora),
-                headroom=arguments.headroom,
-            )
-        Screen(self._shell).show(fit_bundle(told))
+        model = arguments.model
+        fitted = fit(
+            self._shell.user_ns.get(model, model) if model.isidentifier() else model,
+            training=not arguments.inference,
+            batch=arguments.batch,
+            length=arguments.length,
+            optimizer=arguments.optim,
+            precision=arguments.precision and arguments.precision.replace("-", " "),
+            checkpointing=arguments.checkpointing,
+            accumulation=arguments.accumulation,
+            quantized=arguments.quantized,
+            lora=lora_of(arguments.lora),
+            headroom=arguments.headroom,
+        )
+        self.show(fit_bundle(fitted))
         if arguments.output:
-            self._shell.user_ns[arguments.output] = told
-
-    def _subject(self, name: str) -> Any:
-        """Return what a name stands for: a variable of the notebook's, if it is one."""
-        if name.isidentifier() and name in self._shell.user_ns:
-            return self._shell.user_ns[name]
-        return name
+            self._shell.user_ns[arguments.output] = fitted
 
 
 def lora_of(text: str) -> tuple[int, tuple[str, ...]] | None:
-    """Return the rank and the layers of ``16,q_proj,v_proj``; None for an empty text.
-
-    Raises
-    ------
-    OptionError
-        If it does not begin with a number.
-    """
+    """Return the rank and the layers of ``16,q_proj,v_proj``; None for an empty text."""
     if not text:
         return None
     rank, *layers = (part.strip() for part in text.split(","))

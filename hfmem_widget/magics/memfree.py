@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from argparse import Namespace
 
-from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.magics.usage import usage_errors
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument
+
+from hfmem_widget.magics.report import ReportMagics, report
 
 
 @magics_class
@@ -16,7 +17,7 @@ class MemfreeMagics(ReportMagics):
     name = "memfree"
     words = ("errors", "outputs", "all", "garbage", "cache")
 
-    @magic_arguments("memfree")
+    @report
     @argument(
         "what",
         nargs="*",
@@ -49,8 +50,7 @@ class MemfreeMagics(ReportMagics):
         action="store_true",
         help="Make malloc return its free memory to the system (malloc_trim of glibc).",
     )
-    @line_magic("memfree")  # type: ignore[arg-type]  # it is typed for a callable of Never
-    def memfree(self, line: str) -> None:
+    def memfree(self, arguments: Namespace) -> None:
         """Free errors, outputs and variables, and measure the result.
 
         ::
@@ -71,24 +71,19 @@ class MemfreeMagics(ReportMagics):
 
         In code, use ``hfmem_widget.free()``.
         """
-        arguments = self.parse(line)
-        if arguments is None:
-            return
         from hfmem_widget.features.free.api import release
         from hfmem_widget.features.free.html import release_bundle
         from hfmem_widget.features.free.request import asked
-        from hfmem_widget.view.screen import Screen
 
-        with usage_errors():
-            request = asked(
-                arguments.what,
-                arguments.variable,
-                shell=self._shell,
-                collect=not arguments.no_gc,
-                empty_cache=not arguments.no_cache,
-                trim=arguments.trim,
-            )
+        request = asked(
+            arguments.what,
+            arguments.variable,
+            shell=self._shell,
+            collect=not arguments.no_gc,
+            empty_cache=not arguments.no_cache,
+            trim=arguments.trim,
+        )
         released = release(request, self._shell, dry_run=arguments.dry_run)
-        Screen(self._shell).show(release_bundle(released))
+        self.show(release_bundle(released))
         if released.interrupted:
             raise KeyboardInterrupt

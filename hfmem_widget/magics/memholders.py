@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import History
-from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.magics.usage import usage_errors
+from hfmem_widget.magics.report import ReportMagics, report
 from hfmem_widget.text import parse_bytes
 
 if TYPE_CHECKING:
     from hfmem_widget.sources.heap import Holders
-
-NOTHING_EARLIER = (
-    "--since needs an earlier %memholders of the same --device to compare with; this run is stored for the "
-    "next one"
-)
 
 
 @magics_class
@@ -33,7 +28,7 @@ class MemholdersMagics(ReportMagics):
         super().__init__(shell, history)
         self._latest: dict[str, Holders] = {}
 
-    @magic_arguments("memholders")
+    @report
     @argument("-d", "--device", default="", help="Only this device, such as cuda:0. Default: all.")
     @argument(
         "-l",
@@ -50,8 +45,7 @@ class MemholdersMagics(ReportMagics):
         action="store_true",
         help="Show what has grown since the last %%memholders with the same --device.",
     )
-    @line_magic("memholders")  # type: ignore[arg-type]  # it is typed for a callable of Never
-    def memholders(self, line: str) -> None:
+    def memholders(self, arguments: Namespace) -> None:
         """Show what still holds memory: variables, outputs, errors, closures, graphs.
 
         ::
@@ -67,23 +61,20 @@ class MemholdersMagics(ReportMagics):
         It searches only when you run it, runs no code of your objects, frees nothing and holds no object.
         In code, use ``hfmem_widget.holders()``.
         """
-        arguments = self.parse(line)
-        if arguments is None:
-            return
-        with usage_errors():
-            least = parse_bytes(arguments.least, of="--least")
         from hfmem_widget.features.holders.api import holders
         from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
-        from hfmem_widget.view.screen import Screen
 
-        with usage_errors():
-            found = holders(self._shell.user_ns, device=arguments.device)
+        least = parse_bytes(arguments.least, of="--least")
+        found = holders(self._shell.user_ns, device=arguments.device)
         earlier = self._latest.get(arguments.device)
         self._latest[arguments.device] = found
         if not arguments.since:
-            bundle = holders_bundle(found, least=least, detail=arguments.detail)
-        elif earlier is None:
-            raise UsageError(NOTHING_EARLIER)
+            self.show(holders_bundle(found, least=least, detail=arguments.detail))
+        elif earlier is not None:
+            self.show(growth_bundle(found.since(earlier), least=least))
         else:
-            bundle = growth_bundle(found.since(earlier), least=least)
-        Screen(self._shell).show(bundle)
+            message = (
+                "--since needs an earlier %memholders of the same --device to compare with; this run is "
+                "stored for the next one"
+            )
+            raise UsageError(message)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from argparse import Namespace
 
-from hfmem_widget.magics.report import ReportMagics
-from hfmem_widget.magics.usage import usage_errors
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument
+
+from hfmem_widget.magics.report import ReportMagics, report
 
 
 @magics_class
@@ -15,15 +16,14 @@ class MemmapMagics(ReportMagics):
 
     name = "memmap"
 
-    @magic_arguments("memmap")
+    @report
     @argument(
         "-d",
         "--device",
         default="",
         help="Only this device, such as cuda:0, or cpu for the heap of this process. Default: all GPUs.",
     )
-    @line_magic("memmap")  # type: ignore[arg-type]  # it is typed for a callable of Never
-    def memmap(self, line: str) -> None:
+    def memmap(self, arguments: Namespace) -> None:
         """Show the layout of the allocator's reserved memory, and which free memory cannot be used.
 
         ::
@@ -39,13 +39,7 @@ class MemmapMagics(ReportMagics):
         does not wait for the GPU. Without a GPU it shows the C heap of this process. ``%%memwatch --map``
         shows the map while a cell runs. In code, use ``hfmem_widget.memory_map()``.
         """
-        arguments = self.parse(line)
-        if arguments is None:
-            return
         from hfmem_widget.features.memory_map.api import memory_map
         from hfmem_widget.features.memory_map.html import memory_map_bundle
-        from hfmem_widget.view.screen import Screen
 
-        with usage_errors():
-            found = memory_map(arguments.device)
-        Screen(self._shell).show(memory_map_bundle(found))
+        self.show(memory_map_bundle(memory_map(arguments.device)))

@@ -1,9 +1,8 @@
 """``%memwatch`` and ``%%memwatch``.
 
 A cell magic that runs its cell with ``shell.run_cell`` hides its failures (ipython#11314): the reply says
-"ok", and Run All and nbclient carry on. So ``%%memwatch`` does not run the cell. An input
-transformer turns its first line into a call that starts a watch, IPython runs the rest as it runs
-any cell, and the watch ends with the `post_run_cell` event of that very execution.
+"ok", and Run All and nbclient carry on. So ``%%memwatch`` does not run the cell. An input transformer turns
+its first line into a call that starts a watch, and the watch ends with the `post_run_cell` event.
 """
 
 from __future__ import annotations
@@ -24,7 +23,14 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
-from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
+from hfmem_widget.magics.usage import (
+    asks_for_help,
+    check_output,
+    parse,
+    remove,
+    usage_errors,
+    words_of,
+)
 from hfmem_widget.options import OPTIONS, WatchOptions
 from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
 
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 
 NAME = "memwatch"
 LEAST = "10MiB"
-"""What a cell must change for `%memwatch on` to tell of it."""
+"""The least change of a cell that `%memwatch on` shows."""
 
 ABOVE_CODE = (
     "%memwatch alone does not watch this cell. Write %%memwatch (two % signs) for this cell, or %memwatch on "
@@ -52,21 +58,21 @@ class _OptionFlags(ArgDecorator):
     """Adds the flags of all options of a watch, below the headings of their groups."""
 
     def add_to_parser(self, parser: Any, group: Any) -> None:
-        """Add them; what is not given is not in the namespace."""
-        for name, one in OPTIONS.items():
-            group = parser.add_argument_group(one.heading) if one.heading else group
-            group.add_argument(*one.flags, dest=name, default=SUPPRESS, **one.argument)
+        """Add them; options that are not given are not in the namespace."""
+        for name, option in OPTIONS.items():
+            group = parser.add_argument_group(option.heading) if option.heading else group
+            group.add_argument(*option.flags, dest=name, default=SUPPRESS, **option.argument)
 
 
 @magics_class
 class MemwatchMagics(Magics):
-    """The magics of one shell, and the watches its cells are in.
+    """``%memwatch`` and ``%%memwatch`` of one shell, and the watches of its cells.
 
     Parameters
     ----------
     shell : InteractiveShell
     history : History
-        Where the cells that were watched are kept.
+        Keeps the cells that were watched.
     """
 
     def __init__(self, shell: InteractiveShell, history: History) -> None:
@@ -119,12 +125,12 @@ class MemwatchMagics(Magics):
         return self._run_as_function(line, cell)
 
     def arm_cell(self, line: str) -> None:
-        """Watch the cell that is running, to its end; what the transformed first line calls.
+        """Watch the cell that is running; the transformed first line calls this.
 
         Raises
         ------
         UsageError
-            If an option is not one we can use. Nothing else gets out of here.
+            If an option is wrong. Nothing else is raised.
         """
         # One frame above is the cell.
         self._arm(line, sys._getframe(1))  # noqa: SLF001  (inspect.currentframe is the same)
@@ -139,10 +145,10 @@ class MemwatchMagics(Magics):
 
     @entry()
     def cell_begins(self, info: ExecutionInfo) -> None:
-        """Note that a cell runs; for the `pre_run_cell` event."""
+        """Enter a cell that begins; for the `pre_run_cell` event."""
         execution, lost = self._executions.begins(info, self._shell.execution_count)
-        for one in lost:
-            self._end([one], None)
+        for earlier in lost:
+            self._end([earlier], None)
         is_ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
         if self._in_every_cell is None and execution.is_outermost and not is_ours:
             harmless(self._begin_in_every_cell, execution)
@@ -150,8 +156,8 @@ class MemwatchMagics(Magics):
     @entry()
     def cell_ends(self, result: ExecutionResult | None) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
-        # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch. One that a
-        # fault keeps from being found has ended all the same: the next cell ends its watches.
+        # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch. If a fault
+        # keeps it from being found, the next cell ends its watches.
         ended = self._executions.ends(result)
         if ended:
             self._end(ended, result)
@@ -160,9 +166,7 @@ class MemwatchMagics(Magics):
         """End everything that is watched."""
         for watch in self._executions.watches:
             harmless(watch.stop)
-        every_cell, self._every_cell = self._every_cell, None
-        if every_cell is not None:
-            harmless(every_cell.end)
+        harmless(self._turn_off)
 
     def _begin_in_every_cell(self, execution: Execution) -> None:
         if self._every_cell is None:
@@ -172,17 +176,20 @@ class MemwatchMagics(Magics):
         title = _title(execution.info.raw_cell, execution.count - self._counted_early)
         self._every_cell.cell_begins(title, self._rerun(execution))
 
-    def _end(self, ended: list[Execution], told: ExecutionResult | None) -> None:
-        """End what is watched in a cell, and in those it ran of whose end nobody told."""
-        execution = ended[0]
-        shell = self._shell
-        result = execution.result(told, shell.displayhook.exec_result, shell.last_execution_result)
-        error = _failure(result or told)
+    def _end(self, ended: list[Execution], announced: ExecutionResult | None) -> None:
+        """End the watches of a cell, and of the cells it ran whose end was not announced."""
+        execution, shell = ended[0], self._shell
+        candidates = announced, shell.displayhook.exec_result, shell.last_execution_result
+        result = execution.result(*candidates)
+        error = _failure(result or announced)
         number = None if result is None else result.execution_count
         if execution.is_outermost and number is not None:
             self._counted_early = execution.count - number
-        own = [watch for one in ended for watch in one.watches]
-        for watch in (*_kept_from_ending(error), *reversed(own)):
+        own = [watch for each in ended for watch in each.watches]
+        # If nobody has watched yet, there is nothing to import, and nothing to end.
+        drivers: Any = sys.modules.get("hfmem_widget.drivers.watch")
+        kept = [] if drivers is None else drivers.kept_from_ending(error)
+        for watch in (*kept, *reversed(own)):
             harmless(watch.stop, error)
         if self._in_every_cell in ended:
             self._in_every_cell = None
@@ -192,19 +199,22 @@ class MemwatchMagics(Magics):
 
     def _control(self, words: list[str]) -> None:
         if asks_for_help(words):
-            self._help()
+            print(self.memwatch.parser.format_help())  # noqa: T201
             return
         arguments = parse(self.memwatch.parser, words)
-        if arguments.action == "on":
+        action = arguments.action
+        if action == "on":
             self._turn_on(arguments)
-        elif len(words) > 1 or (words and arguments.action is None):
-            raise UsageError(_without_options(arguments.action))
-        elif arguments.action == "off":
-            every_cell, self._every_cell = self._every_cell, None
-            if every_cell is None:
+        elif len(words) > 1 or (words and action is None):
+            what = "%memwatch on its own" if action is None else f"%memwatch {action}"
+            message = (
+                f"{what} takes no options. Put them after %%memwatch for one cell, or after %memwatch on for "
+                "every later cell"
+            )
+            raise UsageError(message)
+        elif action == "off":
+            if not self._turn_off():
                 print("memwatch is already off.")  # noqa: T201
-            else:
-                every_cell.end()
         elif self._every_cell is None and self._stands_above_code():
             print(ABOVE_CODE)  # noqa: T201
         else:
@@ -214,8 +224,9 @@ class MemwatchMagics(Magics):
         """Return whether the cell that runs begins with the bare magic and goes on with something else."""
         execution = self._executions.current()
         raw = "" if execution is None else execution.info.raw_cell or ""
-        lines = [one.strip() for one in raw.splitlines() if one.strip() and one.strip()[0] != "#"]
-        return len(lines) > 1 and lines[0] == f"%{NAME}"
+        lines = [line.strip() for line in raw.splitlines()]
+        code = [line for line in lines if line and line[0] != "#"]
+        return len(code) > 1 and code[0] == f"%{NAME}"
 
     def _turn_on(self, arguments: Namespace) -> None:
         from hfmem_widget.drivers.every_cell import EveryCell
@@ -228,11 +239,9 @@ class MemwatchMagics(Magics):
         monitor = shared_monitor()
         with interrupts_deferred():
             with usage_errors():
-                # One that cannot begin does not end the one before.
+                # If the new one cannot begin, the earlier one goes on.
                 monitor.end(monitor.begin(options))
-            previous, self._every_cell = self._every_cell, None
-            if previous is not None:
-                previous.end()
+            self._turn_off()
             with usage_errors():
                 screen = Screen(self._shell)
                 every_cell = EveryCell(options, monitor=monitor, screen=screen, least=least)
@@ -240,6 +249,12 @@ class MemwatchMagics(Magics):
             self._keep(arguments, every_cell.session)
         if least and not options.quiet:
             print(f"memwatch is on. {_silence(least)}")  # noqa: T201
+
+    def _turn_off(self) -> bool:
+        every_cell, self._every_cell = self._every_cell, None
+        if every_cell is not None:
+            every_cell.end()
+        return every_cell is not None
 
     def _status(self) -> str:
         every_cell = self._every_cell
@@ -255,14 +270,12 @@ class MemwatchMagics(Magics):
         silence = [_silence(every_cell.least)] if every_cell.least else []
         return "\n".join([state, *silence, f"Devices: {devices}.", *session.notes])
 
-    def _help(self, below: str = "") -> None:
-        print(self.memwatch.parser.format_help() + below)  # noqa: T201
-
     def _parsed_for_a_cell(self, line: str) -> Namespace | None:
-        """Return the options of a cell; None where they ask for the manual, which is then shown."""
+        """Return the options of a cell; None if they ask for the manual, which is then shown."""
         words = words_of(line)
         if asks_for_help(words):
-            self._help("\nThis is the help text; the cell was not run.")
+            manual = self.memwatch.parser.format_help()
+            print(f"{manual}\nThis is the help text; the cell was not run.")  # noqa: T201
             return None
         arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:
@@ -275,19 +288,18 @@ class MemwatchMagics(Magics):
 
     def _options(self, arguments: Namespace) -> WatchOptions:
         check_output(arguments.output, self._shell)
+        # Empty text, such as that of an empty {variable}, is not an option.
+        known = vars(arguments).items()
+        given = {name: value for name, value in known if name in OPTIONS and value != ""}
         with usage_errors():
-            # Text that is empty, such as that of an empty {variable}, is none.
-            given = {name: value for name, value in vars(arguments).items() if name in OPTIONS}
-            return WatchOptions().changed(
-                {name: value for name, value in given.items() if value != ""}, NAME
-            )
+            return WatchOptions().changed(given, NAME)
 
     def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:
-        """Begin a watch, as one of those that the caller ends."""
+        """Begin a watch, and add it to those that the caller ends."""
         options = self._options(arguments)
         try:
             watch = self._make_watch(options)
-            # Known before it starts: an interrupt held back meanwhile comes out of `start`.
+            # Added before it starts: an interrupt held back meanwhile comes out of `start`.
             watches.append(watch)
             self._keep(arguments, watch.start(), options.label)
         except OptionError as error:
@@ -315,7 +327,7 @@ class MemwatchMagics(Magics):
         )
 
     def _rerun(self, execution: Execution | None, label: str = "") -> tuple[Companion, ...]:
-        """Return what compares a cell that runs with its earlier runs, if it is known again."""
+        """Return what compares a cell with its earlier runs, if it has a label or an id."""
         from hfmem_widget.features.leaks.reruns import Rerun
 
         cell_id = "" if execution is None else execution.cell_id
@@ -328,9 +340,9 @@ class MemwatchMagics(Magics):
         return None if result is None else result.execution_count
 
     def _expanded(self, line: str) -> str:
-        """Return the options of a first line with the variables in it, as IPython does for other magics."""
+        """Return the options of a first line with variables expanded, as IPython does for other magics."""
         try:
-            # That many frames above is the cell, for names that are not in the user's namespace.
+            # The cell is four frames above, for names that are not in the user's namespace.
             expanded: str = self._shell.var_expand(line, 4)
         except Exception as error:
             if raised_by_handler(error):
@@ -345,14 +357,14 @@ class MemwatchMagics(Magics):
             self._shell.user_ns[arguments.output] = session
 
     def _remember(self, number: int | None, cell_id: str = "") -> None:
-        """Have a record made of what was watched in a cell, of a long one on a thread of its own."""
+        """Have a record made of a cell that was watched, of a long one on another thread."""
         if self._history.cell_ended(number, cell_id):
             from hfmem_widget.monitor.shared import shared_monitor
 
             shared_monitor().aside(self._history.settle)
 
     def _run_as_function(self, line: str, cell: str) -> Any:
-        """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` runs its own."""
+        """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` does."""
         arguments = self._parsed_for_a_cell(line)
         if arguments is None:
             return None
@@ -384,32 +396,20 @@ def register(shell: InteractiveShell, history: History) -> None:
 
 def unregister(shell: InteractiveShell) -> None:
     """Take all of it back."""
-    manager = shell.magics_manager
-    magics = manager.registry.pop("MemwatchMagics", None)
+    magics = remove(shell, NAME)
     if magics is None:
         return
     magics.close()
     shell.events.unregister("pre_run_cell", magics.cell_begins)
     shell.events.unregister("post_run_cell", magics.cell_ends)
-    shell.input_transformers_cleanup[:] = [
-        one for one in shell.input_transformers_cleanup if one is not arm_first_line
-    ]
-    for kind in ("line", "cell"):
-        manager.magics[kind].pop(NAME, None)
+    while arm_first_line in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(arm_first_line)
 
 
 def _silence(least: float) -> str:
     return (
         f"Cells that change less than {format_bytes(least)} show nothing; %memwatch on --min 0 shows "
         "every cell."
-    )
-
-
-def _without_options(action: str | None) -> str:
-    what = "%memwatch on its own" if action is None else f"%memwatch {action}"
-    return (
-        f"{what} takes no options. Put them after %%memwatch for one cell, or after %memwatch on for every "
-        "later cell"
     )
 
 
@@ -429,18 +429,12 @@ def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:
 
 
 def _failure(result: ExecutionResult | None) -> BaseException | None:
-    """Return the error that a cell ended with; without a result it is what keeps IPython from having one."""
+    """Return the error of a cell; without a result it is the error that keeps IPython from making one."""
     if result is None:
         return sys.exc_info()[1]
-    # Both are there where the first could not be shown. An exception may also say that it is false.
+    # Both are there if the first could not be shown. An exception may be false.
     own = result.error_in_exec
     return result.error_before_exec if own is None else own
-
-
-def _kept_from_ending(error: BaseException | None) -> list[Watch]:
-    # Where nobody has watched yet, there is nothing to import, and nothing to end.
-    stretch: Any = sys.modules.get("hfmem_widget.drivers.watch")
-    return [] if stretch is None else list(stretch.kept_from_ending(error))
 
 
 def _title(cell: str | None, number: int) -> str:

@@ -1,15 +1,18 @@
-"""What the line magics have in common that tell something on demand."""
+"""What the line magics that show something on demand have in common."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics
+from IPython.core.magic import Magics, line_magic
+from IPython.core.magic_arguments import magic_arguments
 
 from hfmem_widget.analysis.history import History
-from hfmem_widget.magics.usage import asks_for_help, parse, words_of
+from hfmem_widget.magics.usage import asks_for_help, parse, usage_errors, words_of
 
 
 class ReportMagics(Magics):
@@ -23,7 +26,7 @@ class ReportMagics(Magics):
     """
 
     name: ClassVar[str]
-    """What follows the % sign; the method is called the same."""
+    """What follows the % sign; the method has this name, too."""
 
     words: ClassVar[tuple[str, ...]] = ()
     """What the Tab key offers besides the options."""
@@ -31,25 +34,30 @@ class ReportMagics(Magics):
     def __init__(self, shell: InteractiveShell, history: History) -> None:
         super().__init__(shell)
         self._shell = shell
-        self._history = history
+        self.history = history
 
-    def parse(self, line: str) -> Namespace | None:
-        """Return the arguments of a line; None where it asks for the manual, which is then shown.
+    def show(self, bundle: Mapping[str, Any]) -> None:
+        """Show texts by MIME type below the cell."""
+        from hfmem_widget.view.screen import Screen
 
-        Raises
-        ------
-        UsageError
-            If they are not what the magic takes; the message says what it does.
-        """
-        parser, words = getattr(self, self.name).parser, words_of(line)
+        Screen(self._shell).show(bundle)
+
+
+Report = TypeVar("Report", bound=ReportMagics)
+
+
+def report(action: Callable[[Report, Namespace], None]) -> Callable[[Report, str], None]:
+    """Make a line magic of a method that takes parsed arguments; an OptionError is told in one line."""
+
+    @wraps(action)
+    def magic(self: Report, line: str) -> None:
+        words = words_of(line)
         if asks_for_help(words):
             print(parser.format_help())  # noqa: T201
-            return None
-        return parse(parser, words)
+            return
+        with usage_errors():
+            action(self, parse(parser, words))
 
-
-def remove(report: type[ReportMagics], shell: InteractiveShell) -> None:
-    """Take a magic back."""
-    manager = shell.magics_manager
-    manager.registry.pop(report.__name__, None)
-    manager.magics["line"].pop(report.name, None)
+    made: Any = magic_arguments()(magic)
+    parser = made.parser
+    return line_magic(made)  # type: ignore[return-value]  # it is typed for a callable of Never

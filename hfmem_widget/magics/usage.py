@@ -1,4 +1,4 @@
-"""What all magics make of their line, and of what is wrong with it."""
+"""How all magics parse their line, and what they say about a wrong one."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ import difflib
 import keyword
 import re
 import shlex
-from argparse import Action, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from itertools import takewhile
+from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.text import plain
+from hfmem_widget.text import plain, wrong_value
 
-_SHELLS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
-"""What IPython keeps in the user's namespace, or puts there in the course of time."""
+_IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
+"""Names that IPython keeps in the user's namespace."""
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """What argparse takes for a value, though it begins as an option does."""
 
-HELP = frozenset({"-h", "--help"})
-
 
 def words_of(line: str) -> list[str]:
-    """Return the words of a magic's line, without their quotes.
-
-    Raises
-    ------
-    UsageError
-        If a quotation has no end.
-    """
+    """Return the words of a magic's line without their quotes; UsageError if a quotation has no end."""
     # IPython's own parse_argstring leaves the quotes in --label "fine-tune".
     try:
         return shlex.split(line)
@@ -44,28 +37,25 @@ def words_of(line: str) -> list[str]:
 
 def asks_for_help(words: Sequence[str]) -> bool:
     """Return whether the words of a line ask for the manual."""
-    return any(word in HELP for word in words)
+    return not {"-h", "--help"}.isdisjoint(words)
 
 
-def parse(parser: ArgumentParser, words: Sequence[str], magic: str = "") -> Namespace:
-    """Return the arguments that words are.
+def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespace:
+    """Return words as the arguments of a magic.
 
     Parameters
     ----------
     parser : ArgumentParser
-        Of the magic.
-    words : sequence of str
+    words : list of str
     magic : str, optional
         What the user wrote, such as ``%%memwatch``. Default: the magic's name after one % sign.
 
     Raises
     ------
     UsageError
-        If they are not what the magic takes; the message says what it does.
+        If the magic does not take them; the message says what it takes.
     """
-    words = list(words)
-    magic = magic or f"%{parser.prog}"
-    _Line(parser, magic).check(words)
+    _Line(parser, magic or f"%{parser.prog}").check(words)
     try:
         return parser.parse_args(words)
     except UsageError as error:
@@ -75,16 +65,17 @@ def parse(parser: ArgumentParser, words: Sequence[str], magic: str = "") -> Name
 
 
 class _Line:
-    """The words of one line, looked at before argparse does: it does not say what was meant."""
+    """Checks the words of one line before argparse does, which does not say what was meant."""
 
     def __init__(self, parser: ArgumentParser, magic: str) -> None:
         actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
         self._magic = magic
-        self._options = {name: one for one in actions for name in one.option_strings}
-        self._positional = next((one for one in actions if not one.option_strings), None)
+        self._manual = f"{magic} -h lists its options"
+        self._options = {name: action for action in actions for name in action.option_strings}
+        self._positional = next((each for each in actions if not each.option_strings), None)
 
     def check(self, words: list[str]) -> None:
-        """Raise UsageError where a word is not what the magic takes."""
+        """Raise UsageError if the magic does not take a word."""
         found: list[str] = []
         option = ""  # the one whose value was just read
         rest = iter(enumerate(words))
@@ -93,12 +84,13 @@ class _Line:
                 return
             if _is_value(word):
                 if option and not self._has_room_for(word, found):
-                    self._refuse_further_words(option, words, at)
+                    self._check_quotes(option, words, at)
                 found.append(word)
                 self._check_positional(found)
                 continue
             option, given, value = self._option(word)
-            if self._options[option].nargs == 0:
+            action = self._options[option]
+            if action.nargs == 0:
                 if given:
                     self._refuse(f"{option} takes no value, not {plain(value)!r}")
                 option = ""
@@ -106,73 +98,70 @@ class _Line:
             if not given:
                 _, value = next(rest, (0, "--"))
                 if not _is_value(value):
-                    self._refuse(
-                        f"{option} needs a value: {option} {_metavar(self._options[option])}"
-                    )
+                    metavar = action.metavar or action.dest.upper()
+                    self._refuse(f"{option} needs a value: {option} {metavar}")
             self._check_value(option, value)
         positional = self._positional
         if not found and positional is not None and positional.nargs is None:
-            self._refuse(f"{self._magic} needs a {positional.dest}; {self._manual()}")
+            self._refuse(f"{self._magic} needs a {positional.dest}; {self._manual}")
 
     def _option(self, word: str) -> tuple[str, bool, str]:
         """Return the whole name of an option, whether a value was given along with it, and which."""
         name, given, value = word.partition("=")
         if name in self._options:
             return name, bool(given), value
-        meant = f"-{name}"
-        if not name.startswith("--") and word[:2] in self._options and meant not in self._options:
+        if (
+            not name.startswith("--")
+            and word[:2] in self._options
+            and f"-{name}" not in self._options
+        ):
             if self._options[word[:2]].nargs == 0:  # -qi 1 is -q -i 1
                 return self._option(f"-{word[2:]}")
             return word[:2], True, word[2:]
-        begun = [one for one in self._options if name.startswith("--") and one.startswith(name)]
-        if len({id(self._options[one]) for one in begun}) == 1:
+        begun = [each for each in self._options if name.startswith("--") and each.startswith(name)]
+        if len({id(self._options[each]) for each in begun}) == 1:
             return begun[0], bool(given), value
         if begun:
             self._refuse(f"{plain(name)} is ambiguous: {_either(begun)}")
         near = difflib.get_close_matches(f"--{name.lstrip('-')}", self._options, n=1)
-        hint = f"did you mean {near[0]}?" if near else self._manual()
+        hint = f"did you mean {near[0]}?" if near else self._manual
         return self._refuse(f"{self._magic} has no option {plain(name)}; {hint}")
 
     def _check_value(self, option: str, value: str) -> None:
-        kind = self._options[option].type
-        if kind not in {int, float}:
-            return
+        numbers = {int: "a whole number", float: "a number"}
+        kind: Any = self._options[option].type
         try:
-            kind(value)
+            _ = kind in numbers and kind(value)
         except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            self._refuse(f"{option} must be {what}, not {plain(value)!r}")
+            self._refuse(str(wrong_value(value, option, numbers[kind])))
 
     def _check_positional(self, found: list[str]) -> None:
-        of, word = self._positional, plain(found[-1])
-        choices = [] if of is None else [str(one) for one in of.choices or ()]
-        if of is None or (choices and self._magic.startswith("%%") and word not in choices):
+        positional, word = self._positional, plain(found[-1])
+        choices = [] if positional is None else [str(choice) for choice in positional.choices or ()]
+        is_choice = not choices or word in choices
+        if positional is None or (self._magic.startswith("%%") and not is_choice):
             label = f"; for a label, write --label {word}" if "--label" in self._options else ""
             self._refuse(f"{self._magic} takes options only, not {word!r}{label}")
-        if choices and word not in choices:
+        if not is_choice:
             near = difflib.get_close_matches(word, choices, n=1, cutoff=0.8)
             hint = f"; did you mean {near[0]}?" if near else ""
             self._refuse(f"{self._magic} takes {_either(choices)}, not {word!r}{hint}")
-        if len(found) > 1 and of.nargs != "*":
-            told = " and ".join(repr(plain(one)) for one in found)
-            self._refuse(f"{self._magic} takes one {of.dest}, not {told}; {self._manual()}")
+        if len(found) > 1 and positional.nargs != "*":
+            given = " and ".join(repr(plain(value)) for value in found)
+            self._refuse(f"{self._magic} takes one {positional.dest}, not {given}; {self._manual}")
 
     def _has_room_for(self, word: str, found: list[str]) -> bool:
-        of = self._positional
-        if of is None or of.nargs == "*":
-            return of is not None
-        return not found and (not of.choices or word in of.choices)
+        positional = self._positional
+        if positional is None or positional.nargs == "*":
+            return positional is not None
+        return not found and (not positional.choices or word in positional.choices)
 
-    def _refuse_further_words(self, option: str, words: list[str], at: int) -> None:
-        """Refuse words that were meant for the option before them, if it is one that takes words."""
-        if self._options[option].type is not None:
-            return
-        more = next((n for n, one in enumerate(words[at:]) if not _is_value(one)), len(words))
-        whole = plain(" ".join(words[at - 1 : at + more]))
-        self._refuse(f'several words need quotes: {option} "{whole}"')
-
-    def _manual(self) -> str:
-        return f"{self._magic} -h lists its options"
+    def _check_quotes(self, option: str, words: list[str], at: int) -> None:
+        """Refuse words that were meant for the option before them, if it takes text."""
+        if self._options[option].type is None:
+            further = takewhile(_is_value, words[at:])
+            text = plain(" ".join([words[at - 1], *further]))
+            self._refuse(f'several words need quotes: {option} "{text}"')
 
     def _refuse(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -185,21 +174,16 @@ def _is_value(word: str) -> bool:
     return " " in word and "=" not in word
 
 
-def _metavar(action: Action) -> str:
-    return str(action.metavar or action.dest.upper())
-
-
 def _either(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def check_output(name: str, shell: InteractiveShell) -> None:
-    """Raise UsageError unless what ``--output`` was given can be a variable, or nothing was."""
+    """Raise UsageError if ``--output`` names something that cannot be a variable of the user's."""
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
-        message = f"--output must be the name of a variable, not {plain(name)!r}"
-        raise UsageError(message)
-    if _SHELLS.fullmatch(name) or name in shell.user_ns_hidden:
+        raise UsageError(str(wrong_value(name, "--output", "the name of a variable")))
+    if _IPYTHONS.fullmatch(name) or name in shell.user_ns_hidden:
         message = (
             f"--output cannot be {plain(name)!r}, which belongs to IPython; choose another name"
         )
@@ -208,8 +192,15 @@ def check_output(name: str, shell: InteractiveShell) -> None:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn an OptionError into the UsageError that IPython tells in one line."""
+    """Turn an OptionError into the UsageError that IPython shows in one line."""
     try:
         yield
     except OptionError as error:
         raise UsageError(str(error)) from None
+
+
+def remove(shell: InteractiveShell, name: str) -> Any:
+    """Take a magic back, and return the object that has it; None if there is none."""
+    for magics in shell.magics_manager.magics.values():
+        magics.pop(name, None)
+    return shell.magics_manager.registry.pop(f"{name.capitalize()}Magics", None)

@@ -20,7 +20,7 @@ time.sleep(0.1)
 SCRIPTED = """
 from hfmem_widget.testing import scripted_run
 magic = get_ipython().magics_manager.registry["MemanatomyMagics"]
-magic._history.begins(scripted_run({name!r}))
+magic.history.begins(scripted_run({name!r}))
 """
 
 
@@ -140,7 +140,7 @@ def test_its_manual_and_its_completion_are_there(loaded: Kernel) -> None:
 def test_an_anatomy_is_a_table_where_it_is_a_cells_value(loaded: Kernel) -> None:
     """As the last value of a cell an anatomy shows as HTML and as plain text."""
     loaded.run(SCRIPTED.format(name="steps"))
-    value = loaded.run("magic._history.latest.anatomy('peak')").value
+    value = loaded.run("magic.history.latest.anatomy('peak')").value
     assert value is not None
     assert value["text/html"].startswith("<div")
     assert value["text/plain"].startswith("cuda:0 NVIDIA H200")
