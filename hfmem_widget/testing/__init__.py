@@ -7,23 +7,48 @@ that the same name always gives the same session.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from hfmem_widget.session import Session
 from hfmem_widget.testing import runs, steps
-from hfmem_widget.testing.fakes import FakeClock, FakeSource
+from hfmem_widget.testing.stage import FakeClock
+from hfmem_widget.text import GIB
 
-__all__ = ["SCRIPTED_RUNS", "FakeClock", "FakeSource", "scripted_run"]
+__all__ = ["SCRIPTED_RUNS", "FakeClock", "scripted_run"]
 
+_EIGHT: Final = [f"cuda:{index}" for index in range(8)]
+_NO_GPU: Final = "No GPU is visible to this process, so its own memory is shown."
 _RUNS: Final[dict[str, Callable[[], Session]]] = {
     "training": runs.training,
-    "two gpus": runs.two_gpus,
-    "eight gpus": runs.eight_gpus,
-    "cpu": runs.on_cpu,
+    "two gpus": partial(
+        runs.training,
+        "pipeline",
+        _EIGHT[:2],
+        gpus=4,
+        steps=12,
+        seconds=7.5,
+        top=18.2 * GIB,
+        weights=None,
+    ),
+    "eight gpus": partial(
+        runs.training, "pretrain", _EIGHT, gpus=8, steps=24, seconds=96.0, top=121.4 * GIB
+    ),
+    "cpu": partial(
+        runs.training,
+        "tiny-bert",
+        ["cpu"],
+        gpus=0,
+        steps=9,
+        seconds=6.2,
+        top=0.9 * GIB,
+        weights=0.11,
+        notes=[_NO_GPU],
+    ),
     "short": runs.short,
     "hour with gaps": runs.hour_with_gaps,
-    "failed": runs.failed,
-    "at least": runs.at_least,
+    "failed": partial(runs.training, outcome="raised OutOfMemoryError", top=138.7 * GIB),
+    "at least": partial(runs.training, certainty="at least"),
     "idle gpu": runs.idle,
     "steps": steps.with_steps,
     "100,000 steps": steps.hundred_thousand_steps,
@@ -31,16 +56,12 @@ _RUNS: Final[dict[str, Callable[[], Session]]] = {
 }
 
 SCRIPTED_RUNS: Final = tuple(_RUNS)
-"""The runs there are, by name.
+"""The names of the runs.
 
-An H200 training run with steps; two and eight GPUs at work; a run on the CPU; a cell of 10 ms; an hour
-with gaps in it; a cell that failed when memory was nearly full; a run whose peak is only a lower bound;
-an interrupted cell that left the GPU alone; a training whose steps take different batches, with their
-phases, evaluations and saves; one of 100,000 steps; one that keeps a little more after every step and
-goes over its budget.
-
-They know what the memory is for, from the moment the weights are there, but for two GPUs, the short cell
-and the one that left the GPU alone: nothing was found there.
+A training on an H200; on two and on eight GPUs; on the CPU; a cell of 10 ms; an hour with gaps; a cell that
+failed when memory was nearly full; a peak that is only a lower bound; an interrupted cell that left the GPU
+alone; a training with different batches, phases, evaluations and saves; one of 100,000 steps; one that keeps
+a little more after every step and exceeds its budget.
 """
 
 

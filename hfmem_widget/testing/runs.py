@@ -20,9 +20,9 @@ def _train(
     *,
     weights: float | None = 0.18,
 ) -> None:
-    """Weights, then steps whose activations rise and fall; optimizer states come with the first and stay.
+    """Hold weights, then play steps whose activations rise and fall; the first makes optimizer states.
 
-    `weights` is their share of the top, None where nobody knows what the tensors are.
+    `weights` is their share of the top; None where nothing is known of the tensors.
     """
     chance = random.Random(7)  # noqa: S311  (a script, not a secret)
     share_found = weights or 0.0
@@ -52,38 +52,24 @@ def _train(
 
 
 def training(
-    certainty: Certainty = "exact", outcome: str = "done", top: float = 6.99 * GIB
+    label: str = "fine-tune",
+    keys: Sequence[str] = ("cuda:0",),
+    *,
+    gpus: int = 1,
+    steps: int = 31,
+    seconds: float = 11.6,
+    top: float = 6.99 * GIB,
+    weights: float | None = 0.18,
+    certainty: Certainty = "exact",
+    outcome: str = "done",
+    notes: Sequence[str] = (),
 ) -> Session:
-    """Play an H200 training run with steps."""
-    stage = Stage("fine-tune", gpus=1)
+    """Play a training on some of the GPUs; `weights` is None where nothing of a model is found."""
+    stage = Stage(label, gpus=gpus)
     stage.certainty = certainty
-    with stage.span("cell", "fine-tune", outcome):
-        _train(stage, 31, 11.6, ["cuda:0"], top)
-    return stage.finish()
-
-
-def eight_gpus() -> Session:
-    """Play eight GPUs at work."""
-    stage = Stage("pretrain", gpus=8)
-    with stage.span("cell", "pretrain"):
-        _train(stage, 24, 96.0, [f"cuda:{index}" for index in range(8)], 121.4 * GIB)
-    return stage.finish()
-
-
-def two_gpus() -> Session:
-    """Play two of four GPUs at work, and nothing of a model found."""
-    stage = Stage("pipeline", gpus=4)
-    with stage.span("cell", "pipeline"):
-        _train(stage, 12, 7.5, ["cuda:0", "cuda:1"], 18.2 * GIB, weights=None)
-    return stage.finish()
-
-
-def on_cpu() -> Session:
-    """Play a run without a GPU."""
-    stage = Stage("tiny-bert", gpus=0)
-    stage.session.notes.append("No GPU is visible to this process, so its own memory is shown.")
-    with stage.span("cell", "tiny-bert"):
-        _train(stage, 9, 6.2, ["cpu"], 0.9 * GIB, weights=0.11)
+    stage.session.notes.extend(notes)
+    with stage.span("cell", label, outcome):
+        _train(stage, steps, seconds, keys, top, weights=weights)
     return stage.finish()
 
 
@@ -122,16 +108,6 @@ def _steps(stage: Stage, epoch: int) -> None:
             stage.find(["cuda:0"], {"optimizer": 43.8 * GIB})
 
 
-def failed() -> Session:
-    """Play a cell that failed when memory was nearly full."""
-    return training(outcome="raised OutOfMemoryError", top=138.7 * GIB)
-
-
-def at_least() -> Session:
-    """Play a run whose peak is only a lower bound."""
-    return training(certainty="at least")
-
-
 def idle() -> Session:
     """Play an interrupted cell that left the GPU alone."""
     stage = Stage("plot the losses", gpus=1)
@@ -144,18 +120,16 @@ def leak() -> Session:
     """Play a training that keeps 48 MiB more after every step, until it takes more than its budget."""
     stage, budget, kept = Stage("fine-tune", gpus=1), 6 * GIB, 3.75 * GIB
     session, chance = stage.session, random.Random(3)  # noqa: S311  (a script, not a secret)
-    session.guides.append(
-        Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)
-    )
+    line = Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)
+    session.guides.append(line)
     with stage.span("cell", "fine-tune") as cell:
         stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
         with stage.span("train", "train") as train:
             stage.recorder.count(train.id, {"steps": 40, "epochs": 1})
             for step in range(1, 41):
                 with stage.span("step", f"step {step}") as span:
-                    stage.recorder.count(
-                        span.id, {"step": step, "samples": 8, "longest": 96, "tokens": 768}
-                    )
+                    counts = {"step": step, "samples": 8, "longest": 96, "tokens": 768}
+                    stage.recorder.count(span.id, counts)
                     stage.hold({"cuda:0": kept + 1.1 * GIB}, 0.14)
                     if kept + 1.1 * GIB > budget and not session.findings:
                         session.findings.append(_over(budget, stage.clock.now, step, cell.id))

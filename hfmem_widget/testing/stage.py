@@ -20,24 +20,23 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
-from hfmem_widget.testing.fakes import FakeClock
 from hfmem_widget.text import GIB, MIB
 
 STARTED_AT: Final = 1_763_683_200.0
 H200_TOTAL: Final = 143_771 * MIB
 HOST_TOTAL: Final = 15.6 * GIB
 
-_GPU_SERIES: Final = (
-    ("allocated",),
-    ("reserved",),
-    ("peak", "allocator peak"),
-    ("device_used",),
-    ("driver_reserved", "driver's reserve"),
-    ("process", "this process"),
-    ("others",),
-    ("context",),
-)
-_HOST_SERIES: Final = (("allocated",), ("reserved",), ("peak", "resident peak"), ("device_used",))
+_GPU_SERIES: Final = {
+    "allocated": "",
+    "reserved": "",
+    "peak": "allocator peak",
+    "device_used": "",
+    "driver_reserved": "driver's reserve",
+    "process": "this process",
+    "others": "",
+    "context": "",
+}
+_HOST_SERIES: Final = {"allocated": "", "reserved": "", "peak": "resident peak", "device_used": ""}
 _PARTS: Final = (*HELD, "unattributed")
 _CONTEXT: Final = 620 * MIB
 _DRIVER: Final = 615 * MIB
@@ -46,6 +45,22 @@ _MOST_RESERVED: Final = H200_TOTAL - _DRIVER - _CONTEXT - _OTHERS
 
 
 _NO_PARTS: Final[Mapping[str, float]] = {}
+
+
+class FakeClock:
+    """Seconds that pass only when it is told so."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return the current time in seconds."""
+        return self.now
+
+    def advance(self, seconds: float) -> float:
+        """Let time pass and return the new time."""
+        self.now += seconds
+        return self.now
 
 
 class Stage:
@@ -58,69 +73,68 @@ class Stage:
         self.clock = FakeClock()
         self.certainty: Certainty = "exact"
         self._gpus = tuple(f"cuda:{index}" for index in range(gpus))
-        self._allocated = dict.fromkeys((*self._gpus, "cpu"), 0.0)
-        self._reserved = dict.fromkeys(self._gpus, 0.0)
-        self._elsewhere = dict.fromkeys(self._gpus, _OTHERS)
-        self._held: dict[str, dict[str, float]] = {}
+        self._now = {"cpu/allocated": 0.21 * GIB, "cpu/device_used": 9.4 * GIB}
+        for gpu in self._gpus:
+            known = {"driver_reserved": _DRIVER, "others": _OTHERS, "context": _CONTEXT}
+            self._set(gpu, {"allocated": 0.0, "reserved": 0.0, **known})
         self._peaks: dict[int, dict[str, float]] = {}
         self._due = interval
-        self._allocated["cpu"] = 0.21 * GIB
-        devices = [Device(key, "NVIDIA H200", f"GPU-{key}", H200_TOTAL) for key in self._gpus]
-        series = [Series(key, *metric) for key in self._gpus for metric in _GPU_SERIES]
+        devices = [Device(gpu, "NVIDIA H200", f"GPU-{gpu}", H200_TOTAL) for gpu in self._gpus]
+        series = [Series(gpu, *metric) for gpu in self._gpus for metric in _GPU_SERIES.items()]
         self.recorder.adopt(
             (*devices, Device("cpu", "AMD EPYC 9454", "", HOST_TOTAL)),
-            (*series, *(Series("cpu", *metric) for metric in _HOST_SERIES)),
+            (*series, *(Series("cpu", *metric) for metric in _HOST_SERIES.items())),
         )
 
     @contextmanager
     def span(self, kind: SpanKind, label: str, outcome: str = "done") -> Iterator[Span]:
-        """Keep a span open for a ``with`` block."""
+        """Keep a span open for a ``with`` block; within a step it is known what is not attributed."""
         if kind == "step":
-            self._explain_remainder()
+            for key in self._with_parts():
+                known = sum(self._now[f"{key}/{part}"] for part in HELD)
+                self._set(key, {"unattributed": max(0.0, self._now[f"{key}/allocated"] - known)})
         span = self.recorder.open_span(kind, label, self.sample())
         self._peaks[span.id] = {}
         self._raise_peaks()
         yield span
         after = self.sample()
-        known = self._peaks.pop(span.id)
-        peaks = {key: Peak(value, self.certainty) for key, value in known.items()}
+        known_peaks = self._peaks.pop(span.id)
+        peaks = {key: Peak(value, self.certainty) for key, value in known_peaks.items()}
         self.recorder.close_span(span.id, after, peaks, outcome)
         if kind == "step":
-            for held in self._held.values():
-                held["unattributed"] = math.nan
+            for key in self._with_parts():
+                self._set(key, {"unattributed": math.nan})
 
     def hold(
         self, target: Mapping[str, float], seconds: float, parts: Mapping[str, float] = _NO_PARTS
     ) -> None:
         """Move each device, and some of its parts, to so many bytes within some time; sample as it goes."""
-        unknown = [key for key in target if key not in self._held]
-        self.find(unknown, dict.fromkeys(parts, 0.0))
-        start, began = dict(self._allocated), self.clock.now
-        before = {key: dict(held) for key, held in self._held.items()}
-        stop = began + seconds
-        while self._due < stop:
-            share = (self._due - began) / seconds
-            self._move(start, target, share)
-            self._move_parts(before, target, parts, share)
+        known = self._with_parts()
+        self.find([key for key in target if key not in known], dict.fromkeys(parts, 0.0))
+        goals = {f"{key}/allocated": goal for key, goal in target.items()}
+        goals |= {f"{key}/{part}": goal for key in target for part, goal in parts.items()}
+        start, began = dict(self._now), self.clock.now
+        while self._due < began + seconds:
+            self._move(start, goals, (self._due - began) / seconds)
             self.clock.now = self._due
             self.sample()
-        self.clock.now = stop
-        self._move(start, target, 1.0)
-        self._move_parts(before, target, parts, 1.0)
+        self._move(start, goals, 1.0)
+        self.clock.now = began + seconds
 
     def hold_elsewhere(self, target: Mapping[str, float], seconds: float) -> None:
         """Have other processes hold so many bytes of each device from now on, and sample for some time."""
-        self._elsewhere.update(target)
+        for key, size in target.items():
+            self._set(key, {"others": size})
         self.hold({}, seconds)
 
     def find(self, keys: Iterable[str], parts: Mapping[str, float]) -> None:
         """Know so many bytes of some parts from now on, on each device."""
         for key in keys if parts else ():
-            if key not in self._held:
-                self._held[key] = dict.fromkeys(_PARTS, 0.0) | {"unattributed": math.nan}
-                more = [Series(key, metric) for metric in _PARTS]
+            if key not in self._with_parts():
+                self._set(key, dict.fromkeys(_PARTS, 0.0) | {"unattributed": math.nan})
+                more = [Series(key, part) for part in _PARTS]
                 self.recorder.adopt(self.session.devices, (*self.session.series, *more))
-            self._held[key].update(parts)
+            self._set(key, parts)
 
     def sleep_unsampled(self, seconds: float) -> None:
         """Let time pass without samples, as when one call held the interpreter."""
@@ -134,57 +148,40 @@ class Stage:
 
     def sample(self) -> Sample:
         """Take a sample now."""
-        values: list[float] = []
-        for key in self._gpus:
-            ours = self._reserved[key] + _CONTEXT
-            peak = max(
-                (known.get(f"{key}/allocated", 0.0) for known in self._peaks.values()), default=0.0
-            )
-            values += (self._allocated[key], self._reserved[key], peak)
-            others = self._elsewhere[key]
-            values += (ours + others, _DRIVER, ours, others, _CONTEXT)
-        heap = self._allocated["cpu"]
-        values += (heap, heap + 0.52 * GIB, heap + 0.6 * GIB, 9.4 * GIB)
-        for held in self._held.values():
-            values += (held[metric] for metric in _PARTS)
+        for gpu in self._gpus:
+            ours, key = self._now[f"{gpu}/reserved"] + _CONTEXT, f"{gpu}/allocated"
+            peak = max((known.get(key, 0.0) for known in self._peaks.values()), default=0.0)
+            used = ours + self._now[f"{gpu}/others"]
+            self._set(gpu, {"peak": peak, "device_used": used, "process": ours})
+        heap = self._now["cpu/allocated"]
+        self._set("cpu", {"reserved": heap + 0.52 * GIB, "peak": heap + 0.6 * GIB})
         if self.clock.now >= self._due:
             self._due = self.clock.now + self.session.polling.interval
             self.session.polling.ticks += 1
-        return self.recorder.append(Sample(self.clock.now, tuple(values)))
+        values = tuple(self._now[series.key] for series in self.session.series)
+        return self.recorder.append(Sample(self.clock.now, values))
 
     def finish(self) -> Session:
         """End the session."""
         self.recorder.stop(STARTED_AT + self.clock.now)
         return judge(self.session)
 
-    def _move(self, start: Mapping[str, float], target: Mapping[str, float], share: float) -> None:
-        for key, goal in target.items():
-            self._allocated[key] = start[key] + (goal - start[key]) * share
+    def _with_parts(self) -> list[str]:
+        return [series.device for series in self.session.series if series.metric == _PARTS[0]]
+
+    def _set(self, device: str, values: Mapping[str, float]) -> None:
+        self._now |= {f"{device}/{metric}": value for metric, value in values.items()}
+
+    def _move(self, start: Mapping[str, float], goals: Mapping[str, float], share: float) -> None:
+        for key, goal in goals.items():
+            self._now[key] = start[key] + (goal - start[key]) * share
         self._raise_peaks()
 
-    def _move_parts(
-        self,
-        start: Mapping[str, Mapping[str, float]],
-        keys: Iterable[str],
-        goals: Mapping[str, float],
-        share: float,
-    ) -> None:
-        for key in keys if goals else ():
-            for part, goal in goals.items():
-                began = start[key][part]
-                self._held[key][part] = began + (goal - began) * share
-
-    def _explain_remainder(self) -> None:
-        for key, held in self._held.items():
-            known = sum(held[metric] for metric in HELD)
-            held["unattributed"] = max(0.0, self._allocated[key] - known)
-
     def _raise_peaks(self) -> None:
-        for key in self._gpus:
-            self._reserved[key] = max(
-                self._reserved[key], min(1.06 * self._allocated[key], _MOST_RESERVED)
-            )
-            for known in self._peaks.values():
-                for metric, now in (("allocated", self._allocated), ("reserved", self._reserved)):
-                    name = f"{key}/{metric}"
-                    known[name] = max(known.get(name, 0.0), now[key])
+        for gpu in self._gpus:
+            allocated, reserved = f"{gpu}/allocated", f"{gpu}/reserved"
+            wanted = min(1.06 * self._now[allocated], _MOST_RESERVED)
+            self._now[reserved] = max(self._now[reserved], wanted)
+            for peaks in self._peaks.values():
+                for key in (allocated, reserved):
+                    peaks[key] = max(peaks.get(key, 0.0), self._now[key])

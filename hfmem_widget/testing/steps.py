@@ -1,4 +1,4 @@
-"""Trainings told apart into steps, as scripts."""
+"""Trainings with batches of different length, as scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfmem_widget.text import GIB, MIB
 
 
 class _Batches:
-    """Batches of eight sequences, the longest of which decides what a step takes."""
+    """Batches of eight sequences; the longest sequence decides the peak of a step."""
 
     def __init__(self, kept: float, per_token: float, worst: int) -> None:
         self._chance = random.Random(11)  # noqa: S311  (a script, not a secret)
@@ -21,18 +21,12 @@ class _Batches:
         self._per_token = per_token
         self._worst = worst
 
-    def draw(self, step: int) -> dict[str, float]:
-        """Return what is counted in a step; one batch is longer than all others."""
+    def draw(self, step: int) -> dict[str, int]:
+        """Return the counts of a step; one batch is longer than all others."""
         longest = 144 if step == self._worst else self._chance.randrange(32, 129)
         tokens, content = 8 * longest, 8 * longest - self._chance.randrange(2 * longest)
-        return {
-            "step": step,
-            "samples": 8,
-            "longest": longest,
-            "tokens": tokens,
-            "content_tokens": content,
-            "largest_batch": tokens,
-        }
+        counts = {"step": step, "samples": 8, "longest": longest, "tokens": tokens}
+        return counts | {"content_tokens": content, "largest_batch": tokens}
 
     def peak(self, tokens: float) -> float:
         return self._kept + self._per_token * tokens
@@ -74,9 +68,7 @@ def _step(stage: Stage, batches: _Batches, step: int, kept: float) -> None:
         stage.recorder.count(span.id, counts)
 
 
-_LONG_EPOCHS: Final = 4
 _LONG_STEPS: Final = 100_000
-_LONG_STEP_SECONDS: Final = 0.4
 _LONG_TOP: Final = 20 * GIB
 
 
@@ -88,9 +80,9 @@ def hundred_thousand_steps() -> Session:
         stage.hold({"cuda:0": kept}, 300.0, {"weights": 21.9 * GIB, "buffers": 0.1 * GIB})
         stage.find(["cuda:0"], {"optimizer": 43.8 * GIB, "unattributed": 0.2 * GIB})
         with stage.span("train", "train") as train:
-            stage.recorder.count(train.id, {"steps": _LONG_STEPS, "epochs": _LONG_EPOCHS})
-            for epoch in range(_LONG_EPOCHS):
-                with stage.span("epoch", f"epoch {epoch + 1} of {_LONG_EPOCHS}") as span:
+            stage.recorder.count(train.id, {"steps": _LONG_STEPS, "epochs": 4})
+            for epoch in range(4):
+                with stage.span("epoch", f"epoch {epoch + 1} of 4") as span:
                     epochs.append(span)
                     for stretch in range(50):
                         has_worst = (epoch, stretch) == (2, 22)
@@ -103,7 +95,7 @@ def hundred_thousand_steps() -> Session:
                     stage.hold({"cuda:0": kept}, 60.0)
     session = stage.finish()
     # A span for each would take ten seconds; what is left of so many is the table anyway.
-    session.steps = deepcopy(_long_steps(tuple((one.id, one.start) for one in epochs)))
+    session.steps = deepcopy(_long_steps(tuple((span.id, span.start) for span in epochs)))
     return session
 
 
@@ -112,25 +104,14 @@ def _long_steps(epochs: tuple[tuple[int, float], ...]) -> Steps:
     steps = Steps()
     batches = _Batches(66 * GIB, _LONG_TOP / (8 * 144), 61_337)
     for step in range(1, _LONG_STEPS + 1):
-        of_epoch, within = divmod(step - 1, _LONG_STEPS // _LONG_EPOCHS)
-        parent, began = epochs[of_epoch]
-        start = began + within * _LONG_STEP_SECONDS
+        epoch, within = divmod(step - 1, _LONG_STEPS // 4)
+        parent, began = epochs[epoch]
+        start = began + within * 0.4
         counts = batches.draw(step)
         peak = batches.peak(counts["tokens"])
         phases = {"forward": 0.96 * peak, "backward": peak, "optimizer": 67 * GIB}
         device = DeviceSteps(peak, "exact", peak, step, counts["tokens"], 66 * GIB, phases)
-        steps.append(
-            StepGroup(
-                parent=parent,
-                first=step,
-                last=step,
-                start=start,
-                stop=start + 0.98 * _LONG_STEP_SECONDS,
-                samples=counts["samples"],
-                longest=counts["longest"],
-                tokens=counts["tokens"],
-                content_tokens=counts["content_tokens"],
-                devices={"cuda:0": device},
-            )
-        )
+        figures = 8, counts["longest"], counts["tokens"], counts["content_tokens"]
+        times = start, start + 0.98 * 0.4
+        steps.append(StepGroup(parent, step, step, *times, *figures, {"cuda:0": device}))
     return steps

@@ -17,7 +17,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Recorder, Series
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
-from hfmem_widget.testing import FakeSource
+from tests.fakes.source import FakeSource
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
 

@@ -41,9 +41,10 @@ class Watched:
 
     def pass_by(self, size: float) -> None:
         """Reach so many GiB and come back, unsampled."""
-        before = self.session.latest("cuda:0/allocated")
-        self.stage._move({"cuda:0": before}, {"cuda:0": size * GIB}, 1.0)
-        self.stage._move({"cuda:0": size * GIB}, {"cuda:0": before}, 1.0)
+        key = "cuda:0/allocated"
+        before = self.session.latest(key)
+        self.stage._move({key: before}, {key: size * GIB}, 1.0)
+        self.stage._move({key: size * GIB}, {key: before}, 1.0)
 
     def end(self) -> list[Finding]:
         """End the cell and return what was found."""

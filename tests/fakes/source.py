@@ -1,0 +1,53 @@
+"""A source that does what it is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hfmem_widget.session import Device, Series
+from hfmem_widget.sources.allocator import Instant
+
+
+class FakeSource:
+    """A `Source` whose readings are set by hand: NaN by default.
+
+    `read` raises `failure` while that is set; `at` returns what is `known`, of whatever instant.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        series: Sequence[Series],
+        values: Sequence[float] | None = None,
+        *,
+        name: str = "fake",
+        blocks: bool = False,
+        secondary: bool = False,
+    ) -> None:
+        self.name = name
+        self.blocks = blocks
+        self.secondary = secondary
+        self.devices: tuple[Device, ...] = tuple(devices)
+        self.series: tuple[Series, ...] = tuple(series)
+        self.values = list(values) if values is not None else [math.nan] * len(self.series)
+        self.notes: list[str] = []
+        self.failure: Exception | None = None
+        self.known: Sequence[float] | None = None
+        self.reads = 0
+        self.closed = False
+
+    def read(self, now: float) -> Sequence[float]:
+        """Return the values set, or raise the failure set."""
+        self.reads += 1
+        if self.failure is not None:
+            raise self.failure
+        return tuple(self.values)
+
+    def at(self, instant: Instant) -> Sequence[float] | None:
+        """Return what is known without reading."""
+        return self.known
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
