@@ -150,8 +150,14 @@ class MemwatchMagics(Magics):
         for earlier in lost:
             self._end([earlier], None)
         is_ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")
-        if self._in_every_cell is None and execution.is_outermost and not is_ours:
-            harmless(self._begin_in_every_cell, execution)
+        every_cell = None if is_ours or not execution.is_outermost else self._every_cell
+        if every_cell is not None and self._in_every_cell is None:
+            self._in_every_cell = execution
+            # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
+            number = execution.count - self._counted_early
+            lines = [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
+            title = plain(" ".join([f"[{number}]", *lines[:1]]), MOST_OF_TITLE)
+            every_cell.cell_begins(title, self._rerun(execution))
 
     @entry()
     def cell_ends(self, result: ExecutionResult | None) -> None:
@@ -167,14 +173,6 @@ class MemwatchMagics(Magics):
         for watch in self._executions.watches:
             harmless(watch.stop)
         harmless(self._turn_off)
-
-    def _begin_in_every_cell(self, execution: Execution) -> None:
-        if self._every_cell is None:
-            return
-        self._in_every_cell = execution
-        # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
-        title = _title(execution.info.raw_cell, execution.count - self._counted_early)
-        self._every_cell.cell_begins(title, self._rerun(execution))
 
     def _end(self, ended: list[Execution], announced: ExecutionResult | None) -> None:
         """End the watches of a cell, and of the cells it ran whose end was not announced."""
@@ -228,23 +226,20 @@ class MemwatchMagics(Magics):
         code = [line for line in lines if line and line[0] != "#"]
         return len(code) > 1 and code[0] == f"%{NAME}"
 
+    @usage_errors()
     def _turn_on(self, arguments: Namespace) -> None:
         from hfmem_widget.drivers.every_cell import EveryCell
         from hfmem_widget.monitor.shared import shared_monitor
         from hfmem_widget.view.screen import Screen
 
         options = self._options(arguments)
-        with usage_errors():
-            least = parse_bytes(arguments.min or LEAST, of="--min")
-        monitor = shared_monitor()
+        least = parse_bytes(arguments.min or LEAST, of="--min")
+        monitor, screen = shared_monitor(), Screen(self._shell)
         with interrupts_deferred():
-            with usage_errors():
-                # If the new one cannot begin, the earlier one goes on.
-                monitor.end(monitor.begin(options))
+            # If the new one cannot begin, the earlier one goes on.
+            monitor.end(monitor.begin(options))
             self._turn_off()
-            with usage_errors():
-                screen = Screen(self._shell)
-                every_cell = EveryCell(options, monitor=monitor, screen=screen, least=least)
+            every_cell = EveryCell(options, monitor=monitor, screen=screen, least=least)
             self._every_cell = every_cell
             self._keep(arguments, every_cell.session)
         if least and not options.quiet:
@@ -286,14 +281,15 @@ class MemwatchMagics(Magics):
             raise UsageError(message)
         return arguments
 
+    @usage_errors()
     def _options(self, arguments: Namespace) -> WatchOptions:
         check_output(arguments.output, self._shell)
         # Empty text, such as that of an empty {variable}, is not an option.
         known = vars(arguments).items()
         given = {name: value for name, value in known if name in OPTIONS and value != ""}
-        with usage_errors():
-            return WatchOptions().changed(given, NAME)
+        return WatchOptions().changed(given, NAME)
 
+    @usage_errors()
     def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:
         """Begin a watch, and add it to those that the caller ends."""
         options = self._options(arguments)
@@ -302,10 +298,8 @@ class MemwatchMagics(Magics):
             # Added before it starts: an interrupt held back meanwhile comes out of `start`.
             watches.append(watch)
             self._keep(arguments, watch.start(), options.label)
-        except OptionError as error:
-            raise UsageError(str(error)) from None
         except Exception as error:
-            if raised_by_handler(error):
+            if isinstance(error, OptionError) or raised_by_handler(error):
                 raise
             # A fault of ours must not keep the cell from running.
             warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
@@ -435,8 +429,3 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
     # Both are there if the first could not be shown. An exception may be false.
     own = result.error_in_exec
     return result.error_before_exec if own is None else own
-
-
-def _title(cell: str | None, number: int) -> str:
-    first = next((line.strip() for line in (cell or "").splitlines() if line.strip()), "")
-    return plain(f"[{number}] {first}", MOST_OF_TITLE)
