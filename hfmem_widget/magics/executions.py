@@ -44,10 +44,6 @@ class Execution:
         """The front end's id of the cell, the same for all of its runs; empty if it has none."""
         return getattr(self.info, "cell_id", None) or ""
 
-    def result(self, *candidates: ExecutionResult | None) -> ExecutionResult | None:
-        """Return the candidate that is the result of this cell."""
-        return next((each for each in candidates if each and each.info is self.info), None)
-
 
 class Executions:
     """The cells that run: a cell can run others, and several threads can run cells at once."""

@@ -178,16 +178,17 @@ class MemwatchMagics(Magics):
         """End the watches of a cell, and of the cells it ran whose end was not announced."""
         execution, shell = ended[0], self._shell
         candidates = announced, shell.displayhook.exec_result, shell.last_execution_result
-        result = execution.result(*candidates)
+        own = (each for each in candidates if each and each.info is execution.info)
+        result: ExecutionResult | None = next(own, None)
         error = _failure(result or announced)
         number = None if result is None else result.execution_count
         if execution.is_outermost and number is not None:
             self._counted_early = execution.count - number
-        own = [watch for each in ended for watch in each.watches]
+        watches = [watch for each in ended for watch in each.watches]
         # If nobody has watched yet, there is nothing to import, and nothing to end.
         drivers: Any = sys.modules.get("hfmem_widget.drivers.watch")
         kept = [] if drivers is None else drivers.kept_from_ending(error)
-        for watch in (*kept, *reversed(own)):
+        for watch in (*kept, *reversed(watches)):
             harmless(watch.stop, error)
         if self._in_every_cell in ended:
             self._in_every_cell = None

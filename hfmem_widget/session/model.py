@@ -56,6 +56,18 @@ def same(left: object, right: object) -> bool:
     return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN alone is not itself)
 
 
+class Growing:
+    """Data that grows in place: equal if what is `_compared` is equal, and without a hash."""
+
+    _compared: ClassVar[tuple[str, ...]]
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(same(getattr(self, name), getattr(other, name)) for name in self._compared)
+
+
 def data_frame(
     rows: Any, columns: Sequence[str], index: Any = None, name: str = ""
 ) -> pd.DataFrame:

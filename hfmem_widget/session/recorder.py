@@ -152,14 +152,14 @@ class Recorder:
         with self.lock:
             span = self._open_span(span_id)
             if span is not None:
-                self._spans.replace(replace(span, counts={**span.counts, **counts}))
+                self._spans.add(replace(span, counts={**span.counts, **counts}))
 
     def progress(self, span_id: int, peaks: Mapping[str, Peak]) -> None:
         """Set the peaks of an open span as they are known so far."""
         with self.lock:
             span = self._open_span(span_id)
             if span is not None and span.peaks != peaks:
-                self._spans.replace(replace(span, peaks=dict(peaks)))
+                self._spans.add(replace(span, peaks=dict(peaks)))
 
     def note(self, sentence: str) -> None:
         """Add a sentence that a person must know, once."""
@@ -241,7 +241,7 @@ class Recorder:
             if series.metric in ROLES and high != NOTHING:
                 peaks.setdefault(series.key, Peak(high, "sampled"))
         span = replace(span, stop=after.time, after=after, peaks=peaks, outcome=outcome)
-        self._spans.replace(span)
+        self._spans.add(span)
         return span
 
     def _account(self, span: Span) -> None:

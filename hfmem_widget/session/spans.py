@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hfmem_widget.session.highs import Highs
-from hfmem_widget.session.model import FINE_KINDS, Phase, Span, same
+from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span
 
 MOST_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
@@ -19,7 +19,7 @@ MOST_PHASES = 40
 """Names that a user gives to blocks are without bound."""
 
 
-class Spans:
+class Spans(Growing):
     """Spans in order of opening, by id.
 
     Parameters
@@ -33,6 +33,8 @@ class Spans:
         The highest samples since each open span began, by its id.
     """
 
+    _compared = ("_by_id",)
+
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._by_id: dict[int, Span] = {}
         self.highs: Highs[int] = Highs()
@@ -44,11 +46,6 @@ class Spans:
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self._by_id.values())
-
-    def __eq__(self, other: object) -> bool:
-        return same(self._by_id, other._by_id) if isinstance(other, Spans) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_by_id": self._by_id.copy(), "highs": deepcopy(self.highs)}
@@ -73,16 +70,12 @@ class Spans:
         return tuple(reversed(inside.values()))
 
     def add(self, span: Span) -> None:
-        """Take in a span; if it has not ended, its highs are kept from now on."""
-        self._by_id[span.id] = span
-        if span.stop is None:
-            self.highs.open(span.id, span.before.values)
-
-    def replace(self, span: Span) -> None:
-        """Put a span in the place of the one with its id."""
+        """Add a span, or replace the one with its id; the highs of one that has not ended are kept."""
         self._by_id[span.id] = span
         if span.stop is not None:
             self.highs.drop(span.id)
+        elif span.id not in self.highs:
+            self.highs.open(span.id, span.before.values)
 
     def forget_old(self, width: int) -> None:
         """Let the oldest spans go where there are very many for so many series: first those of steps."""
@@ -95,7 +88,7 @@ class Spans:
             del self._by_id[span.id]
 
 
-class Phases:
+class Phases(Growing):
     """Finished spans added up by kind, with the worst of each, within each outermost span.
 
     Parameters
@@ -104,16 +97,13 @@ class Phases:
         What is known already, by the id of the outermost span.
     """
 
+    _compared = ("_by_root",)
+
     def __init__(self, by_root: Mapping[int, Iterable[Phase]] = MappingProxyType({})) -> None:
         self._by_root: dict[int, dict[tuple[str, str], Phase]] = {
             root: {(phase.kind, phase.label): phase for phase in phases}
             for root, phases in by_root.items()
         }
-
-    def __eq__(self, other: object) -> bool:
-        return same(self._by_root, other._by_root) if isinstance(other, Phases) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_by_root": {root: phases.copy() for root, phases in self._by_root.items()}}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, data_frame, same
+from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Growing, data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ _ALL = np.zeros(1, dtype=np.intp)
 """All rows as one group, which begins with the first."""
 
 
-class Steps:
+class Steps(Growing):
     """Finished steps as rows of figures; neighbours of one training are folded if there are many.
 
     Parameters
@@ -119,6 +119,8 @@ class Steps:
     count : int
         Number of finished steps.
     """
+
+    _compared = ("devices", "count", "table")
 
     def __init__(self, most_groups: int = MOST_GROUPS) -> None:
         self.devices: tuple[str, ...] = ()
@@ -151,16 +153,6 @@ class Steps:
         # The names before the figures: another thread may add a device, and then its columns are there.
         devices = self.devices
         return iter([group_of(row, devices) for row in self.table.tolist()])
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both have the same groups."""
-        if not isinstance(other, Steps):
-            return NotImplemented
-        return same(
-            (self.devices, self.count, self.table), (other.devices, other.count, other.table)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_table": self._table.copy()}

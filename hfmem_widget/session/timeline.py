@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.model import same
+from hfmem_widget.session.model import Growing
 from hfmem_widget.text import wrong_value
 
 CAPACITY = 4096
@@ -24,7 +24,7 @@ GAPS_KEPT = 256
 Floats = NDArray[np.float64]
 
 
-class Timeline:
+class Timeline(Growing):
     """Rows of readings that are folded when there are too many.
 
     A row holds the lowest and the highest value of each series over `bucket` consecutive samples.
@@ -38,6 +38,8 @@ class Timeline:
     capacity : int
         Most rows kept; even.
     """
+
+    _compared = ("time", "low", "high", "bucket", "samples", "gaps")
 
     def __init__(self, width: int, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
@@ -90,15 +92,6 @@ class Timeline:
         timeline.samples = timeline._rows * bucket if samples is None else samples
         timeline.gaps = list(gaps)
         return timeline
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both have the same rows."""
-        names = ("time", "low", "high", "bucket", "samples", "gaps")
-        if not isinstance(other, Timeline):
-            return NotImplemented
-        return all(same(getattr(self, name), getattr(other, name)) for name in names)
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

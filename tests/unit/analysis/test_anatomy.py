@@ -412,7 +412,7 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
     session = training()
     cell = session.spans[0]
     bound = {"cuda:0/allocated": Peak(20 * GIB, "at least")}
-    session._spans.replace(replace(cell, peaks=bound))
+    session._spans.add(replace(cell, peaks=bound))
     assert (anatomy(session, "peak").allocated, anatomy(session, "peak").certainty) == (
         20 * GIB,
         "at least",
