@@ -1,12 +1,4 @@
-"""What can go wrong, as one tree.
-
-HFMemError
-├─ OptionError          a value the user gave is not one we can use (also a ValueError)
-├─ SourceUnavailable    a way of reading memory is missing on this machine
-└─ WatchStateError      an operation at the wrong time, such as closing a span twice
-
-Every message says what happened, what still works, and what to do.
-"""
+"""The errors of this package. Every message says what happened, what still works, and what to do."""
 
 from __future__ import annotations
 
@@ -20,8 +12,8 @@ class OptionError(HFMemError, ValueError):
 
 
 class SourceUnavailable(HFMemError):
-    """A source cannot read here; the message is one plain sentence with the remedy."""
+    """A source cannot read memory on this machine; the message is one plain sentence with the remedy."""
 
 
 class WatchStateError(HFMemError, RuntimeError):
-    """An operation came at the wrong time."""
+    """An operation came at the wrong time, such as closing a span twice."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +21,7 @@ from hfmem_widget.session.model import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.session import NOBODY, Session
+from hfmem_widget.session.session import NOBODY, Session, Writer
 from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup
 from hfmem_widget.session.timeline import Timeline
@@ -39,7 +38,7 @@ MOST_UNPUBLISHED = 64
 Listener = Callable[[Session, Sequence[Sample]], object]
 
 
-class Recorder:
+class Recorder(Writer):
     """Writes one session, from any thread.
 
     Parameters
@@ -66,8 +65,7 @@ class Recorder:
         timeline: Timeline | None = None,
         catch_up: Callable[[], None] = NOBODY.catch_up,
     ) -> None:
-        self.lock: AbstractContextManager[object] = threading.RLock()
-        self.catch_up = catch_up
+        super().__init__(threading.RLock(), catch_up)
         self._spans, self._phases = Spans(), Phases()
         self.session = Session(
             label,

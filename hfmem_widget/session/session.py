@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
@@ -41,30 +42,23 @@ if TYPE_CHECKING:
     from hfmem_widget.session.stacks import Stacks
 
 
-class Writer(Protocol):
+@dataclass(eq=False)
+class Writer:
     """Who writes a session.
 
     Attributes
     ----------
     lock : context manager
         Held while something is written, and while something is read that changes in place.
+    catch_up : callable
+        Writes what was left for later; called before spans are read, without the lock.
     """
 
-    lock: AbstractContextManager[object]
-
-    def catch_up(self) -> None:
-        """Write what was left for later; called before spans are read, without the lock."""
-        ...
+    lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    catch_up: Callable[[], None] = lambda: None
 
 
-class _Nobody:
-    lock: AbstractContextManager[object] = nullcontext()
-
-    def catch_up(self) -> None:
-        """Nothing was left for later."""
-
-
-NOBODY: Writer = _Nobody()
+NOBODY = Writer()
 """Who writes a session that has ended, a copy of one, and one that was built from data."""
 
 

@@ -11,46 +11,6 @@ from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB, format_bytes
 
 
-def _train(
-    stage: Stage,
-    steps: int,
-    seconds: float,
-    keys: Sequence[str],
-    top: float,
-    *,
-    weights: float | None = 0.18,
-) -> None:
-    """Hold weights, then play steps whose activations rise and fall; the first makes optimizer states.
-
-    `weights` is their share of the top; None where nothing is known of the tensors.
-    """
-    chance = random.Random(7)  # noqa: S311  (a script, not a secret)
-    share_found = weights or 0.0
-    of_model = {"weights": 0.985 * share_found * top, "buffers": 0.015 * share_found * top}
-    gradients, states = {"gradients": of_model["weights"]}, {"optimizer": 2 * of_model["weights"]}
-    if weights is None:
-        of_model = gradients = states = {}
-    stage.hold(dict.fromkeys(keys, top * 0.18), seconds * 0.1, of_model)
-    evaluate_after = steps * 2 // 3
-    kept = top * 0.537
-    worst = chance.randrange(steps // 3, steps)
-    with stage.span("train", "train"):
-        for step in range(steps):
-            share = 1.0 if step == worst else 0.82 + 0.15 * chance.random()
-            with stage.span("step", f"step {step + 1}"):
-                took = seconds * 0.78 / steps
-                stage.hold(
-                    {key: top * share * (1 - 0.03 * at) for at, key in enumerate(keys)}, took * 0.55
-                )
-                stage.hold(dict.fromkeys(keys, top * 0.715), took * 0.3, gradients)
-                stage.hold(dict.fromkeys(keys, kept), took * 0.15, dict.fromkeys(gradients, 0.0))
-                stage.find(keys, states)
-            if step + 1 == evaluate_after:
-                with stage.span("evaluate", "evaluate"):
-                    stage.hold(dict.fromkeys(keys, kept * 1.12), seconds * 0.06)
-                    stage.hold(dict.fromkeys(keys, kept), seconds * 0.06)
-
-
 def training(
     label: str = "fine-tune",
     keys: Sequence[str] = ("cuda:0",),
@@ -64,12 +24,36 @@ def training(
     outcome: str = "done",
     notes: Sequence[str] = (),
 ) -> Session:
-    """Play a training on some of the GPUs; `weights` is None where nothing of a model is found."""
-    stage = Stage(label, gpus=gpus)
+    """Play a training whose activations rise and fall; the first step makes optimizer states, which stay.
+
+    `weights` is their share of the top; None where nothing is known of the tensors.
+    """
+    stage, chance = Stage(label, gpus=gpus), random.Random(7)  # noqa: S311  (a script, not a secret)
     stage.certainty = certainty
     stage.session.notes.extend(notes)
+    model = {"weights": 0.985 * (weights or 0) * top, "buffers": 0.015 * (weights or 0) * top}
+    gradients, states = {"gradients": model["weights"]}, {"optimizer": 2 * model["weights"]}
+    if weights is None:
+        model = gradients = states = {}
+    kept = top * 0.537
     with stage.span("cell", label, outcome):
-        _train(stage, steps, seconds, keys, top, weights=weights)
+        stage.hold(dict.fromkeys(keys, top * 0.18), seconds * 0.1, model)
+        worst = chance.randrange(steps // 3, steps)
+        with stage.span("train", "train"):
+            for step in range(steps):
+                share = 1.0 if step == worst else 0.82 + 0.15 * chance.random()
+                took = seconds * 0.78 / steps
+                with stage.span("step", f"step {step + 1}"):
+                    peaks = {key: top * share * (1 - 0.03 * at) for at, key in enumerate(keys)}
+                    stage.hold(peaks, took * 0.55)
+                    stage.hold(dict.fromkeys(keys, top * 0.715), took * 0.3, gradients)
+                    freed = dict.fromkeys(gradients, 0.0)
+                    stage.hold(dict.fromkeys(keys, kept), took * 0.15, freed)
+                    stage.find(keys, states)
+                if step + 1 == steps * 2 // 3:
+                    with stage.span("evaluate", "evaluate"):
+                        stage.hold(dict.fromkeys(keys, kept * 1.12), seconds * 0.06)
+                        stage.hold(dict.fromkeys(keys, kept), seconds * 0.06)
     return stage.finish()
 
 
