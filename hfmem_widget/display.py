@@ -24,6 +24,6 @@ class Shown:
 
 
 def resolve(name: str) -> Any:
-    """Return what a name such as ``"hfmem_widget.view.card:card_bundle"`` stands for."""
+    """Return the object that a name such as ``"hfmem_widget.view.card:card_bundle"`` refers to."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""The one list of what can be configured: an option is a field of `WatchOptions`, and all else follows."""
+"""The options of a watch: each is one field of `WatchOptions`, from which all else follows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Documented = TypeVar("Documented", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option: what it does in Python, and as argparse has it.
+    """An option as Python and as argparse need it.
 
     `heading` begins a group. `parse` returns the value of what was given; None where that is True or False.
     """

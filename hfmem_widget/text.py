@@ -16,7 +16,7 @@ from hfmem_widget.errors import OptionError
 MAX_LENGTH = 120
 
 DEVICE_KEY = re.compile(r"(?!gpu:)[a-z]+:\d+|cpu")
-"""What a device is called: as `torch.device` prints it."""
+"""The key of a device, as `torch.device` prints it."""
 
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:
@@ -139,7 +139,7 @@ def parse_bytes(text: str, of: str) -> float:
     Raises
     ------
     OptionError
-        If it is no size; the message names the option it is given for, and says what a size is.
+        If it is not a size; the message names the option `of` and says which sizes are allowed.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""The magics of one shell: what a person types in a notebook. One file for each."""
+"""The magics of one shell. One file for each."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def arm_first_line(lines: list[str]) -> list[str]:
     options = match["options"] or ""
     try:
         wants_help = asks_for_help(shlex.split(options))
-    except ValueError:  # a quotation without an end, which is told when the watch starts
+    except ValueError:  # a quotation without an end: starting the watch says so
         wants_help = False
     if not wants_help and not "".join(below).strip():
         return lines

@@ -12,7 +12,7 @@ from hfmem_widget.magics.report import ReportMagics, report
 
 @magics_class
 class MemfreeMagics(ReportMagics):
-    """Lets go of what is named, and measures what that frees."""
+    """Frees what is named, and measures the result."""
 
     name = "memfree"
     words = ("errors", "outputs", "all", "garbage", "cache")

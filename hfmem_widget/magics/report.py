@@ -47,7 +47,7 @@ Report = TypeVar("Report", bound=ReportMagics)
 
 
 def report(action: Callable[[Report, Namespace], None]) -> Callable[[Report, str], None]:
-    """Make a line magic of a method that takes parsed arguments; an OptionError is told in one line."""
+    """Make a line magic of a method that takes parsed arguments; an OptionError is shown in one line."""
 
     @wraps(action)
     def magic(self: Report, line: str) -> None:

@@ -59,13 +59,13 @@ def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespac
     try:
         return parser.parse_args(words)
     except UsageError as error:
-        # argparse' "argument" is what nobody has typed.
+        # Nobody has typed argparse's word "argument".
         message = plain(re.sub(r"^argument ", "", str(error)))
         raise UsageError(message) from None
 
 
 class _Line:
-    """Checks the words of one line before argparse does, which does not say what was meant."""
+    """Checks the words of one line before argparse, whose errors do not say what was meant."""
 
     def __init__(self, parser: ArgumentParser, magic: str) -> None:
         actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)

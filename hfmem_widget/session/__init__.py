@@ -1,4 +1,4 @@
-"""What is known: plain data, and the session that holds it. Imports nothing of the package's other rooms."""
+"""Everything recorded by a watch, as plain data."""
 
 from hfmem_widget.session.model import (
     FINE_KINDS,

@@ -88,7 +88,7 @@ class Device:
     Attributes
     ----------
     key : str
-        What a person calls it: ``"cuda:0"``, ``"cpu"``.
+        Such as ``"cuda:0"`` or ``"cpu"``.
     name : str
         The product's name.
     uuid : str
@@ -265,8 +265,7 @@ class Anatomy(Shown):
     allocated, reserved, process : float
         Bytes; NaN if unknown.
     parts : tuple of Part
-        First what is allocated, then what else the process has, then what else the device has, and what is
-        free.
+        Allocated memory first, then the rest of the process, then the rest of the device, free memory last.
     certainty : {"exact", "at least", "sampled"}
         How `allocated` is known.
     notes : tuple of str

@@ -1,4 +1,4 @@
-"""The recorder writes a session: samples, spans, steps. It calls those who listen."""
+"""The recorder: it writes samples, spans and steps into a session, and calls the listeners."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Recorder(Writer):
         return span
 
     def count(self, span_id: int, counts: Mapping[str, float]) -> None:
-        """Set what is counted in an open span; harmless if it has ended."""
+        """Update the counts of an open span; harmless if it has ended."""
         with self.lock:
             span = self._open_span(span_id)
             if span is not None:
@@ -160,7 +160,7 @@ class Recorder(Writer):
                 self._spans.add(replace(span, peaks=dict(peaks)))
 
     def note(self, sentence: str) -> None:
-        """Add a sentence that a person must know, once."""
+        """Add a sentence that a person must know, unless it is there already."""
         if sentence not in self.session.notes:
             self.session.notes.append(sentence)
 
@@ -171,7 +171,7 @@ class Recorder(Writer):
             self.session._writer = NOBODY  # noqa: SLF001  (what has ended is read without a lock)
 
     def break_off(self, stopped_at: float, why: str) -> None:
-        """End the session where a fault of ours keeps it from going on; open spans end as they are known."""
+        """End the session after a fault of ours, and its open spans as far as they are known."""
         session = self.session
         session.stopped_at = stopped_at
         session.broken_off = True
@@ -200,7 +200,7 @@ class Recorder(Writer):
 
     @property
     def subscribers(self) -> tuple[Listener, ...]:
-        """Who is called after each tick."""
+        """The listeners that are called after each tick."""
         return tuple(self._subscribers)
 
     def publish(self) -> None:
@@ -272,7 +272,7 @@ def _remove(listeners: list[Any], listener: object) -> None:
 
 def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, float]]) -> StepGroup:
     number, names = int(span.counts["step"]), ("samples", "longest", "tokens", "content_tokens")
-    counts = {name: span.counts.get(name, NOT_AVAILABLE) for name in names}
+    samples, longest, tokens, content = (span.counts.get(name, NOT_AVAILABLE) for name in names)
     devices = {}
     for device in session.devices:
         key = f"{device.key}/allocated"
@@ -283,16 +283,10 @@ def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, flo
                 certainty=peak.certainty,
                 lowest=peak.value,
                 worst=number,
-                worst_tokens=span.counts.get("largest_batch", counts["tokens"]),
+                worst_tokens=span.counts.get("largest_batch", tokens),
                 after=NOT_AVAILABLE if span.after is None else session.value(span.after, key),
                 phases={kind: peaks[key] for kind, peaks in phases.items() if key in peaks},
             )
-    return StepGroup(
-        parent=span.parent or 0,
-        first=number,
-        last=number,
-        start=span.start,
-        stop=span.start + span.duration,
-        devices=devices,
-        **counts,
-    )
+    edges = span.start, span.start + span.duration
+    figures = samples, longest, tokens, content
+    return StepGroup(span.parent or 0, number, number, *edges, *figures, devices)

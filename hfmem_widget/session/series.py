@@ -12,7 +12,7 @@ from pathlib import Path
 class Row:
     """The label and look of a series, or of a part of a device's memory.
 
-    Colours are Okabe and Ito's, which colour-blind eyes tell apart; greys are for what nobody chose to have.
+    Colours are Okabe and Ito's, which colour-blind eyes tell apart; overhead is grey.
     `short` is the label where there is little room, `on_host` that of the process' own heap. A line is
     `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below allocated. `sent` series go to
     the page. `held` is the place, from 1, among the purposes of tensors.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Writer:
-    """Who writes a session.
+    """What a session knows of the recorder that writes it.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Writer:
 
 
 NOBODY = Writer()
-"""Who writes a session that has ended, a copy of one, and one that was built from data."""
+"""The writer of a session that has ended, was copied, or was built from data."""
 
 
 class Session(Shown):
@@ -81,7 +81,7 @@ class Session(Shown):
     spans : Spans
     phases : Phases
     writer : Writer
-        Who goes on writing it.
+        Goes on writing it.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Session(Shown):
     notes : list of str
         What a person must know to read the numbers right, one plain sentence each.
     findings : list of Finding
-        What is worth telling about the session, found while it ran and at its end.
+        Judgements, made while it ran and at its end.
     guides : list of Guide
         Lines that are drawn over the chart.
     stacks : Stacks or None
@@ -181,7 +181,7 @@ class Session(Shown):
         )
 
     def _caught_up(self) -> AbstractContextManager[object]:
-        """Have what was left for later written, and return the lock to hold while reading it."""
+        """Have the recorder catch up, and return the lock to hold while reading."""
         self._writer.catch_up()
         return self._writer.lock
 
@@ -293,7 +293,7 @@ class Session(Shown):
 
     def _check(self, key: str) -> None:
         """Raise `OptionError` for the key of a series that there is not, unless it may still come."""
-        # If a fault of ours came before anything was read, it is not known what there would be.
+        # If a fault of ours came before anything was read, any series might have come.
         if key in self._index or (self.broken_off and not self.devices):
             return
         device, _, metric = key.partition("/")

@@ -94,7 +94,7 @@ class Phases(Growing):
     Parameters
     ----------
     by_root : mapping of int to iterable of Phase, optional
-        What is known already, by the id of the outermost span.
+        By the id of the outermost span.
     """
 
     _compared = ("_by_root",)

@@ -79,8 +79,8 @@ class LivePeak:
     bytes : int
         The sum of `sites`: requested, and not yet freed.
     highest : int
-        The peak of the same including what was freed while another stream still used it, which is what the
-        allocator calls requested bytes.
+        The peak including memory that was freed while another stream still used it; the allocator calls
+        this requested bytes.
     sites : tuple of Site
         Largest first.
     time : float

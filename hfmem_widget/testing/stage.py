@@ -48,7 +48,7 @@ _NO_PARTS: Final[Mapping[str, float]] = {}
 
 
 class FakeClock:
-    """Seconds that pass only when it is told so."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -88,7 +88,7 @@ class Stage:
 
     @contextmanager
     def span(self, kind: SpanKind, label: str, outcome: str = "done") -> Iterator[Span]:
-        """Keep a span open for a ``with`` block; within a step it is known what is not attributed."""
+        """Keep a span open for a ``with`` block; only within a step is unattributed memory known."""
         if kind == "step":
             for key in self._with_parts():
                 known = sum(self._now[f"{key}/{part}"] for part in HELD)

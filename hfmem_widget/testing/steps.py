@@ -94,7 +94,7 @@ def hundred_thousand_steps() -> Session:
                 with stage.span("save", "save"):
                     stage.hold({"cuda:0": kept}, 60.0)
     session = stage.finish()
-    # A span for each would take ten seconds; what is left of so many is the table anyway.
+    # A span for each step would take ten seconds, and only the table is kept of so many.
     session.steps = deepcopy(_long_steps(tuple((span.id, span.start) for span in epochs)))
     return session
 
