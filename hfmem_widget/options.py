@@ -67,11 +67,8 @@ def device_keys(devices: object) -> tuple[str, ...]:
             raise wrong_value(key, "devices", "names such as 'cuda:0' or 'cpu'")
         if not DEVICE_KEY.fullmatch(key):
             is_gpu = plain(key).lower().startswith(("gpu", "cuda"))
-            hint = (
-                "did you mean 'cuda:0'?"
-                if is_gpu
-                else "they are called 'cpu', 'cuda:0', 'cuda:1' …"
-            )
+            names = "they are called 'cpu', 'cuda:0', 'cuda:1' …"
+            hint = "did you mean 'cuda:0'?" if is_gpu else names
             message = f"there is no device {plain(key)!r}; {hint}"
             raise OptionError(message)
     return keys

@@ -260,7 +260,12 @@ def row_of(group: StepGroup, devices: Sequence[str]) -> Table:
     row: list[float] = [getattr(group, name) for name in FIGURES]
     for device in devices:
         known = group.devices.get(device)
-        row += [NOT_AVAILABLE] * len(PER_DEVICE) if known is None else _figures(known)
+        if known is None:
+            row += [NOT_AVAILABLE] * len(PER_DEVICE)
+            continue
+        figures = [getattr(known, name) for name in PER_DEVICE[:_PHASE]]
+        figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
+        row += [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
     return np.array(row, dtype=np.float64)
 
 
@@ -271,8 +276,13 @@ def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
     for at, device in enumerate(devices):
         begin = len(FIGURES) + at * len(PER_DEVICE)
         of_device = row[begin : begin + len(PER_DEVICE)]
-        if not math.isnan(of_device[_PEAK]):
-            known[device] = _device_steps(of_device)
+        peak, certainty, lowest, worst, worst_tokens, after, *highs = of_device
+        if math.isnan(peak):
+            continue
+        peaks = zip(PHASES, highs, strict=True)
+        phases = {phase: high for phase, high in peaks if not math.isnan(high)}
+        certain, step = CERTAINTIES[int(certainty)], int(worst)
+        known[device] = DeviceSteps(peak, certain, lowest, step, worst_tokens, after, phases)
     numbers = int(parent), int(first), int(last)
     return StepGroup(*numbers, start, stop, samples, longest, tokens, content, known)
 
@@ -302,17 +312,3 @@ def with_old_names(frame: pd.DataFrame) -> pd.DataFrame:
     message = "old_names=True will be removed in the next release; docs/README.md lists all columns"
     warnings.warn(message, FutureWarning, stacklevel=3)
     return frame
-
-
-def _figures(known: DeviceSteps) -> list[float]:
-    figures = [getattr(known, name) for name in PER_DEVICE[:_PHASE]]
-    figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
-    return [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
-
-
-def _device_steps(figures: Sequence[float]) -> DeviceSteps:
-    peak, certainty, lowest, worst, worst_tokens, after, *peaks = figures
-    known = zip(PHASES, peaks, strict=True)
-    phases = {phase: value for phase, value in known if not math.isnan(value)}
-    certain = CERTAINTIES[int(certainty)]
-    return DeviceSteps(peak, certain, lowest, int(worst), worst_tokens, after, phases)
