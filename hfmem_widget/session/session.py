@@ -7,7 +7,6 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfmem_widget.display import Shown, resolve
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from hfmem_widget.session.stacks import Stacks
 
 
-@dataclass(eq=False)
 class Writer:
     """What a session knows of the recorder that writes it.
 
@@ -54,11 +52,12 @@ class Writer:
         Writes what was left for later; called before spans are read, without the lock.
     """
 
-    lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-    catch_up: Callable[[], None] = lambda: None
+    def __init__(self, lock: AbstractContextManager[object], catch_up: Callable[[], None]) -> None:
+        self.lock = lock
+        self.catch_up = catch_up
 
 
-NOBODY = Writer()
+NOBODY = Writer(nullcontext(), lambda: None)
 """The writer of a session that has ended, was copied, or was built from data."""
 
 
