@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import { contrast } from "../src/core/colors.ts";
 import { composeScene, type Hold } from "../src/core/compose.ts";
 import { POINT_BUDGET } from "../src/core/decimate.ts";
 import { toFigure } from "../src/core/figure.ts";
@@ -316,5 +317,23 @@ describe("hover", () => {
     expect(barAt(scene, 245, 5)).toMatchObject({ worst: true, peak: 9 });
     expect(barAt(scene, 300, 5)).toMatchObject({ worst: false });
     expect(barAt(scene, 300, LANE_PIXELS + 1)).toBeNull();
+  });
+});
+
+describe("what Plotly writes in the plot", () => {
+  const PAGES = [
+    { ...THEME, text: "rgb(33,33,33)", muted: "rgb(97,97,97)", surface: "rgb(255,255,255)" },
+    { ...THEME, text: "rgb(224,224,224)", muted: "rgb(189,189,189)", surface: "rgb(17,17,17)" },
+  ];
+
+  test.each(PAGES)("the peak's label reads well on $surface, in the text's own ink", (theme) => {
+    const scene = sceneOf(storeWith([row(0, 50, 60, 70), row(1, 90, 95, 96), row(2, 50, 60, 70)]));
+    const { annotations } = toFigure(scene, theme, 0, (text) => 7 * text.length).layout as {
+      annotations: { text: string; bgcolor?: string; font: { color: string } }[];
+    };
+    expect(scene.peak).not.toBeNull();
+    expect(annotations.at(-1)!.font.color).toBe(theme.text);
+    for (const { font, bgcolor } of annotations)
+      expect(contrast(font.color, bgcolor ?? theme.surface)).toBeGreaterThanOrEqual(4.5);
   });
 });

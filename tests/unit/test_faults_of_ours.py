@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from hfmem_widget.monitor import shared as monitor
 from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Session
 from tests.data.faults_everywhere import Injection, Place
 from tests.unit.monitor.conftest import Bench
 
@@ -217,7 +220,6 @@ def training(bench: Bench) -> str:
 def training_with_a_callback(bench: Bench) -> str:
     trainer = made_trainer(bench)
     from hfmem_widget import MemoryCallback
-    from hfmem_widget.options import WatchOptions
 
     trainer.callback_handler.callbacks.append(
         MemoryCallback(log=True, options=WatchOptions(quiet=True))
@@ -352,12 +354,13 @@ def test_a_fault_at_any_line_of_ours_stays_ours(
 
 
 def entries() -> Iterator[object]:
-    """Yield what transformers and torch call of ours, and what the user's code does."""
+    """Yield what transformers, torch and IPython call of ours, and what the user's code does."""
     from hfmem_widget import MemoryCallback
     from hfmem_widget.drivers import api as watching
     from hfmem_widget.drivers import span as spans
     from hfmem_widget.drivers import watch as stretch
     from hfmem_widget.drivers.training import model_hooks
+    from hfmem_widget.magics.memwatch import MemwatchMagics
     from hfmem_widget.monitor import optimizers
     from hfmem_widget.monitor.patch import _Around
     from hfmem_widget.monitor.peaks import PeakLedger
@@ -375,6 +378,7 @@ def entries() -> Iterator[object]:
     yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported.find_spec)
     yield from (model_hooks._Before._tell, model_hooks._After._tell)
     yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
+    yield from (MemwatchMagics._arm, MemwatchMagics.cell_begins, MemwatchMagics.cell_ends)
 
 
 @pytest.mark.parametrize("one", list(entries()), ids=lambda one: one.__qualname__)
@@ -405,6 +409,65 @@ def test_what_a_fault_has_kept_from_being_watched_is_said(
     assert [span.label for span in session.spans] == ["watched", "whole"]
     assert all(span.stop is not None for span in session.spans)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+WHO_COMES_NEXT: dict[str, Callable[[Bench, Session], object]] = {
+    "a longer span": lambda bench, healthy: bench.monitor.close_span(
+        healthy, bench.monitor.open_span(healthy, "block", "next").id
+    ),
+    "the poller": lambda bench, _healthy: bench.pass_time(1.0),
+    "who looks": lambda _bench, healthy: healthy.spans,
+    "the end": lambda _bench, _healthy: None,
+}
+"""Each enters what was left for later, of all sessions."""
+
+
+@pytest.mark.parametrize("who", WHO_COMES_NEXT)
+def test_a_fault_of_one_session_is_no_other_ones(
+    who: str, fake_monitor: Callable[[], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits of one session is entered by whoever comes next: a fault in it breaks off that one alone."""
+    bench = fake_monitor()
+    one = bench.monitor
+    broken, healthy = (one.begin(WatchOptions(label=label)) for label in ("broken", "healthy"))
+    own = one.open_span(broken, "cell")
+    cell = one.open_span(healthy, "cell")
+    monkeypatch.setattr(one.recorder(broken), "open_span", lambda *_: 1 // 0)
+    bench.allocator.free(bench.allocator.alloc(PIECE))
+    one.open_span(broken, "forward")
+
+    WHO_COMES_NEXT[who](bench, healthy)
+    one.close_span(healthy, cell.id)
+    one.end(healthy)
+
+    assert broken.notes == [BROKEN_OFF_NOTE.format("ZeroDivisionError")]
+    assert not broken.running
+    assert [span.id for span in broken.spans] == [own.id]
+    assert healthy.notes == []
+    assert {span.outcome for span in healthy.spans} == {"done"}
+    peak = healthy.span(cell.id).peaks["cuda:0/allocated"]
+    assert (peak.value, peak.certainty) == (PIECE, "exact")
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_what_a_source_lacks_for_once_it_has_at_the_next_reading(
+    error: type[Exception], fake_monitor: Callable[[], Bench]
+) -> None:
+    """The same watch goes on with it, and nobody is asked to report a fault of the source."""
+    bench = fake_monitor()
+    with hfmem_widget.watch("watched", quiet=True) as session:
+        bench.host.failure = error("for once")
+        with hfmem_widget.span("without"):
+            pass
+        bench.host.failure = None
+        bench.clock.advance(1.0)
+        with hfmem_widget.span("with"):
+            pass
+
+    _, without, again = session.spans
+    assert math.isnan(session.value(without.before, "cpu/allocated"))
+    assert session.value(again.before, "cpu/allocated") == 10.0
+    assert session.notes == []
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])

@@ -244,3 +244,22 @@ def test_a_timeout_passes_through_what_is_harmless(
 
     harmless([].pop)
     assert "IndexError" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("handlers")
+def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subinterpreter may set none: `signal.signal` raises there, and no signal reaches it."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("signal only works in main thread of the main interpreter")
+
+    signal.signal(signal.SIGUSR1, raises)
+    done = []
+    with monkeypatch.context() as subinterpreter:
+        subinterpreter.setattr(interrupts, "_handle", refuse)
+        with interrupts_deferred():
+            done.append("the block")
+
+    assert done == ["the block"]
+    assert not interrupts.is_deferring()
+    assert signal.getsignal(signal.SIGUSR1) is raises

@@ -100,3 +100,13 @@ def test_sections_are_apart_in_plain_text() -> None:
 def test_parts_of_a_bar_are_kept_apart_by_a_line() -> None:
     """In grey print some of them are alike."""
     assert '<g stroke="#000"' in kit.bar([("#111", 1.0, "a"), ("#222", 1.0, "b")], 2.0, "both")
+
+
+def test_figures_side_by_side_are_kept_apart() -> None:
+    """Each is as wide as what it says, on one line, and there is room between neighbours."""
+    drawn = kit.figures([("peak", "6.99 GiB", ""), ("left behind", "+2.00 GiB", "of 141 GiB")]).html
+    gap = re.search(r"display:flex[^\"]*gap:\S+ (\d+)px", drawn)
+
+    assert gap is not None
+    assert int(gap[1]) >= 16
+    assert drawn.count("min-width:max-content;white-space:nowrap") == 2
