@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.features.memory_map.model import MemoryMap
     from hfmem_widget.options import WatchOptions
+    from hfmem_widget.recording.api import open
     from hfmem_widget.session import (
         Anatomy,
         Device,
@@ -65,6 +66,7 @@ _HOMES = {
         "features.memory_map.api": "memory_map",
         "features.memory_map.model": "MemoryMap",
         "options": "WatchOptions",
+        "recording.api": "open",
         "session": "Anatomy Device Finding Part Peak Sample Series Session Span Steps Timeline",
         "session.stacks": "Stacks",
         "sources.heap.model": "Growth Holders",
@@ -106,6 +108,7 @@ __all__ = [
     "holders",
     "max_memory",
     "memory_map",
+    "open",
     "span",
     "watch",
 ]

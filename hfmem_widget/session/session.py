@@ -35,6 +35,9 @@ from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import DEVICE_KEY, format_counted, plain
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     import pandas as pd
     import plotly.graph_objects as go
 
@@ -343,6 +346,23 @@ class Session(Shown):
         """Return the session as a `plotly.graph_objects.Figure`."""
         drawn: go.Figure = resolve("hfmem_widget.view.chart.figure:figure")(self)
         return drawn
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write what is known to a new file, and return where it is.
+
+        Parameters
+        ----------
+        path : path-like
+            Ending in ``.hfmem.jsonl`` or ``.hfmem.jsonl.gz``: everything, for `hfmem_widget.open`. Ending in
+            ``.csv`` or ``.parquet``: the table of `to_pandas`.
+
+        Raises
+        ------
+        OptionError
+            If something is there already, the ending is another one, or the file cannot be written.
+        """
+        written: Path = resolve("hfmem_widget.recording.api:save")(self, path)
+        return written
 
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
         """Return the parts of a device's memory; see `hfmem_widget.Anatomy`.

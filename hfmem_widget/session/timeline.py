@@ -171,6 +171,16 @@ class Timeline(Growing):
             capacity=self.capacity,
         )
 
+    def folded(self) -> Self:
+        """Fold rows until there are as few as are kept, and return the same timeline."""
+        while self._rows > self._most:
+            self._fold()
+        return self
+
+    @property
+    def _most(self) -> int:
+        return max(2, min(self.capacity, CELLS // max(1, self.width) + 1))
+
     def _settle(self) -> None:
         """Put the waiting samples into rows."""
         with self._lock:
@@ -180,7 +190,7 @@ class Timeline(Growing):
                 self._put(block[:, 0], block[:, 1:])
 
     def _put(self, time: Floats, values: Floats) -> None:
-        most = max(2, min(self.capacity, CELLS // max(1, self.width) + 1))
+        most = self._most
         while len(time):
             if self._rows and self._filled < self.bucket:
                 row, taken = self._rows - 1, min(self.bucket - self._filled, len(time))

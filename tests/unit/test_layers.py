@@ -24,7 +24,7 @@ RANKS = (
     ("options",),
     ("session",),
     ("sources", "analysis"),
-    ("monitor", "view"),
+    ("monitor", "view", "recording"),
     ("features",),
     ("drivers", "testing"),
     ("magics",),

@@ -1,0 +1,198 @@
+"""Where a recording lies: a file that only grows, and one in compressed members once it is complete."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import mmap
+import os
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.recording.limits import (
+    LARGEST_MEMBER,
+    MEMBER,
+    MOST_RATIO,
+    SUFFIX,
+)
+from hfmem_widget.recording.reader import StreamReader, readable
+from hfmem_widget.session import Session
+from hfmem_widget.text import plain
+
+MAGIC = b"\x1f\x8b\x08"
+AT_ONCE = 1 << 20
+ENDINGS = (".hfmem.jsonl", ".jsonl", ".hfmem.jsonl.gz", ".jsonl.gz")
+
+
+class Growing:
+    """A file to which lines are added, whole ones at a time: what was written survives the process.
+
+    Parameters
+    ----------
+    path : Path
+        Nothing may be there yet. With ``.gz`` at its end, the lines lie beside it until `close`.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be written, or is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._plain = path.with_suffix("") if path.suffix == ".gz" else path
+        for taken in {path, self._plain}:
+            if os.path.lexists(taken):
+                raise OptionError(_is_there(taken))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            self._file = os.open(self._plain, flags, 0o600)
+        except OSError as error:
+            raise OptionError(_cannot_write(path, error)) from None
+        self._pid = os.getpid()
+
+    def write(self, data: bytes) -> None:
+        """Add whole lines. Nothing is written by a forked child, whose lines they are not."""
+        left = memoryview(data)
+        while left and os.getpid() == self._pid:
+            left = left[os.write(self._file, left) :]
+
+    def close(self) -> None:
+        """Add nothing more; compress it if that was asked for."""
+        os.close(self._file)
+        if self._plain != self.path and os.getpid() == self._pid:
+            with self._plain.open("rb") as lines:
+                write_new(self.path, members(lines))
+            self._plain.unlink()
+
+
+def write_new(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file that is whole or not there, and never in place of another.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be written, or is there.
+    """
+    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with half.open("xb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        # A link is refused where something is; a rename would replace it.
+        os.link(half, path)
+    except FileExistsError:
+        raise OptionError(_is_there(path)) from None
+    except OSError as error:
+        raise OptionError(_cannot_write(path, error)) from None
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def members(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines as compressed members of about `MEMBER` bytes of text each: each can be read by itself."""
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= MEMBER:
+            yield gzip.compress(b"".join(held), 6, mtime=0)
+            held, size = [], 0
+    if held:
+        yield gzip.compress(b"".join(held), 6, mtime=0)
+
+
+
+def read(path: Path) -> Session:
+    """Return the session that a file holds; one that still grows is running.
+
+    Raises
+    ------
+    OptionError
+        If there is none, or it is no recording.
+    """
+    reader = StreamReader()
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                if file.read(len(MAGIC)) == MAGIC:
+                    _feed_members(file.fileno(), reader)
+                else:
+                    file.seek(0)
+                    while data := file.read(AT_ONCE):
+                        reader.feed(data)
+    except OSError as error:
+        message = f"{plain(path)} cannot be read: {readable(error)}"
+        raise OptionError(message) from None
+    try:
+        return reader.session(now=time.time())
+    except OptionError as error:
+        message = f"{plain(path)}: {error}"
+        raise OptionError(message) from None
+
+
+def _feed_members(file: int, reader: StreamReader) -> None:
+    """Feed every member that can be read: one that is damaged costs itself, not what follows."""
+    with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as data:
+        at = 0
+        while at != -1 and at < len(data):
+            text, used = _member(data, at)
+            if text:
+                reader.feed(text if text.endswith(b"\n") else text + b"\n")
+            reader.dropped += used is None
+            at = data.find(MAGIC, at + (used or 1))
+
+
+def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
+    """Return the text of the member that begins somewhere, and its length; None where it is damaged."""
+    inflate = zlib.decompressobj(wbits=31)
+    text, taken = [], 0
+    size = 0
+    try:
+        while not inflate.eof and at + taken < len(data):
+            chunk = inflate.unconsumed_tail or data[at + taken : at + taken + AT_ONCE // 16]
+            if not inflate.unconsumed_tail:
+                taken += len(chunk)
+            text.append(inflate.decompress(chunk, AT_ONCE))
+            size += len(text[-1])
+            if size > min(LARGEST_MEMBER, MOST_RATIO * max(taken, 1 << 10)):
+                return b"", None
+    except zlib.error:
+        return b"", None
+    if not inflate.eof:
+        return b"".join(text), None
+    return b"".join(text), taken - len(inflate.unused_data)
+
+
+def path_for(path: str, label: str, now: float) -> Path:
+    """Return where to record: a file as it is, or a new one in a folder, named after the label and the time.
+
+    Raises
+    ------
+    OptionError
+        If the ending is none of ours.
+    """
+    place = Path(path).expanduser()
+    if path.endswith(("/", os.sep)) or place.is_dir():
+        stem = "".join(char if char.isalnum() else "-" for char in plain(label, 40)).strip("-")
+        when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+        milliseconds = int(math.modf(now)[0] * 1000)
+        return place / f"{stem or 'run'}-{when}-{milliseconds:03d}{SUFFIX}"
+    if not place.name.endswith(ENDINGS):
+        message = (
+            f"record must be a file that ends in {SUFFIX} or {SUFFIX}.gz, or a folder; not {plain(path)!r}"
+        )
+        raise OptionError(message)
+    return place
+
+
+def _is_there(path: Path) -> str:
+    return f"{plain(path)} is there already, and nothing is overwritten; give another name, or a folder"
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return f"{plain(path)} cannot be written: {readable(error)}"

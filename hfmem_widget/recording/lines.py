@@ -1,0 +1,405 @@
+"""What a session has that was not written yet, as lines: pure, from data to bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.recording.limits import (
+    FORMAT,
+    MOST_FIGURES,
+    MOST_IN_BLOCK,
+    MOST_STEPS_IN_LINE,
+    VERSION,
+)
+from hfmem_widget.session import FINE_KINDS, Finding, Guide, Sample, Session, Span
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.text import plain
+
+KEY_EVERY = 30
+"""Blocks of which one has every column, so that a reader may begin there."""
+
+FOLD_EVERY = 10.0
+"""Seconds of samples in a fold."""
+
+SOFTWARE = ("torch", "transformers", "accelerate", "numpy")
+"""Whose versions stand in the head, as far as they are imported anyway."""
+
+Floats = NDArray[np.float64]
+
+
+class Lines:
+    """Lines of one recording, in the order in which they are written.
+
+    Parameters
+    ----------
+    session : Session
+        Running or finished.
+    version : str
+        This package's own.
+    """
+
+    def __init__(self, session: Session, version: str = "") -> None:
+        self._session = session
+        self._version = version
+        self._block = 0
+        self._series: tuple[object, ...] = ()
+        self._columns = 0
+        self._last = np.empty(0)
+        self._fold = _Fold()
+        self._spans: dict[int, Span] = {}
+        self._steps_until = -math.inf
+        self._steps: tuple[object, ...] = ()
+        self._phases: dict[int, object] = {}
+        self._written: dict[str, list[object]] = {"note": [], "finding": [], "guide": []}
+        self._gaps: tuple[float, float] | None = None
+        self._contents: object = None
+
+    def head(self) -> bytes:
+        """Return the first line."""
+        session = self._session
+        versions = {name: _version(name) for name in SOFTWARE}
+        return _line(
+            k="head",
+            format=FORMAT,
+            version=VERSION,
+            run=uuid.uuid4().hex,
+            part=0,
+            started=session.started_at,
+            label=session.label,
+            interval=session.polling.interval,
+            software={
+                "hfmem": self._version,
+                "python": platform.python_version(),
+                **{name: version for name, version in versions.items() if version},
+            },
+        )
+
+    def samples(self, samples: Sequence[Sample], wall: float) -> Iterator[bytes]:
+        """Yield blocks of samples, and a fold where one is full; none at all is a sign of life.
+
+        Parameters
+        ----------
+        samples : sequence of Sample
+            Those since the last call, oldest first.
+        wall : float
+            Wall clock, seconds since the epoch.
+        """
+        yield from self._described()
+        width = len(self._session.series)
+        most = self._most_in_block
+        for first in range(0, max(1, len(samples)), most):
+            block = samples[first : first + most]
+            time = np.array([sample.time for sample in block])
+            values = np.full((len(block), width), np.nan)
+            for row, sample in enumerate(block):
+                values[row, : len(sample.values)] = sample.values
+            yield self._rows(time, values, wall)
+            if len(time):
+                self._fold.add(time, values)
+                if self._fold.seconds >= FOLD_EVERY:
+                    yield self.fold()
+
+    def fold(self) -> bytes:
+        """Return the samples since the last fold as their extremes; nothing where there are none."""
+        fold, self._fold = self._fold, _Fold()
+        return fold.line(self._block - 1) if fold.samples else b""
+
+    def timeline(self) -> Iterator[bytes]:
+        """Yield the session's timeline as it is kept: rows of one sample, or folds of several."""
+        yield from self._described()
+        session = self._session
+        timeline = session.between(-math.inf, math.inf)
+        time, low, high = timeline.time, timeline.low, timeline.high
+        if timeline.bucket == 1:
+            most = self._most_in_block
+            for first in range(0, len(time), most):
+                rows = slice(first, first + most)
+                yield self._rows(time[rows], high[rows], session.started_at + float(time[rows][-1]))
+            return
+        newest = np.array(session.last_sample.values)
+        ends = np.append(time[1:], session.last_sample.time)
+        left = session.timeline.samples
+        for row, (start, end) in enumerate(zip(time.tolist(), ends.tolist(), strict=True)):
+            taken = min(timeline.bucket, left)
+            left -= taken
+            last = newest if row == len(time) - 1 else low[row]
+            fold = _Fold(low[row], high[row], last, start, end, taken)
+            yield fold.line(row)
+
+    def changed(self, *, everything: bool = False) -> Iterator[bytes]:
+        """Yield what is new or has changed besides the samples.
+
+        Parameters
+        ----------
+        everything : bool, optional
+            The spans of steps too, and what was told apart by phase: at the end.
+        """
+        session = self._session
+        yield from self._changed_spans(everything=everything)
+        yield from self._new_steps()
+        yield from self._changed_list("note", session.notes, lambda text: {"text": text})
+        yield from self._changed_list("finding", session.findings, _finding)
+        yield from self._changed_list("guide", session.guides, _guide)
+        for start, stop in list(session.timeline.gaps):
+            if self._gaps is None or start > self._gaps[0]:
+                self._gaps = (start, stop)
+                yield _line(k="gap", t=[_time(start), _time(stop)])
+        if session.contents != self._contents:
+            self._contents = session.contents
+            yield _line(k="contents", **asdict(session.contents))
+        if everything:
+            yield from self._changed_phases()
+
+    def end(self, wall: float) -> bytes:
+        """Return the last line."""
+        session, polling = self._session, self._session.polling
+        return _line(
+            k="end",
+            t=_time(session.last_sample.time),
+            w=wall,
+            stopped=session.stopped_at,
+            broken_off=session.broken_off,
+            ticks=polling.ticks,
+            missed=polling.missed,
+            longest_gap=_number(polling.longest_gap),
+            cost=_number(polling.cost),
+            current_interval=polling.current_interval,
+            why=polling.stopped,
+        )
+
+    @property
+    def _most_in_block(self) -> int:
+        return max(1, min(MOST_IN_BLOCK, MOST_FIGURES // max(1, len(self._session.series))))
+
+    def _described(self) -> Iterator[bytes]:
+        """Yield what the columns are, where there are more than before or a device is known better."""
+        session = self._session
+        if (session.devices, session.series) == self._series:
+            return
+        new = session.series[self._columns :]
+        yield _line(
+            k="series",
+            first=self._columns,
+            devices=[
+                {"key": device.key, "name": device.name, "uuid": device.uuid}
+                | {"total": _number(device.total), "provisional": device.provisional}
+                for device in session.devices
+            ],
+            series=[one.key for one in new],
+            labels=[one.label for one in new],
+        )
+        self._series, self._columns = (session.devices, session.series), len(session.series)
+        unknown = np.full(self._columns - len(self._last), np.nan)
+        self._last = np.concatenate([self._last, unknown])
+
+    def _rows(self, time: Floats, values: Floats, wall: float) -> bytes:
+        is_key = self._block % KEY_EVERY == 0
+        still = _same(values, values[:1]).all(axis=0) if len(time) else np.ones(len(self._last), bool)
+        moved = ~still if not len(time) else ~(still & _same(values[:1], self._last)[0])
+        columns = np.flatnonzero(moved | is_key) if len(time) else np.flatnonzero(moved)
+        kept = [values[:1, at] if still[at] else values[:, at] for at in columns]
+        line = _line(
+            k="rows",
+            n=self._block,
+            w=round(wall, 3),
+            t=np.round(time, 4).tolist(),
+            s=columns.tolist(),
+            v=[_numbers(column) for column in kept],
+            **({"key": True} if is_key and len(time) else {}),
+        )
+        self._block += 1
+        if len(time):
+            self._last = values[-1]
+        return line
+
+    def _changed_spans(self, *, everything: bool) -> Iterator[bytes]:
+        spans = self._session.spans
+        for span in spans:
+            if self._spans.get(span.id) is not span and (everything or span.kind not in FINE_KINDS):
+                self._spans[span.id] = span
+                yield _line(k="span", **self._span(span))
+        if len(self._spans) > 2 * len(spans) + 100:
+            known = {span.id for span in spans}
+            self._spans = {at: span for at, span in self._spans.items() if at in known}
+
+    def _span(self, span: Span) -> dict[str, object]:
+        after = () if span.after is None else span.after.values
+        keys = [one.key for one in self._session.series]
+        columns = range(max(len(span.before.values), len(after)))
+        peaks = [span.peaks.get(keys[column]) for column in columns]
+        return {
+            "id": span.id,
+            "parent": span.parent,
+            "kind": span.kind,
+            "label": span.label,
+            "start": _time(span.start),
+            "stop": None if span.stop is None else _time(span.stop),
+            "outcome": span.outcome,
+            "s": list(columns),
+            "before": _numbers(np.array(span.before.values)),
+            "after": _numbers(np.array(after)),
+            "peak": [None if peak is None else _number(peak.value) for peak in peaks],
+            "certainty": [None if peak is None else peak.certainty for peak in peaks],
+            "counts": {name: _number(count) for name, count in span.counts.items()},
+        }
+
+    def _new_steps(self) -> Iterator[bytes]:
+        session = self._session
+        table = session.folded_steps(sys.maxsize, self._steps_until)
+        columns = session.steps.columns
+        if len(table):
+            self._steps_until = float(table[:, columns.index("stop")].max())
+        for first in range(0, len(table), MOST_STEPS_IN_LINE):
+            rows = table[first : first + MOST_STEPS_IN_LINE]
+            yield _line(
+                k="steps",
+                devices=list(session.steps.devices),
+                count=session.steps.count,
+                columns=list(columns),
+                rows=[_numbers(row, decimals=4) for row in rows],
+            )
+
+    def _changed_phases(self) -> Iterator[bytes]:
+        for root in [span for span in self._session.spans if span.parent is None]:
+            phases = self._session.phases(root.id)
+            if not phases or self._phases.get(root.id) == phases:
+                continue
+            self._phases[root.id] = phases
+            spans = {span.id: span for phase in phases for span in phase.highest.values()}
+            rows = [
+                {"kind": phase.kind, "label": phase.label, "count": phase.count}
+                | {"seconds": _time(phase.seconds)}
+                | {"highest": {key: span.id for key, span in phase.highest.items()}}
+                for phase in phases
+            ]
+            yield _line(
+                k="phases", root=root.id, rows=rows, spans=[self._span(one) for one in spans.values()]
+            )
+
+    def _changed_list(self, kind: str, items: Iterable[Any], of: Any) -> Iterator[bytes]:
+        """Yield the items that are not what stood in their place, and where the list ends if it got shorter."""
+        now, before = list(items), self._written[kind]
+        for place, item in enumerate(now):
+            if place >= len(before) or before[place] != item:
+                yield _line(k=kind, i=place, **of(item))
+        if len(now) < len(before):
+            yield _line(k=kind, i=len(now))
+        self._written[kind] = now
+
+
+class _Fold:
+    """The extremes of some samples."""
+
+    def __init__(
+        self,
+        low: Floats | None = None,
+        high: Floats | None = None,
+        last: Floats | None = None,
+        start: float = NOT_AVAILABLE,
+        stop: float = NOT_AVAILABLE,
+        samples: int = 0,
+    ) -> None:
+        self.low, self.high = low, high
+        self.last = last
+        self.start, self.stop, self.samples = start, stop, samples
+
+    @property
+    def seconds(self) -> float:
+        return self.stop - self.start
+
+    def add(self, time: Floats, values: Floats) -> None:
+        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+        if self.low is None or self.high is None:
+            self.low, self.high, self.start = low, high, float(time[0])
+        else:
+            more = np.full(len(low) - len(self.low), np.nan)
+            self.low = np.fmin(np.concatenate([self.low, more]), low)
+            self.high = np.fmax(np.concatenate([self.high, more]), high)
+        self.last, self.stop = values[-1], float(time[-1])
+        self.samples += len(time)
+
+    def line(self, block: int) -> bytes:
+        parts = {"low": self.low, "high": self.high, "last": self.last}
+        figures = {name: _numbers(part) for name, part in parts.items() if part is not None}
+        times = [_time(self.start), _time(self.stop)]
+        return _line(k="fold", n=block, t=times, samples=self.samples, **figures)
+
+
+def _line(**fields: object) -> bytes:
+    # A text that no encoding has, such as half a surrogate pair, must not cost the line.
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (values == others) | (np.isnan(values) & np.isnan(others))
+    return same
+
+
+def _numbers(values: Floats, decimals: int = 9) -> list[Any]:
+    """Return figures as JSON has them: whole ones as such, None where one is not available."""
+    values = np.asarray(values, dtype=np.float64)
+    if np.isfinite(values).all() and not (values % 1).any():
+        whole: list[Any] = values.astype(np.int64).tolist()
+        return whole
+    return [_number(value, decimals) for value in values.tolist()]
+
+
+def _number(value: float, decimals: int = 9) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else round(value, decimals)
+
+
+def _time(seconds: float) -> float:
+    return round(seconds, 4)
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "title": finding.title,
+        "evidence": _plain_data(finding.evidence),
+        "advice": list(finding.advice),
+        "span": finding.span_id,
+    }
+
+
+def _guide(guide: Guide) -> dict[str, object]:
+    return {
+        "device": guide.device,
+        "kind": guide.kind,
+        "label": guide.label,
+        "start": _number(guide.start),
+        "stop": _number(guide.stop),
+        "first": _number(guide.first),
+        "last": _number(guide.last),
+        "band": [_number(value) for value in guide.band],
+    }
+
+
+def _plain_data(value: object) -> Any:
+    """Return evidence as JSON has it; what JSON has not, as text."""
+    if isinstance(value, Mapping):
+        return {plain(name): _plain_data(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain_data(one) for one in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return _number(value) if isinstance(value, float) else plain(value)
+
+
+def _version(name: str) -> str:
+    version = getattr(sys.modules.get(name), "__version__", "")
+    return plain(version, 40) if version else ""

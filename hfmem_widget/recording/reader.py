@@ -1,0 +1,328 @@
+"""A session from the lines of a recording: of a whole file, or of one that still grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import singledispatchmethod
+
+import numpy as np
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.recording.check import (
+    Columns,
+    End,
+    Fold,
+    Gap,
+    Head,
+    Item,
+    PhasesLine,
+    Rows,
+    SpanLine,
+    StepsLine,
+    parse,
+)
+from hfmem_widget.recording.limits import (
+    LONGEST_LINE,
+    MOST_SERIES,
+    MOST_SPANS,
+    MOST_STEPS,
+    VERSION,
+)
+from hfmem_widget.session import (
+    Contents,
+    Device,
+    Finding,
+    Guide,
+    Phases,
+    Polling,
+    Sample,
+    Series,
+    Session,
+    Span,
+    Spans,
+    Steps,
+    Timeline,
+)
+from hfmem_widget.session.session import NOT_ANY
+from hfmem_widget.session.steps import FIGURES, PER_DEVICE, group_of
+from hfmem_widget.text import format_counted, plain
+
+DETAIL = 4096.0
+"""Seconds of samples that are read one by one; a longer run is read from its folds."""
+
+NO_END = "The recording has no end: the process was killed, or is still running without a sign of life."
+NOT_A_RECORDING = "this is no recording of hfmem_widget: its first line says nothing of the kind"
+
+
+class StreamReader:
+    """Takes in the bytes of a recording, in any pieces, and makes a session of them.
+
+    Attributes
+    ----------
+    dropped : int
+        Lines that could not be read.
+    holes : int
+        Blocks of samples that are missing.
+    head : Head or None
+    end : End or None
+        As far as they were read.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = self.holes = 0
+        self.head: Head | None = None
+        self.end: End | None = None
+        self.last_sign = -math.inf
+        self._rest = b""
+        self._skips = False
+        self._devices: tuple[Device, ...] = ()
+        self._series: tuple[Series, ...] = ()
+        self._time = -math.inf
+        self._values = np.empty(0)
+        self._next_block = 0
+        self._timeline: Timeline | None = Timeline(0)
+        self._folds: list[Fold] = []
+        self._gaps: list[tuple[float, float]] = []
+        self._spans: dict[int, SpanLine] = {}
+        self._steps: list[tuple[tuple[str, ...], list[float]]] = []
+        self._steps_made = 0
+        self._phases: dict[int, PhasesLine] = {}
+        self._items: dict[str, list[str | Finding | Guide]] = {
+            kind: [] for kind in ("note", "finding", "guide")
+        }
+        self._contents = Contents()
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes; a line counts once its end is there."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._skips:
+                self._skips = False
+            elif line:
+                self._take(line)
+        if len(self._rest) > LONGEST_LINE:
+            self.dropped += not self._skips
+            self._rest, self._skips = b"", True
+
+    def _take(self, line: bytes) -> None:
+        try:
+            known = parse(line)
+        except ValueError:
+            self.dropped += 1
+            return
+        if self.head is None and not isinstance(known, Head):
+            self.dropped += known is not None
+        elif known is not None:
+            self._enter(known)
+
+    def session(self, now: float = math.inf) -> Session:
+        """Return what was read so far.
+
+        Parameters
+        ----------
+        now : float, optional
+            Wall clock: without a sign of life for a while before it, the run is over.
+        """
+        head, end = self.head, self.end
+        if head is None:
+            raise OptionError(NOT_A_RECORDING)
+        timeline = self._whole_timeline()
+        last = Sample(self._time, tuple(self._values.tolist()))
+        session = Session(
+            head.label,
+            started_at=head.started,
+            devices=self._devices,
+            series=self._series,
+            last_sample=NOT_ANY if self._time == -math.inf else last,
+            timeline=timeline,
+            steps=self._whole_steps(),
+            spans=Spans(self._span(line) for line in self._spans.values()),
+            phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
+            polling=Polling(head.interval, head.interval),
+            contents=self._contents,
+            notes=[note for note in self._items["note"] if isinstance(note, str)],
+            findings=[one for one in self._items["finding"] if isinstance(one, Finding)],
+            guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
+        )
+        if end is not None:
+            session.stopped_at, session.broken_off = end.stopped, end.broken_off
+            session.polling = Polling(
+                *(head.interval, end.current_interval, end.ticks, end.missed),
+                *(end.longest_gap, end.cost, end.why),
+            )
+        elif now - self.last_sign > SILENT:
+            session.stopped_at = max(head.started, self.last_sign)
+            session.broken_off = True
+            session.notes.append(NO_END)
+        if self.dropped:
+            lines = format_counted(self.dropped, "line")
+            session.notes.append(f"{lines} of the recording could not be read and are left out.")
+        if self.holes:
+            blocks = format_counted(self.holes, "block")
+            session.notes.append(f"{blocks} of samples are missing from the recording.")
+        return session
+
+    @singledispatchmethod
+    def _enter(self, line: object) -> None:
+        message = f"nobody reads {type(line).__name__}"
+        raise NotImplementedError(message)
+
+    @_enter.register
+    def _(self, head: Head) -> None:
+        if head.version > VERSION:
+            message = (
+                f"this recording has version {head.version} of the format, and this hfmem_widget reads "
+                f"version {VERSION}: pip install -U hfmem-widget"
+            )
+            raise OptionError(message)
+        self.head = self.head or head
+        self.last_sign = max(self.last_sign, head.started)
+
+    @_enter.register
+    def _(self, columns: Columns) -> None:
+        if columns.first != len(self._series) or len(columns.devices) > MOST_SERIES:
+            self.dropped += 1
+            return
+        self._devices = columns.devices
+        self._series += columns.series
+        more = np.full(len(columns.series), np.nan)
+        self._values = np.concatenate([self._values, more])
+        if self._timeline is not None:
+            self._timeline.widen(len(self._series))
+
+    @_enter.register
+    def _(self, rows: Rows) -> None:
+        if any(column >= len(self._values) for column in rows.columns):
+            self.dropped += 1
+            return
+        self.last_sign = max(self.last_sign, rows.wall)
+        self.holes += max(0, rows.block - self._next_block)
+        self._next_block = rows.block + 1
+        if not len(rows.time):
+            return
+        block = np.tile(self._values, (len(rows.time), 1))
+        for column, values in zip(rows.columns, rows.values, strict=True):
+            block[:, column] = values
+        self._values = block[-1].copy()
+        self._time = float(rows.time[-1])
+        if self._timeline is not None:
+            if self._time > DETAIL and self._folds:
+                self._timeline = None
+                return
+            for time, values in zip(rows.time.tolist(), block.tolist(), strict=True):
+                self._timeline.append(time, values)
+
+    @_enter.register
+    def _(self, fold: Fold) -> None:
+        if len(fold.low) > len(self._values):
+            self.dropped += 1
+            return
+        self._folds.append(fold)
+        if fold.stop > self._time:
+            self._time = fold.stop
+            self._values[: len(fold.last)] = fold.last
+
+    @_enter.register
+    def _(self, line: SpanLine) -> None:
+        if line.id not in self._spans and len(self._spans) >= MOST_SPANS:
+            self.dropped += 1
+            return
+        self._spans[line.id] = line
+
+    @_enter.register
+    def _(self, line: StepsLine) -> None:
+        self._steps_made = max(self._steps_made, line.count)
+        for row in line.rows.tolist():
+            parent, first, last = row[:3]
+            while self._steps and _is_within(self._steps[-1][1], parent, first, last):
+                self._steps.pop()
+            if len(self._steps) < MOST_STEPS:
+                self._steps.append((line.devices, row))
+
+    @_enter.register
+    def _(self, line: PhasesLine) -> None:
+        self._phases[line.root] = line
+
+    @_enter.register
+    def _(self, line: Item) -> None:
+        items = self._items[line.kind]
+        if line.item is None:
+            del items[line.place :]
+        elif line.place < len(items):
+            items[line.place] = line.item
+        else:
+            items.append(line.item)
+
+    @_enter.register
+    def _(self, gap: Gap) -> None:
+        self._gaps.append((gap.start, gap.stop))
+
+    @_enter.register
+    def _(self, contents: Contents) -> None:
+        self._contents = contents
+
+    @_enter.register
+    def _(self, end: End) -> None:
+        self.end = end
+
+    def _span(self, line: SpanLine) -> Span:
+        return line.span(self._series)
+
+    def _phase(self, line: PhasesLine) -> Iterable[object]:
+        spans = {span.id: self._span(span) for span in line.spans}
+        for phase, highest in line.rows:
+            found = {key: spans[at] for key, at in highest.items() if at in spans}
+            yield replace(phase, highest={key: span for key, span in found.items() if key in span.peaks})
+
+    def _whole_timeline(self) -> Timeline:
+        rows = self._timeline
+        if rows is None or (not len(rows) and self._folds):
+            rows = self._from_folds()
+        for gap in self._gaps:
+            if gap not in rows.gaps:
+                rows.add_gap(*gap)
+        return rows
+
+    def _from_folds(self) -> Timeline:
+        width = len(self._series)
+        low, high = (np.full((len(self._folds), width), np.nan) for _ in range(2))
+        for row, fold in enumerate(self._folds):
+            low[row, : len(fold.low)], high[row, : len(fold.high)] = fold.low, fold.high
+        return Timeline.from_rows(
+            [fold.start for fold in self._folds],
+            low,
+            high,
+            bucket=max(1, max(fold.samples for fold in self._folds)),
+            samples=sum(fold.samples for fold in self._folds),
+        ).folded()
+
+    def _whole_steps(self) -> Steps:
+        devices = tuple(dict.fromkeys(key for known, _ in self._steps for key in known))
+        groups = [group_of(row, known) for known, row in self._steps]
+        steps = Steps()
+        if all(group.first == group.last for group in groups):
+            for group in groups:
+                steps.append(group)
+        else:
+            width = len(FIGURES) + len(devices) * len(PER_DEVICE)
+            table = np.full((len(groups), width), np.nan)
+            for at, (_, row) in enumerate(self._steps):
+                table[at, : len(row)] = row
+            steps = Steps.from_table(devices, table, 0)
+        steps.count = max(self._steps_made, steps.count)
+        return steps
+
+
+SILENT = 15.0
+"""Seconds without a line after which a run is taken for over; there is a line every second."""
+
+
+def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:
+    return row[0] == parent and first <= row[1] and row[2] <= last
+
+
+def readable(error: OSError) -> str:
+    """Return what keeps a file from being read or written, in a few words."""
+    return plain(error.strerror or type(error).__name__)

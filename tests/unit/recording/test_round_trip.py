@@ -1,0 +1,68 @@
+"""What is saved is what is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hfmem_widget
+from hfmem_widget.session import Session
+from hfmem_widget.session.same import same
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+
+
+def as_recorded(value: object) -> Any:
+    """Return data with figures as a recording has them: times to 0.1 ms, bytes exactly, NaN as None."""
+    if isinstance(value, float | np.floating):
+        return None if value != value else round(float(value), 4)  # noqa: PLR0124  (NaN)
+    if isinstance(value, np.ndarray):
+        return [as_recorded(one) for one in value.tolist()]
+    if isinstance(value, Mapping):
+        return {key: as_recorded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_recorded(one) for one in value]
+    if is_dataclass(value):
+        return {field.name: as_recorded(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def contents(session: Session) -> dict[str, Any]:
+    """Return all that a session has, by name."""
+    timeline, steps = session.timeline, session.steps
+    outermost = [span for span in session.spans if span.parent is None]
+    return as_recorded(
+        {
+            "label": session.label,
+            "times": (session.started_at, session.stopped_at, session.broken_off),
+            "devices": session.devices,
+            "series": session.series,
+            "last": session.last_sample,
+            "timeline": (timeline.bucket, timeline.samples, timeline.gaps),
+            "rows": (timeline.time, timeline.low, timeline.high),
+            "spans": session.spans,
+            "phases": [session.phases(span.id) for span in outermost],
+            "steps": (steps.count, steps.columns, steps.table),
+            "notes": session.notes,
+            "findings": session.findings,
+            "guides": session.guides,
+            "polling": session.polling,
+            "contents": session.contents,
+        }
+    )
+
+
+@pytest.mark.parametrize("ending", [".hfmem.jsonl", ".hfmem.jsonl.gz"])
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_what_is_opened_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> None:
+    """Samples, spans, steps, phases, findings and all else come back, whatever the run."""
+    session = scripted_run(name)
+
+    path = session.save(tmp_path / f"run{ending}")
+    known, opened = contents(session), contents(hfmem_widget.open(path))
+
+    assert [part for part in known if not same(known[part], opened[part])] == []
