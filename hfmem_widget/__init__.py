@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.features.memory_map.model import MemoryMap
     from hfmem_widget.options import WatchOptions
-    from hfmem_widget.recording.api import open
+    from hfmem_widget.recording.api import open  # noqa: A004  (as in PIL, tarfile, xarray)
     from hfmem_widget.session import (
         Anatomy,
         Device,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,6 +75,14 @@ def device_keys(devices: object) -> tuple[str, ...]:
     return keys
 
 
+def path_text(path: object) -> str:
+    """Return a path as text; whether it can be written is known when it is."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise wrong_value(path, "record", "the path of a file or a folder")
+    return text
+
+
 def _value(
     default: Any, flags: str, text: str, parse: Callable[[Any], Any] = plain, *, heading: str = ""
 ) -> Any:
@@ -106,6 +115,7 @@ class WatchKeywords(TypedDict, total=False):
     stop: bool
     stacks: bool
     memory_map: bool
+    record: str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +192,14 @@ class WatchOptions:
     memory_map: bool = _switch(
         "--map --memory-map",
         "Show how the allocator's reserved memory is laid out, while the code runs and at the end.",
+    )
+    record: str = _value(
+        "",
+        "--record PATH",
+        "Record to a new file while the code runs: NAME.hfmem.jsonl, or NAME.hfmem.jsonl.gz to compress it "
+        "at the end. In a folder, each run gets a name of its own. hfmem_widget.open(PATH) shows it again.",
+        path_text,
+        heading="what is kept",
     )
 
     def __post_init__(self) -> None:

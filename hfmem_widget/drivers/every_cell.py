@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.companions import companions_for
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.guard import harmless, interrupts_deferred
@@ -21,6 +22,12 @@ class EveryCell:
     def __init__(
         self, options: WatchOptions, *, monitor: Monitor, screen: Screen, least: float = 0.0
     ) -> None:
+        if options.record:
+            message = (
+                "%memwatch on cannot record: give --record to %%memwatch, or keep the session of all cells "
+                "with %memwatch on -o NAME and write NAME.save(PATH)"
+            )
+            raise OptionError(message)
         self._options = options
         self._monitor = monitor
         self._screen = screen

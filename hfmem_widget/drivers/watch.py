@@ -108,7 +108,7 @@ class Watch(Decorates):
         Raises
         ------
         OptionError
-            If a device was asked for that is not there.
+            If a device was asked for that is not there, or a recording cannot be written.
         WatchStateError
             If it watches already.
         """
@@ -120,6 +120,8 @@ class Watch(Decorates):
     @entry(otherwise=lambda self: unwatched(self._label), undo=_give_up, lets=OptionError)
     def _start(self) -> Session:
         self._span = None
+        # What cannot go along, such as a recording of a name that is taken, is said before anything begins.
+        companions = (*companions_for(self._options, self._screen), *self._also)
         outer = self._monitor.enclosing
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
@@ -137,7 +139,7 @@ class Watch(Decorates):
             harmless(self._view.begin, self._label)
         self._span = self._monitor.open_span(session, self._kind, self._label)
         harmless(self._begin_to_follow, session)
-        for companion in (*companions_for(self._options, self._screen), *self._also):
+        for companion in companions:
             self._companions.append(companion)
             harmless(companion.begin, self._monitor, recorder, self._span)
         return session

@@ -67,12 +67,18 @@ FEATURES = (
     Feature("free", magic=f"{_MAGICS}.memfree:MemfreeMagics"),
     Feature("compare", magic=f"{_MAGICS}.memcompare:MemcompareMagics"),
     Feature("fit", magic=f"{_MAGICS}.memfit:MemfitMagics"),
+    Feature(
+        "record",
+        companion=f"{_HERE}.record.companion:Recording",
+        goes_along=lambda options: bool(options.record),
+    ),
 )
 """All features. Companions begin, end and report in this order:
 
 - ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
 - ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
   what has been named.
+- ``record`` comes last: what the others have found is in the recording.
 
 All checks are made before any companion reports: ``oom`` asks whether a leak was found.
 """

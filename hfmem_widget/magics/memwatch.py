@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
+from IPython.core.magic_arguments import (
+    ArgDecorator,
+    MagicArgumentParser,
+    argument,
+    magic_arguments,
+)
 
 from hfmem_widget.analysis.history import History
 from hfmem_widget.errors import OptionError
@@ -35,7 +40,7 @@ from hfmem_widget.options import OPTIONS, WatchOptions
 from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
 
 if TYPE_CHECKING:
-    from argparse import Namespace
+    from argparse import ArgumentParser, Namespace
 
     from hfmem_widget.drivers.every_cell import EveryCell
     from hfmem_widget.drivers.watch import Watch
@@ -51,6 +56,7 @@ ABOVE_CODE = (
     "for every later cell."
 )
 ACTIONS = ("on", "off", "status")
+OPEN = "open"
 MOST_OF_TITLE = 40
 
 
@@ -90,7 +96,7 @@ class MemwatchMagics(Magics):
         nargs="?",
         choices=ACTIONS,
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) "
-        "says what is watched.",
+        "says what is watched. 'open PATH' shows a recording.",
     )
     @_OptionFlags()
     @argument(
@@ -119,6 +125,8 @@ class MemwatchMagics(Magics):
 
         ``%memwatch on`` does so for every later cell, with one chart for the notebook;
         ``%memwatch off`` ends that.
+
+        ``%memwatch open PATH`` shows a recording, which ``--record PATH`` or ``session.save(PATH)`` wrote.
         """
         if cell is None:
             return self._control(words_of(line))
@@ -200,6 +208,9 @@ class MemwatchMagics(Magics):
         if asks_for_help(words):
             print(self.memwatch.parser.format_help())  # noqa: T201
             return
+        if words[:1] == [OPEN]:
+            self._open(parse(_open_parser(), words[1:], f"%{NAME} {OPEN}"))
+            return
         arguments = parse(self.memwatch.parser, words)
         action = arguments.action
         if action == "on":
@@ -226,6 +237,20 @@ class MemwatchMagics(Magics):
         lines = [line.strip() for line in raw.splitlines()]
         code = [line for line in lines if line and line[0] != "#"]
         return len(code) > 1 and code[0] == f"%{NAME}"
+
+    @usage_errors()
+    def _open(self, arguments: Namespace) -> None:
+        from hfmem_widget.recording.api import open as open_recording
+        from hfmem_widget.view.screen import Screen
+        from hfmem_widget.view.session import session_bundle
+
+        if not arguments.path:
+            message = f"name a recording, such as: %{NAME} {OPEN} run.hfmem.jsonl"
+            raise UsageError(message)
+        check_output(arguments.output, self._shell)
+        session = open_recording(arguments.path)
+        self._keep(arguments, session)
+        Screen(self._shell).show(session_bundle(session))
 
     @usage_errors()
     def _turn_on(self, arguments: Namespace) -> None:
@@ -406,6 +431,13 @@ def _silence(least: float) -> str:
         f"Cells that change less than {format_bytes(least)} show nothing; %memwatch on --min 0 shows "
         "every cell."
     )
+
+
+def _open_parser() -> ArgumentParser:
+    parser = MagicArgumentParser(f"{NAME} {OPEN}", add_help=False)
+    parser.add_argument("path", nargs="?", default="", metavar="PATH")
+    parser.add_argument("-o", "--output", default="", metavar="NAME")
+    return parser
 
 
 def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:

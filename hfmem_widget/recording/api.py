@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.file import members, read, write_new
-from hfmem_widget.recording.lines import Lines
 from hfmem_widget.recording.limits import SUFFIX
+from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 

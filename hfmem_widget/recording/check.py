@@ -50,7 +50,7 @@ _SHORT = 1 << 16
 """Bytes of a line that the parser may take as it is: its own limit of depth holds."""
 
 
-class Wrong(Exception):  # noqa: N818  (it never leaves this module)
+class Wrong(Exception):
     """What a line says is not what such a line may say."""
 
 
@@ -179,7 +179,9 @@ class End:
     why: str
 
 
-Line = Head | Columns | Rows | Fold | SpanLine | StepsLine | PhasesLine | Item | Gap | Contents | End
+Line = (
+    Head | Columns | Rows | Fold | SpanLine | StepsLine | PhasesLine | Item | Gap | Contents | End
+)
 
 
 def parse(line: bytes) -> Line | None:
@@ -331,7 +333,7 @@ def _rows(fields: Mapping[str, Any]) -> Rows:
     if len(columns) != len(values) or any(len(one) not in {1, len(time)} for one in values):
         message = "columns of other lengths"
         raise Wrong(message)
-    if np.isnan(time).any() or (np.diff(time) < 0).any() or (len(columns) and not len(time)):
+    if np.isnan(time).any() or (np.diff(time) < 0).any() or (columns and not len(time)):
         message = "times that run backwards"
         raise Wrong(message)
     return Rows(_count(fields["n"]), _known(fields["w"]), time, columns, values)
@@ -353,9 +355,7 @@ def _span(fields: Mapping[str, Any]) -> SpanLine:
         raise Wrong(message)
     peaks = [
         None if peak is None else (_known(peak), _choice(certainty, CERTAINTIES))
-        for peak, certainty in zip(
-            _list(fields["peak"]), _list(fields["certainty"]), strict=True
-        )
+        for peak, certainty in zip(_list(fields["peak"]), _list(fields["certainty"]), strict=True)
     ]
     span_id = _count(fields["id"])
     return SpanLine(
@@ -503,4 +503,3 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Line]] = {
     "contents": _contents,
     "end": _end,
 }
-

@@ -9,6 +9,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hfmem_widget.errors import OptionError
@@ -42,23 +43,27 @@ class Growing:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._plain = path.with_suffix("") if path.suffix == ".gz" else path
-        for taken in {path, self._plain}:
-            if os.path.lexists(taken):
-                raise OptionError(_is_there(taken))
+        check_new(path)
+        self.path, self._plain = path, _growing(path)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         try:
             self._file = os.open(self._plain, flags, 0o600)
         except OSError as error:
             raise OptionError(_cannot_write(path, error)) from None
+        self._size = 0
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
-        """Add whole lines. Nothing is written by a forked child, whose lines they are not."""
+        """Add whole lines, or none. A forked child writes nothing: these are not its lines."""
         left = memoryview(data)
-        while left and os.getpid() == self._pid:
-            left = left[os.write(self._file, left) :]
+        try:
+            while left and os.getpid() == self._pid:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
 
     def close(self) -> None:
         """Add nothing more; compress it if that was asked for."""
@@ -67,6 +72,22 @@ class Growing:
             with self._plain.open("rb") as lines:
                 write_new(self.path, members(lines))
             self._plain.unlink()
+
+
+def check_new(path: Path) -> None:
+    """Raise `OptionError` if a recording cannot be begun at a path, as far as that can be seen."""
+    for taken in dict.fromkeys((path, _growing(path))):
+        if os.path.lexists(taken):
+            raise OptionError(_is_there(taken))
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
+        message = f"{plain(path)} cannot be written: {there}"
+        raise OptionError(message)
+
+
+def _growing(path: Path) -> Path:
+    """Return where the lines lie while they grow."""
+    return path.with_suffix("") if path.suffix == ".gz" else path
 
 
 def write_new(path: Path, chunks: Iterable[bytes]) -> None:
@@ -104,7 +125,6 @@ def members(lines: Iterable[bytes]) -> Iterator[bytes]:
             held, size = [], 0
     if held:
         yield gzip.compress(b"".join(held), 6, mtime=0)
-
 
 
 def read(path: Path) -> Session:
@@ -183,9 +203,7 @@ def path_for(path: str, label: str, now: float) -> Path:
         milliseconds = int(math.modf(now)[0] * 1000)
         return place / f"{stem or 'run'}-{when}-{milliseconds:03d}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
-        message = (
-            f"record must be a file that ends in {SUFFIX} or {SUFFIX}.gz, or a folder; not {plain(path)!r}"
-        )
+        message = f"record must be a folder or a file NAME{SUFFIX} or NAME{SUFFIX}.gz, not {plain(path)!r}"
         raise OptionError(message)
     return place
 

@@ -8,7 +8,7 @@ import platform
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -204,9 +204,11 @@ class Lines:
 
     def _rows(self, time: Floats, values: Floats, wall: float) -> bytes:
         is_key = self._block % KEY_EVERY == 0
-        still = _same(values, values[:1]).all(axis=0) if len(time) else np.ones(len(self._last), bool)
-        moved = ~still if not len(time) else ~(still & _same(values[:1], self._last)[0])
-        columns = np.flatnonzero(moved | is_key) if len(time) else np.flatnonzero(moved)
+        still: Any = np.ones(values.shape[1], dtype=bool)
+        columns = np.empty(0, dtype=np.intp)
+        if len(time):
+            still = _same(values, values[0]).all(axis=0)
+            columns = np.flatnonzero(is_key | ~(still & _same(values[0], self._last)))
         kept = [values[:1, at] if still[at] else values[:, at] for at in columns]
         line = _line(
             k="rows",
@@ -283,11 +285,14 @@ class Lines:
                 for phase in phases
             ]
             yield _line(
-                k="phases", root=root.id, rows=rows, spans=[self._span(one) for one in spans.values()]
+                k="phases",
+                root=root.id,
+                rows=rows,
+                spans=[self._span(one) for one in spans.values()],
             )
 
     def _changed_list(self, kind: str, items: Iterable[Any], of: Any) -> Iterator[bytes]:
-        """Yield the items that are not what stood in their place, and where the list ends if it got shorter."""
+        """Yield the items that are not what stood in their place, and the end of a list that got shorter."""
         now, before = list(items), self._written[kind]
         for place, item in enumerate(now):
             if place >= len(before) or before[place] != item:
@@ -297,21 +302,16 @@ class Lines:
         self._written[kind] = now
 
 
+@dataclass
 class _Fold:
     """The extremes of some samples."""
 
-    def __init__(
-        self,
-        low: Floats | None = None,
-        high: Floats | None = None,
-        last: Floats | None = None,
-        start: float = NOT_AVAILABLE,
-        stop: float = NOT_AVAILABLE,
-        samples: int = 0,
-    ) -> None:
-        self.low, self.high = low, high
-        self.last = last
-        self.start, self.stop, self.samples = start, stop, samples
+    low: Floats | None = None
+    high: Floats | None = None
+    last: Floats | None = None
+    start: float = NOT_AVAILABLE
+    stop: float = NOT_AVAILABLE
+    samples: int = 0
 
     @property
     def seconds(self) -> float:

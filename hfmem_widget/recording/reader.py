@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import singledispatchmethod
 
@@ -35,6 +35,7 @@ from hfmem_widget.session import (
     Device,
     Finding,
     Guide,
+    Phase,
     Phases,
     Polling,
     Sample,
@@ -52,7 +53,12 @@ from hfmem_widget.text import format_counted, plain
 DETAIL = 4096.0
 """Seconds of samples that are read one by one; a longer run is read from its folds."""
 
-NO_END = "The recording has no end: the process was killed, or is still running without a sign of life."
+SILENT = 15.0
+"""Seconds without a line after which a run is taken for over; there is a line every second."""
+
+NO_END = (
+    "The recording has no end: the process was killed, or is still running without a sign of life."
+)
 NOT_A_RECORDING = "this is no recording of hfmem_widget: its first line says nothing of the kind"
 
 
@@ -123,7 +129,7 @@ class StreamReader:
         Parameters
         ----------
         now : float, optional
-            Wall clock: without a sign of life for a while before it, the run is over.
+            Wall clock; without a sign of life for `SILENT` seconds before it, the run is over.
         """
         head, end = self.head, self.end
         if head is None:
@@ -270,11 +276,13 @@ class StreamReader:
     def _span(self, line: SpanLine) -> Span:
         return line.span(self._series)
 
-    def _phase(self, line: PhasesLine) -> Iterable[object]:
+    def _phase(self, line: PhasesLine) -> Iterator[Phase]:
         spans = {span.id: self._span(span) for span in line.spans}
         for phase, highest in line.rows:
             found = {key: spans[at] for key, at in highest.items() if at in spans}
-            yield replace(phase, highest={key: span for key, span in found.items() if key in span.peaks})
+            yield replace(
+                phase, highest={key: span for key, span in found.items() if key in span.peaks}
+            )
 
     def _whole_timeline(self) -> Timeline:
         rows = self._timeline
@@ -294,7 +302,7 @@ class StreamReader:
             [fold.start for fold in self._folds],
             low,
             high,
-            bucket=max(1, max(fold.samples for fold in self._folds)),
+            bucket=max(1, *(fold.samples for fold in self._folds)),
             samples=sum(fold.samples for fold in self._folds),
         ).folded()
 
@@ -313,10 +321,6 @@ class StreamReader:
             steps = Steps.from_table(devices, table, 0)
         steps.count = max(self._steps_made, steps.count)
         return steps
-
-
-SILENT = 15.0
-"""Seconds without a line after which a run is taken for over; there is a line every second."""
 
 
 def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:

@@ -32,7 +32,7 @@ NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 BROKEN_OFF = "not watched to its end"
 """The outcome of a span that a fault of ours broke off."""
 
-MOST_UNPUBLISHED = 64
+MOST_UNPUBLISHED = 1024
 """Samples kept at most until the subscribers get them."""
 
 Listener = Callable[[Session, Sequence[Sample]], object]

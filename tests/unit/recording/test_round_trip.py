@@ -35,7 +35,7 @@ def contents(session: Session) -> dict[str, Any]:
     """Return all that a session has, by name."""
     timeline, steps = session.timeline, session.steps
     outermost = [span for span in session.spans if span.parent is None]
-    return as_recorded(
+    known: dict[str, Any] = as_recorded(
         {
             "label": session.label,
             "times": (session.started_at, session.stopped_at, session.broken_off),
@@ -54,6 +54,7 @@ def contents(session: Session) -> dict[str, Any]:
             "contents": session.contents,
         }
     )
+    return known
 
 
 @pytest.mark.parametrize("ending", [".hfmem.jsonl", ".hfmem.jsonl.gz"])

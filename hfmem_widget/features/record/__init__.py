@@ -1,0 +1,1 @@
+"""``--record``: a recording that is written while the code runs, and outlives the process."""

@@ -1,0 +1,182 @@
+"""Writes a session to a file while it runs, on a thread of its own: a slow disk costs the recording alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.recording.file import Growing, check_new, path_for
+from hfmem_widget.recording.lines import Lines
+from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.text import format_counted, plain
+from hfmem_widget.view.screen import Screen
+
+EVERY = 1.0
+"""Seconds between two blocks: as much is lost at most where the process is killed."""
+
+MOST_WAITING = 6000
+"""Samples that wait for the disk: ten minutes at the usual interval. Older ones are not recorded."""
+
+PATIENCE = 5.0
+"""Seconds that the end of a watch waits for the disk."""
+
+TRIES = 3
+PAUSE = 10.0
+"""Tries to write where the disk refuses, and the seconds between them."""
+
+
+class File(Protocol):
+    """Where lines go."""
+
+    def write(self, data: bytes) -> None:
+        """Add whole lines."""
+        ...
+
+    def close(self) -> None:
+        """Complete it."""
+        ...
+
+
+class Recording(Companion):
+    """Follows a session into a file.
+
+    Parameters
+    ----------
+    options : WatchOptions
+        With a path to record to.
+    screen : Screen, optional
+    clock : callable, optional
+        Wall clock, seconds since the epoch.
+    opened : callable, optional
+        Takes the path and makes the file.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        screen: Screen | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        opened: Callable[..., File] = Growing,
+    ) -> None:
+        del screen
+        self._clock = clock
+        self._path = path_for(options.record, options.label, clock())
+        # At once: where it cannot be, the watch is refused before the user's code has run.
+        check_new(self._path)
+        self._name = plain(self._path)
+        self._opened = opened
+        self._file: File | None = None
+        self._lines: Lines | None = None
+        self._session: Session | None = None
+        self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
+        self._until = -math.inf
+        self._lost = 0
+        self._unwritten: list[bytes] = []
+        self._failed = 0
+        self._not_before = 0.0
+        self._ticker = Ticker(self.tick, EVERY)
+        self._is_over = self._is_closed = self._is_broken = False
+
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
+        """Begin the file, and take every sample from now on."""
+        from hfmem_widget import __version__
+
+        del monitor, span
+        self._file = self._opened(self._path)
+        self._session = recorder.session
+        self._lines = Lines(self._session, __version__)
+        self._unwritten.append(self._lines.head())
+        self._unwritten.extend(self._lines.timeline())
+        self._until = self._session.last_sample.time
+        recorder.subscribe(self._take)
+        self._ticker.start()
+
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
+        """Take no more samples; what is found at the end is still to come."""
+        del span, error
+        recorder.unsubscribe(self._take)
+
+    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Write the end, and say where the recording is or why there is none."""
+        del span
+        self._is_over = True
+        done = self._is_closed or self._ticker.tick_now(PATIENCE)
+        self._ticker.stop(0.0)
+        if not done:
+            session.notes.append(f"The recording is not complete: the disk is slow ({self._name}).")
+        elif not self._is_broken:
+            session.notes.append(f"The recording is in {self._name}.")
+        if self._lost:
+            samples = format_counted(self._lost, "sample")
+            session.notes.append(f"{samples} could not be recorded: the disk was too slow.")
+        return {}
+
+    def tick(self) -> None:
+        """Write what is new; called once a second, and at the end."""
+        session, lines = self._session, self._lines
+        if session is None or lines is None or self._is_closed:
+            return
+        # What has ended without a report, because of a fault of ours, is complete too.
+        is_last = self._is_over or not session.running
+        try:
+            self._unwritten.extend(self._news(session, lines, is_last=is_last))
+            self._write(is_last=is_last)
+        except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
+            self._failed += 1
+            self._not_before = self._clock() + PAUSE
+            if is_last or self._failed >= TRIES or not isinstance(error, OSError):
+                self._give_up(session, error)
+
+    def _news(self, session: Session, lines: Lines, *, is_last: bool) -> Iterator[bytes]:
+        now = self._clock()
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        samples = [sample for sample in taken if sample.time > self._until]
+        if is_last:
+            samples += _after(session, samples[-1].time if samples else self._until)
+        if samples:
+            self._until = samples[-1].time
+        yield from lines.samples(samples, now)
+        if is_last:
+            yield lines.fold()
+        yield from lines.changed(everything=is_last)
+        if is_last:
+            yield lines.end(session.stopped_at or now)
+
+    def _write(self, *, is_last: bool) -> None:
+        if self._file is None or (self._clock() < self._not_before and not is_last):
+            return
+        self._file.write(b"".join(self._unwritten))
+        self._unwritten.clear()
+        if is_last:
+            self._file.close()
+            self._is_closed = True
+
+    def _give_up(self, session: Session, error: Exception) -> None:
+        self._is_closed = self._is_broken = True
+        self._ticker.stop(0.0)
+        reason = plain(getattr(error, "strerror", None) or error)
+        session.notes.append(f"The recording ended early: {reason} ({self._name}).")
+
+    def _take(self, session: Session, samples: Sequence[Sample]) -> None:
+        """Keep samples until they are written; on the poller's thread."""
+        del session
+        overflow = len(self._waiting) + len(samples) - MOST_WAITING
+        self._lost += max(0, overflow)
+        self._waiting.extend(samples)
+
+
+def _after(session: Session, time: float) -> list[Sample]:
+    """Return the samples after some second: subscribers are not told of those of the last edges."""
+    rows = session.between(time, math.inf)
+    if rows.bucket > 1:
+        return [session.last_sample] if session.last_sample.time > time else []
+    known = zip(rows.time.tolist(), rows.high.tolist(), strict=True)
+    return [Sample(at, tuple(values)) for at, values in known if at > time]
