@@ -202,8 +202,7 @@ def parse(line: bytes) -> Line | None:
         raise ValueError(message)
     try:
         fields = json.loads(line, parse_constant=_no_constant)
-        kind = fields["k"]
-        read = _READERS.get(kind) if isinstance(kind, str) else None
+        read = _READERS.get(_text(fields["k"]))
         return None if read is None else read(fields)
     except (Wrong, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(str(error)) from None

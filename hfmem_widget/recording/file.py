@@ -127,8 +127,8 @@ def members(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield gzip.compress(b"".join(held), 6, mtime=0)
 
 
-def read(path: Path) -> Session:
-    """Return the session that a file holds; one that still grows is running.
+def read(path: Path, now: float | None = None) -> Session:
+    """Return the session that a file holds; one that still grows at the time `now` is running.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def read(path: Path) -> Session:
         message = f"{plain(path)} cannot be read: {readable(error)}"
         raise OptionError(message) from None
     try:
-        return reader.session(now=time.time())
+        return reader.session(time.time() if now is None else now)
     except OptionError as error:
         message = f"{plain(path)}: {error}"
         raise OptionError(message) from None

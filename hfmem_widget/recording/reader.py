@@ -123,13 +123,13 @@ class StreamReader:
         elif known is not None:
             self._enter(known)
 
-    def session(self, now: float = math.inf) -> Session:
+    def session(self, now: float = -math.inf) -> Session:
         """Return what was read so far.
 
         Parameters
         ----------
         now : float, optional
-            Wall clock; without a sign of life for `SILENT` seconds before it, the run is over.
+            Wall clock; a run without a sign of life for `SILENT` seconds before it is over.
         """
         head, end = self.head, self.end
         if head is None:

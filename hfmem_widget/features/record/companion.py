@@ -77,7 +77,7 @@ class Recording(Companion):
         self._lines: Lines | None = None
         self._session: Session | None = None
         self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
-        self._until = -math.inf
+        self._began, self._written = -math.inf, 0
         self._lost = 0
         self._unwritten: list[bytes] = []
         self._failed = 0
@@ -95,7 +95,7 @@ class Recording(Companion):
         self._lines = Lines(self._session, __version__)
         self._unwritten.append(self._lines.head())
         self._unwritten.extend(self._lines.timeline())
-        self._until = self._session.last_sample.time
+        self._began, self._written = self._session.last_sample.time, self._session.timeline.samples
         recorder.subscribe(self._take)
         self._ticker.start()
 
@@ -138,11 +138,10 @@ class Recording(Companion):
     def _news(self, session: Session, lines: Lines, *, is_last: bool) -> Iterator[bytes]:
         now = self._clock()
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        samples = [sample for sample in taken if sample.time > self._until]
+        samples = [sample for sample in taken if sample.time > self._began]
+        self._written += len(samples)
         if is_last:
-            samples += _after(session, samples[-1].time if samples else self._until)
-        if samples:
-            self._until = samples[-1].time
+            samples += _newest(session, session.timeline.samples - self._written - self._lost)
         yield from lines.samples(samples, now)
         if is_last:
             yield lines.fold()
@@ -173,10 +172,10 @@ class Recording(Companion):
         self._waiting.extend(samples)
 
 
-def _after(session: Session, time: float) -> list[Sample]:
-    """Return the samples after some second: subscribers are not told of those of the last edges."""
-    rows = session.between(time, math.inf)
+def _newest(session: Session, count: int) -> list[Sample]:
+    """Return the newest samples, of which no subscriber is told: those of the edges at the end."""
+    rows = session.between(-math.inf, math.inf)
     if rows.bucket > 1:
-        return [session.last_sample] if session.last_sample.time > time else []
-    known = zip(rows.time.tolist(), rows.high.tolist(), strict=True)
-    return [Sample(at, tuple(values)) for at, values in known if at > time]
+        return [session.last_sample] if count > 0 else []
+    known = list(zip(rows.time.tolist(), rows.high.tolist(), strict=True))
+    return [Sample(time, tuple(values)) for time, values in known[len(known) - max(0, count) :]]

@@ -1,0 +1,216 @@
+"""A recording is written beside the watch; what the disk does costs the recording alone."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.record import companion
+from hfmem_widget.features.record.companion import Recording
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.recording.file import read
+from hfmem_widget.session import Session
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.testing.stage import Stage
+
+NO_MONITOR: Any = None
+"""The companion asks nothing of it."""
+
+
+class Disk:
+    """A file that fails or hangs as told."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.error: OSError | None = None
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        self.data += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Watched:
+    """A stage that is recorded; ticks of poller and disk are made by hand."""
+
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        self.stage, self.clock = Stage("run", gpus=1), FakeClock()
+        self.session = self.stage.session
+        more: dict[str, Any] = {} if disk is None else {"opened": lambda _path: disk}
+        options = WatchOptions(record=str(path))
+        self.recording = Recording(options, clock=self.clock, **more)
+        self._cell = self.stage.span("cell", "run")
+        self.recording._ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
+        self.recording._ticker.tick_now = self._tick_now  # type: ignore[method-assign]
+        self.recording.begin(NO_MONITOR, self.stage.recorder, self._cell.__enter__())
+
+    def _tick_now(self, timeout: float) -> bool:
+        del timeout
+        self.recording.tick()
+        return True
+
+    def hold(self, gibibytes: float) -> None:
+        """Move the GPU to so much, sample it, and have it written."""
+        self.stage.hold({"cuda:0": gibibytes * 2**30}, 1.0)
+        self.stage.sample()
+        self.stage.recorder.publish()
+        self.clock.advance(1.0)
+        self.recording.tick()
+
+    def end(self) -> Session:
+        """End the cell."""
+        span = self.session.spans[0]
+        self.recording.end(self.stage.recorder, span, None)
+        self._cell.__exit__(None, None, None)
+        self.stage.recorder.stop(9.0)
+        assert self.recording.report(self.session, self.session.spans[0]) == {}
+        return self.session
+
+
+def test_the_file_has_the_session(tmp_path: Path) -> None:
+    """What is opened afterwards has the peak, the span's end, and every sample."""
+    watched = Watched(tmp_path / "run.hfmem.jsonl")
+    for size in (1, 9, 2):
+        watched.hold(size)
+
+    session = watched.end()
+    opened = hfmem_widget.open(tmp_path / "run.hfmem.jsonl")
+
+    assert opened.peak("cuda:0/allocated") == session.peak("cuda:0/allocated") == 9 * 2**30
+    assert opened.spans[0].outcome == session.spans[0].outcome
+    assert opened.timeline.samples == session.timeline.samples
+    assert session.notes[-1].endswith("run.hfmem.jsonl.")
+
+
+def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
+    """After each block, whoever opens it sees a running session up to there."""
+    watched = Watched(tmp_path / "run.hfmem.jsonl")
+    watched.hold(3)
+
+    opened = read(tmp_path / "run.hfmem.jsonl", now=0.0)
+
+    assert opened.running
+    assert opened.latest("cuda:0/allocated") == 3 * 2**30
+
+
+def test_a_compressed_recording_appears_at_the_end(tmp_path: Path) -> None:
+    """Meanwhile its lines lie beside it; afterwards only the compressed one is there."""
+    watched = Watched(tmp_path / "run.hfmem.jsonl.gz")
+    watched.hold(3)
+    meanwhile = [path.name for path in tmp_path.iterdir()]
+
+    watched.end()
+
+    assert meanwhile == ["run.hfmem.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.hfmem.jsonl.gz"]
+    assert hfmem_widget.open(tmp_path / "run.hfmem.jsonl.gz").peak("cuda:0/allocated") == 3 * 2**30
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """A name that is taken is refused before anything begins, and the file stays as it is."""
+    path = tmp_path / "run.hfmem.jsonl"
+    path.write_text("mine")
+
+    with pytest.raises(OptionError, match="is there already"):
+        Recording(WatchOptions(record=str(path)))
+
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["run.txt", "run", "missing/run.hfmem.jsonl"])
+def test_a_path_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+    """Another ending, and a folder that is not there, are said before anything begins."""
+    with pytest.raises(OptionError, match=r"record must be|no such folder"):
+        Recording(WatchOptions(record=str(tmp_path / name)))
+
+
+def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
+    """The name is made of the label and the time, and has no character that a file system minds."""
+    options = WatchOptions(record=str(tmp_path), label="a/b: c")
+
+    path = Recording(options, clock=lambda: 1.25)._path
+
+    assert path.parent == tmp_path
+    assert path.name.startswith("a-b--c-")
+    assert path.name.endswith("-250.hfmem.jsonl")
+
+
+def test_a_full_disk_ends_the_recording_after_some_tries(tmp_path: Path) -> None:
+    """Three tries ten seconds apart, then one sentence; the session has all it had."""
+    disk = Disk()
+    watched = Watched(tmp_path / "run.hfmem.jsonl", disk)
+    watched.hold(1)
+    disk.error = OSError(errno.ENOSPC, "No space left on device")
+    for size in range(2, 40):
+        watched.hold(size)
+
+    session = watched.end()
+
+    assert [note for note in session.notes if "No space left on device" in note] == [
+        session.notes[-1]
+    ]
+    assert session.peak("cuda:0/allocated") == 39 * 2**30
+
+
+def test_a_disk_that_recovers_has_it_all(tmp_path: Path) -> None:
+    """What could not be written is written by the next try."""
+    disk = Disk()
+    watched = Watched(tmp_path / "run.hfmem.jsonl", disk)
+    disk.error = OSError(errno.EIO, "Input/output error")
+    watched.hold(5)
+    disk.error = None
+    for _ in range(12):
+        watched.hold(1)
+
+    watched.end()
+
+    assert disk.is_closed
+    assert b"5368709120" in disk.data
+
+
+def test_a_disk_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch ends; a sentence says that the recording is not complete."""
+    monkeypatch.setattr(companion, "PATIENCE", 0.05)
+    disk = Disk()
+    disk.may_go_on.clear()
+    stage = Stage("run", gpus=1)
+    recording = Recording(
+        WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=lambda _path: disk
+    )
+    cell = stage.span("cell", "run")
+    recording.begin(NO_MONITOR, stage.recorder, cell.__enter__())
+    recording.end(stage.recorder, stage.session.spans[0], None)
+    cell.__exit__(None, None, None)
+
+    recording.report(stage.session, stage.session.spans[0])
+    disk.may_go_on.set()
+
+    assert "not complete" in stage.session.notes[-1]
+
+
+def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk does not keep up, the oldest are left out and counted."""
+    monkeypatch.setattr(companion, "MOST_WAITING", 6)
+    watched = Watched(tmp_path / "run.hfmem.jsonl")
+    for size in range(10):
+        watched.stage.hold({"cuda:0": size * 2**30}, 1.0)
+        watched.stage.recorder.publish()
+
+    session = watched.end()
+
+    assert any("could not be recorded" in note for note in session.notes)

@@ -1,0 +1,251 @@
+"""Recordings that were cut, changed or made by a stranger are read as far as they can be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.recording.check import parse
+from hfmem_widget.recording.lines import Lines
+from hfmem_widget.recording.reader import NO_END, StreamReader
+from hfmem_widget.session import Session
+from hfmem_widget.testing import scripted_run
+from tests.data import ROOT
+
+HEAD = b'{"k":"head","format":"hfmem","version":1,"started":5.0,"label":"x","interval":0.1}\n'
+COLUMNS = (
+    b'{"k":"series","first":0,"devices":[{"key":"cpu","name":"c","total":9}],'
+    b'"series":["cpu/allocated"],"labels":["heap in use"]}\n'
+)
+
+
+def lines_of(session: Session) -> list[bytes]:
+    """Return the lines of a finished session."""
+    lines = Lines(session)
+    return [lines.head(), *lines.timeline(), *lines.changed(everything=True), lines.end(9.0)]
+
+
+def read(data: bytes) -> Session:
+    """Return the session that some bytes hold."""
+    reader = StreamReader()
+    reader.feed(data)
+    return reader.session()
+
+
+def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
+    """Wherever it is cut: what stands before the cut is read, nothing is counted as damaged."""
+    lines = lines_of(scripted_run("short"))
+    before = [read(b"".join(lines[:count])) for count in range(1, len(lines) + 1)]
+    data = b"".join(lines)
+
+    for at in range(len(lines[0]), len(data) + 1):
+        cut = StreamReader()
+        cut.feed(data[:at])
+        assert cut.dropped == 0
+        assert cut.session() == before[data[:at].count(b"\n") - 1]
+
+
+def test_bytes_may_come_in_any_pieces() -> None:
+    """A line counts once its end is there; the session is the same."""
+    data = b"".join(lines_of(scripted_run("short")))
+    reader = StreamReader()
+
+    for at in range(0, len(data), 7):
+        reader.feed(data[at : at + 7])
+
+    assert reader.session() == read(data)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"null",
+        b'{"k":[]}',
+        b'{"k":"rows"}',
+        b'{"k":"rows","n":0,"w":1,"t":[NaN],"s":[],"v":[]}',
+        b'{"k":"rows","n":0,"w":1,"t":[1e999],"s":[0],"v":[[1]]}',
+        b'{"k":"rows","n":0,"w":1,"t":[2,1],"s":[0],"v":[[1]]}',
+        b'{"k":"rows","n":0,"w":1,"t":[1,2],"s":[0],"v":[[1,2,3]]}',
+        b'{"k":"rows","n":-1,"w":1,"t":[1],"s":[0],"v":[[1]]}',
+        b'{"k":"rows","n":0,"w":1,"t":[1],"s":[9999],"v":[[1]]}',
+        b'{"k":"rows","n":0,"w":1,"t":[1],"s":[0],"v":[[true]]}',
+        b'{"k":"rows","n":0,"w":1,"t":[1],"s":[0],"v":[["1"]]}',
+        b'{"k":"fold","t":[2,1],"samples":1,"low":[1],"high":[1],"last":[1]}',
+        b'{"k":"fold","t":[1,2],"samples":1,"low":[2],"high":[1],"last":[1]}',
+        b'{"k":"series","first":0,"devices":[],"series":["../x"],"labels":["x"]}',
+        b'{"k":"series","first":4096,"devices":[],"series":["cpu/x"],"labels":["x"]}',
+        (
+            b'{"k":"span","id":1,"parent":1,"kind":"cell","label":"","start":0,"stop":null,"outcome":"",'
+            b'"s":[],"before":[],"after":[],"peak":[],"certainty":[],"counts":{}}'
+        ),
+        (
+            b'{"k":"span","id":1,"parent":null,"kind":"sofa","label":"","start":0,"stop":null,"outcome":"",'
+            b'"s":[],"before":[],"after":[],"peak":[],"certainty":[],"counts":{}}'
+        ),
+        b'{"k":"note","i":1000000,"text":"x"}',
+        b'{"k":"finding","i":0,"kind":"x","severity":"fatal","title":"x","evidence":{},"advice":[],"span":1}',
+        (
+            b'{"k":"guide","i":0,"device":"x","kind":"oom","label":"","start":0,"stop":0,"first":0,"last":0,'
+            b'"band":[0,0]}'
+        ),
+        b'{"k":"steps","devices":["cpu"],"count":1,"rows":[[1,2,3]]}',
+        b'{"k":"phases","root":1,"rows":[[]],"spans":[]}',
+        b'{"k":"end","t":null}',
+        b'{"k":' + b"[" * 5000,
+        b'{"k":"note","i":0,"text":' + b"[" * 70_000 + b"]" * 70_000 + b"}",
+        b'{"k":"note","i":0,"text":"' + b"x" * (1 << 20) + b'"}',
+        b"\xff\xfe\x00",
+    ],
+    ids=lambda line: repr(line[:40]),
+)
+def test_what_no_recording_has_is_dropped_and_said(line: bytes) -> None:
+    """A line that cannot be is left out and counted; what stands around it is read."""
+    rows = b'{"k":"rows","n":0,"w":6,"t":[1],"s":[0],"v":[[7]]}\n'
+
+    session = read(HEAD + COLUMNS + line + b"\n" + rows)
+
+    assert session.latest("cpu/allocated") == 7
+    assert [note for note in session.notes if "could not be read" in note] or not line
+
+
+def test_kinds_and_fields_of_later_versions_are_ignored() -> None:
+    """A line of another kind, and a field more, are no damage."""
+    head = HEAD.replace(b'"label"', b'"new":{"a":[1]},"label"')
+
+    session = read(head + b'{"k":"weather","sun":1}\n' + COLUMNS)
+
+    assert session.notes == []
+    assert session.series[0].key == "cpu/allocated"
+
+
+def test_texts_are_made_plain() -> None:
+    """Control characters and endless names of a stranger do not reach a page."""
+    head = json.loads(HEAD)
+    head["label"] = "a\u202eb\x00" + "x" * 9000
+
+    label = read(json.dumps(head).encode() + b"\n").label
+
+    assert label.startswith("abx")
+    assert len(label) < 300
+
+
+def test_a_newer_version_is_refused_with_the_remedy() -> None:
+    """Whoever opens it learns what to install."""
+    with pytest.raises(OptionError, match="pip install -U hfmem-widget"):
+        read(HEAD.replace(b'"version":1', b'"version":2'))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b'{"a":1}\n', b"\x1f\x8b\x08nonsense"])
+def test_another_file_is_no_recording(content: bytes, tmp_path: Path) -> None:
+    """An empty file, a text and a damaged archive are refused by name."""
+    path = tmp_path / "other.jsonl"
+    path.write_bytes(content)
+
+    with pytest.raises(OptionError, match=r"other\.jsonl: .*no recording"):
+        hfmem_widget.open(path)
+
+
+def test_a_damaged_member_costs_itself_alone(tmp_path: Path) -> None:
+    """Of a compressed recording the members before and after a flipped byte are read."""
+    lines = lines_of(scripted_run("steps"))
+    third = len(lines) // 3
+    parts = [gzip.compress(b"".join(lines[at : at + third])) for at in range(0, len(lines), third)]
+    parts[1] = parts[1][:40] + bytes([parts[1][40] ^ 255]) + parts[1][41:]
+    path = tmp_path / "run.hfmem.jsonl.gz"
+    path.write_bytes(b"".join(parts))
+
+    session = hfmem_widget.open(path)
+
+    assert session.series == scripted_run("steps").series
+    assert session.stopped_at is not None
+    assert any("could not be read" in note for note in session.notes)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    """A member that grows two hundredfold is left out."""
+    path = tmp_path / "run.hfmem.jsonl.gz"
+    path.write_bytes(gzip.compress(HEAD) + gzip.compress(b"0" * (64 << 20)))
+
+    assert any("could not be read" in note for note in hfmem_widget.open(path).notes)
+
+
+def test_a_process_that_was_killed_leaves_a_session_that_says_so(tmp_path: Path) -> None:
+    """A recording without an end, and without a sign of life for long, is over."""
+    path = tmp_path / "run.hfmem.jsonl"
+    path.write_bytes(b"".join(lines_of(scripted_run("training"))[:-1]))
+
+    session = hfmem_widget.open(path)
+
+    assert not session.running
+    assert session.broken_off
+    assert session.notes[-1] == NO_END
+
+
+MUTATE = """
+import random, resource, sys, time
+import numpy
+from tests.unit.recording.test_damaged import lines_of
+from hfmem_widget.recording.reader import StreamReader
+from hfmem_widget.testing import scripted_run
+
+lines = [line for name in ("short", "leak", "two gpus") for line in lines_of(scripted_run(name))]
+lines = [line for line in lines if len(line) < 4000]
+chance = random.Random(int(sys.argv[1]))
+nasty = [b"NaN", b"1e999", b"-1", b"[" * 50, b"\\x00", b"null", b"{}", b"18446744073709551616", b'"']
+reader = StreamReader()
+for count in range(int(sys.argv[2])):
+    line = bytearray(chance.choice(lines))
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(line))
+        way = chance.random()
+        if way < 0.4:
+            line[at] = chance.randrange(256)
+        elif way < 0.7:
+            line[at:at + chance.randrange(8)] = chance.choice(nasty)
+        else:
+            del line[at:at + chance.randrange(20)]
+    if count % 2000 == 0:
+        reader = StreamReader()
+        reader.feed(lines[0])
+        reader.feed(lines[1])
+    reader.feed(bytes(line) + b"\\n")
+    if count % 500 == 499:
+        session = reader.session()
+        assert all(abs(value) < 2**60 or value != value for value in session.last_sample.values)
+        len(session.timeline), session.spans, session.steps.table
+print(reader.dropped, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_mutated_lines_raise_nothing_and_take_little() -> None:
+    """20,000 lines with flipped, nasty and missing bytes: no error, and not much memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", MUTATE, "7", "20000"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    dropped, kilobytes = map(int, done.stdout.split())
+    assert dropped > 500
+    assert kilobytes < 512 << 10
+
+
+def test_a_line_says_what_it_says() -> None:
+    """The parser returns None for what it does not know, and raises for what cannot be."""
+    assert parse(b'{"k":"weather"}') is None
+    with pytest.raises(ValueError, match="figure"):
+        parse(b'{"k":"gap","t":["a",1]}')
