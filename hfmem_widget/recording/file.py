@@ -28,7 +28,7 @@ AT_ONCE = 1 << 20
 ENDINGS = (".hfmem.jsonl", ".jsonl", ".hfmem.jsonl.gz", ".jsonl.gz")
 
 
-class Growing:
+class GrowingFile:
     """A file to which lines are added, whole ones at a time: what was written survives the process.
 
     Parameters

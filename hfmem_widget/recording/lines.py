@@ -105,7 +105,7 @@ class Lines:
                 values[row, : len(sample.values)] = sample.values
             yield self._rows(time, values, wall)
             if len(time):
-                self._fold.add(time, values)
+                self._fold = self._fold.with_more(time, values)
                 if self._fold.seconds >= FOLD_EVERY:
                     yield self.fold()
 
@@ -305,7 +305,7 @@ class Lines:
         self._written[kind] = now
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Fold:
     """The extremes of some samples."""
 
@@ -320,16 +320,15 @@ class _Fold:
     def seconds(self) -> float:
         return self.stop - self.start
 
-    def add(self, time: Floats, values: Floats) -> None:
-        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
-        if self.low is None or self.high is None:
-            self.low, self.high, self.start = low, high, float(time[0])
-        else:
+    def with_more(self, time: Floats, values: Floats) -> _Fold:
+        """Return the extremes of these samples too, shape ``(samples,)`` and ``(samples, series)``."""
+        low, high, start = np.fmin.reduce(values), np.fmax.reduce(values), float(time[0])
+        if self.low is not None and self.high is not None:
             more = np.full(len(low) - len(self.low), np.nan)
-            self.low = np.fmin(np.concatenate([self.low, more]), low)
-            self.high = np.fmax(np.concatenate([self.high, more]), high)
-        self.last, self.stop = values[-1], float(time[-1])
-        self.samples += len(time)
+            low = np.fmin(np.concatenate([self.low, more]), low)
+            high = np.fmax(np.concatenate([self.high, more]), high)
+            start = self.start
+        return _Fold(low, high, values[-1], start, float(time[-1]), self.samples + len(time))
 
     def line(self, block: int) -> bytes:
         parts = {"low": self.low, "high": self.high, "last": self.last}

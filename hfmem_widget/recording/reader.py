@@ -46,7 +46,6 @@ from hfmem_widget.session import (
     Steps,
     Timeline,
 )
-from hfmem_widget.session.session import NOT_ANY
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE, group_of
 from hfmem_widget.text import format_counted, plain
 
@@ -141,7 +140,7 @@ class StreamReader:
             started_at=head.started,
             devices=self._devices,
             series=self._series,
-            last_sample=NOT_ANY if self._time == -math.inf else last,
+            last_sample=None if self._time == -math.inf else last,
             timeline=timeline,
             steps=self._whole_steps(),
             spans=Spans(self._span(line) for line in self._spans.values()),

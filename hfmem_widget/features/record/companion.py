@@ -12,7 +12,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.recording.file import Growing, check_new, path_for
+from hfmem_widget.recording.file import GrowingFile, check_new, path_for
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.text import format_counted, plain
@@ -64,7 +64,7 @@ class Recording(Companion):
         screen: Screen | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        opened: Callable[..., File] = Growing,
+        opened: Callable[..., File] = GrowingFile,
     ) -> None:
         del screen
         self._clock = clock

@@ -12,7 +12,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.session import Session
-from hfmem_widget.session.same import same
+from hfmem_widget.session.model import same
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 
 
