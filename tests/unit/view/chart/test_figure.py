@@ -64,6 +64,12 @@ def many_steps(count: int) -> Session:
     return session
 
 
+@pytest.mark.parametrize("name", ["training", "short"])
+def test_plotlys_tool_bar_is_off(name: str) -> None:
+    """Nothing stands over the chart that nobody asked for, and of a chart too short to draw neither."""
+    assert drawn(name)["config"]["displayModeBar"] is False
+
+
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_plotly_accepts_every_property(name: str) -> None:
     """`go.Figure` raises on any that it does not know; of the whole session, and of its cell."""
