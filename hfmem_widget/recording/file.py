@@ -103,14 +103,26 @@ def write_new(path: Path, chunks: Iterable[bytes]) -> None:
         with half.open("xb") as file:
             for chunk in chunks:
                 file.write(chunk)
-        # A link is refused where something is; a rename would replace it.
-        os.link(half, path)
+        _give_name(half, path)
     except FileExistsError:
         raise OptionError(_is_there(path)) from None
     except OSError as error:
         raise OptionError(_cannot_write(path, error)) from None
     finally:
         half.unlink(missing_ok=True)
+
+
+def _give_name(half: Path, path: Path) -> None:
+    try:
+        # A link is refused where something is; a rename would replace it.
+        os.link(half, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # No links there, as on FAT and many network and cloud drives.
+        if os.path.lexists(path):
+            raise FileExistsError from None
+        half.rename(path)
 
 
 def members(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import hfmem_widget
+from hfmem_widget.errors import OptionError
 from hfmem_widget.session import Session
 from hfmem_widget.session.model import same
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
@@ -67,3 +69,45 @@ def test_what_is_opened_is_what_was_saved(name: str, ending: str, tmp_path: Path
     known, opened = contents(session), contents(hfmem_widget.open(path))
 
     assert [part for part in known if not same(known[part], opened[part])] == []
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_nothing_is_overwritten(
+    has_links: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name that is taken is refused, the file stays, and no half of another is left beside it."""
+    if not has_links:
+        monkeypatch.setattr("os.link", refuse)
+    path = tmp_path / "run.hfmem.jsonl"
+    scripted_run("short").save(path)
+    first = path.read_bytes()
+
+    with pytest.raises(OptionError, match="is there already"):
+        scripted_run("training").save(path)
+
+    assert path.read_bytes() == first
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def refuse(*_: object) -> None:
+    """Be a drive that has no links."""
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("name", ["run.txt", "run", "missing/run.hfmem.jsonl"])
+def test_a_path_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+    """Another ending and a folder that is not there are said in one sentence."""
+    with pytest.raises(OptionError, match=r"must end in|cannot be written"):
+        scripted_run("short").save(tmp_path / name)
+
+
+def test_a_table_is_that_of_the_session(tmp_path: Path) -> None:
+    """A .csv has a column for each series, and a row for each of the timeline."""
+    session = scripted_run("training")
+
+    lines = session.save(tmp_path / "run.csv").read_text(encoding="utf-8").splitlines()
+
+    assert lines[0].split(",")[1:] == list(session.to_pandas().columns)
+    assert len(lines) - 1 == len(session.timeline)
