@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -21,9 +22,11 @@ from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 def as_recorded(value: object) -> Any:
     """Return data with figures as a recording has them: times to 0.1 ms, bytes exactly, NaN as None."""
     if isinstance(value, float | np.floating):
-        return None if value != value else round(float(value), 4)  # noqa: PLR0124  (NaN)
+        return None if math.isnan(value) else round(float(value), 4)
     if isinstance(value, np.ndarray):
-        return [as_recorded(one) for one in value.tolist()]
+        # Python's own rounding, as in the file: numpy's is another for large figures.
+        known = [None if math.isnan(one) else round(one, 4) for one in value.ravel().tolist()]
+        return value.shape, known
     if isinstance(value, Mapping):
         return {key: as_recorded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
