@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.file import members, read, write_new
-from hfmem_widget.recording.limits import SUFFIX
+from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import Session
-from hfmem_widget.text import plain
+from hfmem_widget.text import wrong_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,14 +49,13 @@ def save(session: Session, path: str | os.PathLike[str]) -> Path:
     name = place.name
     if name.endswith((".csv", ".parquet")):
         write_new(place, [_table(session, place.suffix)])
-    elif name.endswith((".jsonl", ".jsonl.gz")):
+    elif name.endswith(ENDINGS):
         lines = _lines(session)
         write_new(place, members(lines) if name.endswith(".gz") else lines)
     else:
-        message = (
-            f"the name must end in {SUFFIX} or {SUFFIX}.gz, .csv or .parquet; not {plain(name)!r}"
+        raise wrong_value(
+            name, "path", f"a name that ends in {SUFFIX}, {SUFFIX}.gz, .csv or .parquet"
         )
-        raise OptionError(message)
     return place
 
 

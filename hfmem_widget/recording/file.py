@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import math
 import mmap
 import os
+import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.limits import (
+    ENDINGS,
     LARGEST_MEMBER,
     MEMBER,
     MOST_RATIO,
@@ -21,11 +24,10 @@ from hfmem_widget.recording.limits import (
 )
 from hfmem_widget.recording.reader import StreamReader, readable
 from hfmem_widget.session import Session
-from hfmem_widget.text import plain
+from hfmem_widget.text import plain, wrong_value
 
 MAGIC = b"\x1f\x8b\x08"
 AT_ONCE = 1 << 20
-ENDINGS = (".hfmem.jsonl", ".jsonl", ".hfmem.jsonl.gz", ".jsonl.gz")
 
 
 class GrowingFile:
@@ -34,7 +36,7 @@ class GrowingFile:
     Parameters
     ----------
     path : Path
-        Nothing may be there yet. With ``.gz`` at its end, the lines lie beside it until `close`.
+        Absolute, and free. With ``.gz`` at its end, the lines lie beside it until `close`.
 
     Raises
     ------
@@ -45,33 +47,61 @@ class GrowingFile:
     def __init__(self, path: Path) -> None:
         check_new(path)
         self.path, self._plain = path, _growing(path)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         try:
-            self._file = os.open(self._plain, flags, 0o600)
+            descriptor = self._opened(os.O_CREAT | os.O_EXCL)
+            self._left = _state(descriptor)
+            os.close(descriptor)
         except OSError as error:
             raise OptionError(_cannot_write(path, error)) from None
-        self._size = 0
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
-        """Add whole lines, or none. A forked child writes nothing: these are not its lines."""
-        left = memoryview(data)
+        """Add whole lines, or none. A forked child writes nothing: these are not its lines.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written, or the file is not there any more.
+        """
+        if os.getpid() != self._pid:
+            return
+        # Opened anew each time: a descriptor that is kept may be closed by the user's code, and then be that
+        # of the user's own file; and what was deleted would be written to unseen.
+        descriptor = self._opened()
         try:
-            while left and os.getpid() == self._pid:
-                left = left[os.write(self._file, left) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            raise
-        self._size += len(data)
+            if _state(descriptor) != self._left:
+                raise FileNotFoundError(errno.ENOENT, "another file has its name")
+            self._add(descriptor, data)
+            self._left = _state(descriptor)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
-        """Add nothing more; compress it if that was asked for."""
-        os.close(self._file)
+        """Compress it, if that was asked for."""
         if self._plain != self.path and os.getpid() == self._pid:
             with self._plain.open("rb") as lines:
                 write_new(self.path, members(lines))
             self._plain.unlink()
+
+    def _add(self, descriptor: int, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._left[-1])
+            raise
+
+    def _opened(self, flags: int = 0) -> int:
+        flags |= os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        return os.open(self._plain, flags, 0o600)
+
+
+def _state(descriptor: int) -> tuple[int, int, int]:
+    """Return which file a descriptor is of, by device and inode, and its size: inodes are used again."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino, status.st_size
 
 
 def check_new(path: Path) -> None:
@@ -149,6 +179,10 @@ def read(path: Path, now: float | None = None) -> Session:
     """
     reader = StreamReader()
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            # A pipe would be waited for.
+            message = f"{plain(path)} cannot be read: it is no regular file"
+            raise OptionError(message)
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size:
                 if file.read(len(MAGIC)) == MAGIC:
@@ -215,13 +249,14 @@ def path_for(path: str, label: str, now: float) -> Path:
         milliseconds = int(math.modf(now)[0] * 1000)
         return place / f"{stem or 'run'}-{when}-{milliseconds:03d}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
-        message = f"record must be a folder or a file NAME{SUFFIX} or NAME{SUFFIX}.gz, not {plain(path)!r}"
-        raise OptionError(message)
+        raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
     return place
 
 
 def _is_there(path: Path) -> str:
-    return f"{plain(path)} is there already, and nothing is overwritten; give another name, or a folder"
+    return (
+        f"{plain(path)} already exists and is never overwritten; choose another name, or a folder"
+    )
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -6,6 +6,8 @@ FORMAT = "hfmem"
 VERSION = 1
 
 SUFFIX = ".hfmem.jsonl"
+ENDINGS = (".jsonl", ".jsonl.gz")
+"""What the name of a recording may end in."""
 
 LONGEST_LINE = 1 << 20
 """Bytes."""

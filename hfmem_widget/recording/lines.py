@@ -21,8 +21,9 @@ from hfmem_widget.recording.limits import (
     MOST_STEPS_IN_LINE,
     VERSION,
 )
-from hfmem_widget.session import FINE_KINDS, Finding, Guide, Sample, Session, Span
+from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.text import plain
 
 KEY_EVERY = 30
@@ -58,8 +59,6 @@ class Lines:
         self._fold = _Fold()
         self._spans: dict[int, Span] = {}
         self._steps_until = -math.inf
-        self._steps: tuple[object, ...] = ()
-        self._phases: dict[int, object] = {}
         self._written: dict[str, list[object]] = {"note": [], "finding": [], "guide": []}
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
@@ -95,14 +94,15 @@ class Lines:
             Wall clock, seconds since the epoch.
         """
         yield from self._described()
-        width = len(self._session.series)
-        most = self._most_in_block
+        # What was described: another thread may add a series meanwhile.
+        width, most = self._columns, self._most_in_block
         for first in range(0, max(1, len(samples)), most):
             block = samples[first : first + most]
             time = np.array([sample.time for sample in block])
             values = np.full((len(block), width), np.nan)
             for row, sample in enumerate(block):
-                values[row, : len(sample.values)] = sample.values
+                known = sample.values[:width]
+                values[row, : len(known)] = known
             yield self._rows(time, values, wall)
             if len(time):
                 self._fold = self._fold.with_more(time, values)
@@ -119,14 +119,15 @@ class Lines:
         yield from self._described()
         session = self._session
         timeline = session.between(-math.inf, math.inf)
-        time, low, high = timeline.time, timeline.low, timeline.high
+        width = self._columns
+        time, low, high = timeline.time, timeline.low[:, :width], timeline.high[:, :width]
         if timeline.bucket == 1:
             most = self._most_in_block
             for first in range(0, len(time), most):
                 rows = slice(first, first + most)
                 yield self._rows(time[rows], high[rows], session.started_at + float(time[rows][-1]))
             return
-        newest = np.array(session.last_sample.values)
+        newest = np.array(session.last_sample.values[:width])
         ends = np.append(time[1:], session.last_sample.time)
         left = session.timeline.samples
         for row, (start, end) in enumerate(zip(time.tolist(), ends.tolist(), strict=True)):
@@ -149,7 +150,9 @@ class Lines:
         yield from self._new_steps()
         yield from self._changed_list("note", session.notes, lambda text: {"text": text})
         yield from self._changed_list("finding", session.findings, _finding)
-        yield from self._changed_list("guide", session.guides, _guide)
+        yield from self._changed_list(
+            "guide", session.guides, lambda guide: _plain_data(asdict(guide))
+        )
         for start, stop in list(session.timeline.gaps):
             if self._gaps is None or start > self._gaps[0]:
                 self._gaps = (start, stop)
@@ -158,7 +161,7 @@ class Lines:
             self._contents = session.contents
             yield _line(k="contents", **asdict(session.contents))
         if everything:
-            yield from self._changed_phases()
+            yield from self._phases()
 
     def end(self, wall: float) -> bytes:
         """Return the last line."""
@@ -179,26 +182,26 @@ class Lines:
 
     @property
     def _most_in_block(self) -> int:
-        return max(1, min(MOST_IN_BLOCK, MOST_FIGURES // max(1, len(self._session.series))))
+        return max(1, min(MOST_IN_BLOCK, MOST_FIGURES // max(1, self._columns)))
 
     def _described(self) -> Iterator[bytes]:
         """Yield what the columns are, where there are more than before or a device is known better."""
-        session = self._session
-        if (session.devices, session.series) == self._series:
+        devices, series = now = self._session.devices, self._session.series
+        if now == self._series:
             return
-        new = session.series[self._columns :]
+        new = series[self._columns :]
         yield _line(
             k="series",
             first=self._columns,
             devices=[
                 {"key": device.key, "name": device.name, "uuid": device.uuid}
                 | {"total": _number(device.total), "provisional": device.provisional}
-                for device in session.devices
+                for device in devices
             ],
             series=[one.key for one in new],
             labels=[one.label for one in new],
         )
-        self._series, self._columns = (session.devices, session.series), len(session.series)
+        self._series, self._columns = now, len(series)
         unknown = np.full(self._columns - len(self._last), np.nan)
         self._last = np.concatenate([self._last, unknown])
 
@@ -261,25 +264,26 @@ class Lines:
     def _new_steps(self) -> Iterator[bytes]:
         session = self._session
         table = session.folded_steps(sys.maxsize, self._steps_until)
-        columns = session.steps.columns
+        # Those of the table: another thread may add a device meanwhile.
+        columns = session.steps.columns[: table.shape[1]]
+        devices = session.steps.devices[: (len(columns) - len(FIGURES)) // len(PER_DEVICE)]
         if len(table):
             self._steps_until = float(table[:, columns.index("stop")].max())
         for first in range(0, len(table), MOST_STEPS_IN_LINE):
             rows = table[first : first + MOST_STEPS_IN_LINE]
             yield _line(
                 k="steps",
-                devices=list(session.steps.devices),
+                devices=list(devices),
                 count=session.steps.count,
                 columns=list(columns),
                 rows=[_numbers(row, decimals=4) for row in rows],
             )
 
-    def _changed_phases(self) -> Iterator[bytes]:
+    def _phases(self) -> Iterator[bytes]:
         for root in [span for span in self._session.spans if span.parent is None]:
             phases = self._session.phases(root.id)
-            if not phases or self._phases.get(root.id) == phases:
+            if not phases:
                 continue
-            self._phases[root.id] = phases
             spans = {span.id: span for phase in phases for span in phase.highest.values()}
             rows = [
                 {"kind": phase.kind, "label": phase.label, "count": phase.count}
@@ -298,7 +302,7 @@ class Lines:
         """Yield the items that are not what stood in their place, and the end of a list that got shorter."""
         now, before = list(items), self._written[kind]
         for place, item in enumerate(now):
-            if place >= len(before) or before[place] != item:
+            if place >= len(before) or before[place] is not item:
                 yield _line(k=kind, i=place, **of(item))
         if len(now) < len(before):
             yield _line(k=kind, i=len(now))
@@ -388,19 +392,6 @@ def _finding(finding: Finding) -> dict[str, object]:
         "evidence": _plain_data(finding.evidence),
         "advice": list(finding.advice),
         "span": finding.span_id,
-    }
-
-
-def _guide(guide: Guide) -> dict[str, object]:
-    return {
-        "device": guide.device,
-        "kind": guide.kind,
-        "label": guide.label,
-        "start": _number(guide.start),
-        "stop": _number(guide.stop),
-        "first": _number(guide.first),
-        "last": _number(guide.last),
-        "band": [_number(value) for value in guide.band],
     }
 
 

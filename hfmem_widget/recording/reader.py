@@ -25,6 +25,7 @@ from hfmem_widget.recording.check import (
 )
 from hfmem_widget.recording.limits import (
     LONGEST_LINE,
+    MOST_FIGURES,
     MOST_SERIES,
     MOST_SPANS,
     MOST_STEPS,
@@ -55,10 +56,8 @@ DETAIL = 4096.0
 SILENT = 15.0
 """Seconds without a line after which a run is taken for over; there is a line every second."""
 
-NO_END = (
-    "The recording has no end: the process was killed, or is still running without a sign of life."
-)
-NOT_A_RECORDING = "this is no recording of hfmem_widget: its first line says nothing of the kind"
+NO_END = "The recording has no end: the process was killed, or has written nothing for 15 seconds."
+NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
 
 
 class StreamReader:
@@ -163,10 +162,10 @@ class StreamReader:
             session.notes.append(NO_END)
         if self.dropped:
             lines = format_counted(self.dropped, "line")
-            session.notes.append(f"{lines} of the recording could not be read and are left out.")
+            session.notes.append(f"{lines} of the recording could not be read.")
         if self.holes:
             blocks = format_counted(self.holes, "block")
-            session.notes.append(f"{blocks} of samples are missing from the recording.")
+            session.notes.append(f"The recording lacks {blocks} of samples.")
         return session
 
     @singledispatchmethod
@@ -199,7 +198,9 @@ class StreamReader:
 
     @_enter.register
     def _(self, rows: Rows) -> None:
-        if any(column >= len(self._values) for column in rows.columns):
+        figures = len(rows.time) * len(self._values)
+        is_too_large = len(rows.time) > 1 and figures > MOST_FIGURES  # nobody writes such a block
+        if is_too_large or any(column >= len(self._values) for column in rows.columns):
             self.dropped += 1
             return
         self.last_sign = max(self.last_sign, rows.wall)

@@ -51,7 +51,7 @@ def test_a_name_that_is_taken_is_refused_before_the_cell_runs(tmp_path: Path) ->
         refused = kernel.run(f"%%memwatch --record {path}\nprint('it ran')")
 
     assert refused.status == "error"
-    assert "nothing is overwritten" in refused.text("stderr")
+    assert "never overwritten" in refused.text("stderr")
     assert "it ran" not in refused.text()
     assert path.read_text(encoding="utf-8") == "mine"
 

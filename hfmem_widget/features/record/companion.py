@@ -68,10 +68,11 @@ class Recording(Companion):
     ) -> None:
         del screen
         self._clock = clock
-        self._path = path_for(options.record, options.label, clock())
+        path = path_for(options.record, options.label, clock())
         # At once: where it cannot be, the watch is refused before the user's code has run.
-        check_new(self._path)
-        self._name = plain(self._path)
+        check_new(path)
+        self._name = plain(path)
+        self._path = path.absolute()  # the user's code may go to another folder
         self._opened = opened
         self._file: File | None = None
         self._lines: Lines | None = None
@@ -90,7 +91,6 @@ class Recording(Companion):
         from hfmem_widget import __version__
 
         del monitor, span
-        self._file = self._opened(self._path)
         self._session = recorder.session
         self._lines = Lines(self._session, __version__)
         self._unwritten.append(self._lines.head())
@@ -108,9 +108,12 @@ class Recording(Companion):
         """Write the end, and say where the recording is or why there is none."""
         del span
         self._is_over = True
-        done = self._is_closed or self._ticker.tick_now(PATIENCE)
+        if self._ticker.alive:
+            self._ticker.tick_now(PATIENCE)
+        else:
+            self.tick()  # where the system had no thread for it
         self._ticker.stop(0.0)
-        if not done:
+        if not self._is_closed:
             session.notes.append(f"The recording is not complete: the disk is slow ({self._name}).")
         elif not self._is_broken:
             session.notes.append(f"The recording is in {self._name}.")
@@ -123,6 +126,7 @@ class Recording(Companion):
         """Write what is new; called once a second, and at the end."""
         session, lines = self._session, self._lines
         if session is None or lines is None or self._is_closed:
+            self._ticker.stop(0.0)
             return
         # What has ended without a report, because of a fault of ours, is complete too.
         is_last = self._is_over or not session.running
@@ -150,8 +154,10 @@ class Recording(Companion):
             yield lines.end(session.stopped_at or now)
 
     def _write(self, *, is_last: bool) -> None:
-        if self._file is None or (self._clock() < self._not_before and not is_last):
+        if self._clock() < self._not_before and not is_last:
             return
+        # Here, not in `begin`: a disk that hangs must not hold up the user's code.
+        self._file = self._file or self._opened(self._path)
         self._file.write(b"".join(self._unwritten))
         self._unwritten.clear()
         if is_last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.check import parse
+from hfmem_widget.recording.limits import MOST_FIGURES
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.recording.reader import NO_END, StreamReader
-from hfmem_widget.session import Session
+from hfmem_widget.session import Series, Session
 from hfmem_widget.testing import scripted_run
+from hfmem_widget.testing.stage import Stage
 from tests.data import ROOT
 
 HEAD = b'{"k":"head","format":"hfmem","version":1,"started":5.0,"label":"x","interval":0.1}\n'
@@ -151,8 +154,46 @@ def test_another_file_is_no_recording(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_bytes(content)
 
-    with pytest.raises(OptionError, match=r"other\.jsonl: .*no recording"):
+    with pytest.raises(OptionError, match=r"other\.jsonl: .*not a recording"):
         hfmem_widget.open(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """What is no regular file is refused, where reading it might never end."""
+    pipe = tmp_path / "run.hfmem.jsonl"
+    os.mkfifo(pipe)
+
+    with pytest.raises(OptionError, match="no regular file"):
+        hfmem_widget.open(pipe)
+
+
+def test_a_block_larger_than_any_that_is_written_is_dropped() -> None:
+    """A short line cannot ask for the memory of a long block: many times, and very many series."""
+    keys = [f"cpu/s{number}" for number in range(1000)]
+    columns = json.loads(COLUMNS) | {"series": keys, "labels": keys}
+    times = list(range(MOST_FIGURES // len(keys) + 1))
+    rows = {"k": "rows", "n": 0, "w": 6, "t": times, "s": [], "v": []}
+    reader = StreamReader()
+
+    reader.feed(HEAD + b"".join(json.dumps(line).encode() + b"\n" for line in (columns, rows)))
+
+    assert reader.dropped == 1
+
+
+def test_a_series_added_meanwhile_waits_for_the_next_block() -> None:
+    """A block has the columns that were described before it, whatever another thread adds in between."""
+    session = Stage("run", gpus=1)
+    session.sample()
+    lines = Lines(session.session)
+    blocks = lines.samples([session.session.last_sample], 1.0)
+    described = [next(blocks)]
+    more = Series("cuda:0", "stranger")
+    session.recorder.adopt(session.session.devices, (*session.session.series, more))
+
+    read(lines.head() + b"".join([*described, *blocks]))
+    later = b"".join(lines.samples([session.session.last_sample], 2.0))
+
+    assert b"cuda:0/stranger" in later
 
 
 def test_a_damaged_member_costs_itself_alone(tmp_path: Path) -> None:

@@ -54,13 +54,7 @@ class Watched:
         self.recording = Recording(options, clock=self.clock, **more)
         self._cell = self.stage.span("cell", "run")
         self.recording._ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
-        self.recording._ticker.tick_now = self._tick_now  # type: ignore[method-assign]
         self.recording.begin(NO_MONITOR, self.stage.recorder, self._cell.__enter__())
-
-    def _tick_now(self, timeout: float) -> bool:
-        del timeout
-        self.recording.tick()
-        return True
 
     def hold(self, gibibytes: float) -> None:
         """Move the GPU to so much, sample it, and have it written."""
@@ -124,7 +118,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "run.hfmem.jsonl"
     path.write_text("mine")
 
-    with pytest.raises(OptionError, match="is there already"):
+    with pytest.raises(OptionError, match="already exists"):
         Recording(WatchOptions(record=str(path)))
 
     assert path.read_text() == "mine"
@@ -214,3 +208,88 @@ def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     session = watched.end()
 
     assert any("could not be recorded" in note for note in session.notes)
+
+
+@pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
+def test_the_users_code_may_go_to_another_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is that of the folder in which the watch began."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    watched = Watched(Path(name))
+    monkeypatch.chdir(tmp_path / "other")
+    watched.hold(3)
+
+    watched.end()
+
+    assert hfmem_widget.open(tmp_path / name).peak("cuda:0/allocated") == 3 * 2**30
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_a_folder_that_is_deleted_is_said(tmp_path: Path) -> None:
+    """Lines that would go nowhere are not taken for written."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    watched = Watched(folder / "run.hfmem.jsonl")
+    watched.hold(3)
+    (folder / "run.hfmem.jsonl").unlink()
+    folder.rmdir()
+
+    session = watched.end()
+
+    assert session.notes[-1].startswith("The recording ended early: No such file")
+
+
+def test_a_file_that_took_the_name_is_left_alone(tmp_path: Path) -> None:
+    """Where the user's code replaced the recording, nothing is added to what is not ours."""
+    path = tmp_path / "run.hfmem.jsonl"
+    watched = Watched(path)
+    watched.hold(3)
+    path.unlink()
+    path.write_text("mine")
+
+    session = watched.end()
+
+    assert path.read_text() == "mine"
+    assert "another file" in session.notes[-1]
+
+
+def test_closing_every_descriptor_costs_no_line(tmp_path: Path) -> None:
+    """No descriptor is kept, so that none can be closed by the user's code, as a daemon does."""
+    path = tmp_path / "run.hfmem.jsonl"
+    watched = Watched(path)
+    watched.hold(3)
+
+    links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    assert path not in [entry.readlink() for entry in links]
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_beginning(tmp_path: Path) -> None:
+    """The file is opened on the thread of the recording, never on the user's."""
+    opened_by: list[int] = []
+
+    def opened(_path: Path) -> Disk:
+        opened_by.append(threading.get_ident())
+        return Disk()
+
+    stage = Stage("run", gpus=1)
+    recording = Recording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=opened)
+    with stage.span("cell", "run") as cell:
+        recording.begin(NO_MONITOR, stage.recorder, cell)
+        recording.end(stage.recorder, cell, None)
+    recording.report(stage.session, cell)
+
+    assert len(opened_by) == 1
+    assert opened_by[0] != threading.get_ident()
+
+
+def test_where_there_is_no_thread_the_end_writes_it_all(tmp_path: Path) -> None:
+    """The system may have no thread to give: the recording is written at once when the watch ends."""
+    watched = Watched(tmp_path / "run.hfmem.jsonl")
+    watched.stage.hold({"cuda:0": 3 * 2**30}, 1.0)
+    watched.stage.recorder.publish()
+
+    watched.end()
+
+    assert hfmem_widget.open(tmp_path / "run.hfmem.jsonl").peak("cuda:0/allocated") == 3 * 2**30
