@@ -9,8 +9,9 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 PYTEST := $(PY) -m pytest -q
-# Two processes, a file in one of them: the browser tests, of which each wants both cores, run one after the other.
-IN_TWO := -n 2 --dist loadfile
+# Two processes; the tests of a file share kernels, so they stay in one. Threads of OpenMP that wait for a core
+# keep it from the other process.
+PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
@@ -51,13 +52,13 @@ test-js: setup ## the front end's tests
 	@$(NPM) test --silent --prefix js
 
 test-python: setup ## unit and contract tests, and those beside a real Trainer
-	@$(PYTEST) $(IN_TWO) tests/unit tests/contract tests/trainer
+	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer
 
 test-kernel: setup ## tests that drive a real ipykernel
-	@$(PYTEST) $(IN_TWO) tests/kernel
+	@$(PYTEST_IN_TWO) tests/kernel
 
 test-browser: setup ## tests that drive a real JupyterLab in Chromium
-	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST) tests/browser
+	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST_IN_TWO) --dist worksteal tests/browser
 
 # An interpreter named by the caller is somebody's own, with the torch of that machine: nothing is installed.
 ifeq ($(origin PYTHON),undefined)

@@ -1,4 +1,4 @@
-"""One server and one browser for all tests, one page and one notebook for each."""
+"""One server and one browser for all tests, one notebook for each, and one page wherever that will do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, sync_playwright
+from playwright.sync_api import BrowserContext, Page, ViewportSize, sync_playwright
 
 from tests.browser.jupyter import JupyterLab, find_chromium
 from tests.browser.lab import Lab
 
-WINDOW = (1400, 900)
+WINDOW: ViewportSize = {"width": 1400, "height": 900}
 # Root cannot use Chromium's sandbox; the rest keeps it from talking to anyone else.
 FLAGS = [
     "--no-sandbox",
@@ -42,7 +42,7 @@ def browser() -> Iterator[BrowserContext]:
     """Return one context for all pages: what the first one fetched is in the others' cache."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        yield chromium.new_context(viewport={"width": WINDOW[0], "height": WINDOW[1]})
+        yield chromium.new_context(viewport=WINDOW)
         chromium.close()
 
 
@@ -55,10 +55,27 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def used_page(browser: BrowserContext) -> Page:
+    """Return the page of all tests that need none of their own: to load one takes 4 seconds."""
+    return browser.new_page()
+
+
 @pytest.fixture
-def lab(jupyter_server: JupyterLab, browser: BrowserContext, shots: Path) -> Iterator[Lab]:
-    """Return a page on which no notebook is open yet."""
-    page = browser.new_page()
-    yield Lab(page, jupyter_server, shots)
-    page.close()
+def lab(
+    request: pytest.FixtureRequest,
+    jupyter_server: JupyterLab,
+    browser: BrowserContext,
+    used_page: Page,
+    shots: Path,
+) -> Iterator[Lab]:
+    """Return a page on which no notebook is open; one of the test's own where it is marked ``new_page``."""
+    is_new = request.node.get_closest_marker("new_page") is not None
+    page = browser.new_page() if is_new else used_page
+    page.set_viewport_size(WINDOW)
+    lab = Lab(page, jupyter_server, shots)
+    yield lab
+    lab.leave()
+    if is_new:
+        page.close()
     jupyter_server.reset()

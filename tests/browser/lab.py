@@ -20,6 +20,18 @@ window.notebook = () => [...(window.jupyterapp?.shell.widgets('main') ?? [])]
 window.kernel = () => window.notebook()?.sessionContext.session?.kernel;
 """
 
+# One notebook alone may be there.
+LEAVE = """async () => {
+    window.running = false;
+    const { commands, shell } = window.jupyterapp;
+    shell.collapseRight();
+    shell.expandLeft();
+    for (const widget of [...shell.widgets('main')]) widget.dispose();
+    await commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' });
+    localStorage.clear();
+    sessionStorage.clear();
+}"""
+
 # What JupyterLab logs by itself, with nothing of ours on the page.
 IGNORED = (
     # A kernel that goes while the debugger's side bar still asks it something (after a reload).
@@ -63,8 +75,21 @@ class Lab:
     def open_path(self, path: str, *, kernel: bool = True) -> None:
         """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
         self.path = path
-        self.page.goto(f"{self.server.url}lab/workspaces/{self._workspace}/tree/{path}")
+        if self.page.evaluate("() => Boolean(window.jupyterapp)"):
+            self.page.evaluate("() => notebook()?.dispose()")
+            self.command("docmanager:open", {"path": path})
+        else:
+            self.page.goto(f"{self.server.url}lab/workspaces/{self._workspace}/tree/{path}")
         self._wait_until_ready(kernel=kernel)
+
+    def leave(self) -> None:
+        """Leave page and browser as they were: without notebook, panel and memory of either."""
+        self.page.remove_listener("console", self._on_console)
+        self.page.remove_listener("pageerror", self._on_page_error)
+        try:
+            self.page.evaluate(LEAVE)
+        except Error:
+            self.page.goto("about:blank")
 
     def another_page(self) -> Lab:
         """Open the notebook in a second page, as another tab of the same browser."""

@@ -56,6 +56,7 @@ def test_the_panel_opens_and_draws_while_a_cell_is_busy(lab: Lab, tmp_path: Path
     assert lab.errors == []
 
 
+@pytest.mark.new_page
 @pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
 def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, tmp_path: Path, same_tab: bool) -> None:
     """New points and the history are back while the kernel is still busy and answers nobody."""
@@ -83,6 +84,7 @@ def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, tmp_path: Path, same_ta
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.new_page
 @pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
 def test_a_reload_in_a_run_that_nobody_was_seen_at(
     lab: Lab, tmp_path: Path, same_tab: bool
@@ -111,6 +113,7 @@ def test_a_reload_in_a_run_that_nobody_was_seen_at(
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.new_page
 def test_two_tabs_draw_the_same_run_each_in_its_own_way(lab: Lab) -> None:
     """Two pages of one notebook both draw; what is paused in one goes on in the other."""
     lab.open(LOAD, busy("--label both", 500))
@@ -204,6 +207,7 @@ def test_without_a_chart_the_panel_draws_alone(lab: Lab) -> None:
     assert lab.errors == []
 
 
+@pytest.mark.new_page
 def test_the_setting_keeps_it_closed(lab: Lab) -> None:
     """With `openWithWatch` off no watch opens the panel."""
     lab.server.write_setting("hfmem-widget", "plugin", {"openWithWatch": False})

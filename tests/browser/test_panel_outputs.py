@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.browser.lab import Lab
 from tests.browser.test_panel import LOAD, busy, errors_but_lost_widgets, wait_for_panel
 
@@ -23,6 +25,7 @@ def begin(lab: Lab, mark: Path, steps: int) -> None:
     panel.wait_for_draws()
 
 
+@pytest.mark.new_page
 def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -42,6 +45,7 @@ def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.new_page
 def test_a_cell_whose_end_no_page_saw_says_so(lab: Lab, tmp_path: Path) -> None:
     """Opened again after the run, the notebook has a sentence, and no widget that is not found."""
     mark = tmp_path / "ended"

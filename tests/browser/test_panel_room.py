@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.browser.lab import Lab
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, busy
 
+# Side bars stay as wide as they were.
+pytestmark = pytest.mark.new_page
+
 NOTEBOOK = 700
-
-
-@pytest.fixture
-def window(lab: Lab) -> Iterator[Lab]:
-    """Return a page whose browser forgets, after the test, that it was told of the panel."""
-    yield lab
-    lab.page.evaluate("() => localStorage.clear()")
 
 
 def width_of_notebook(lab: Lab) -> int:
@@ -38,19 +32,18 @@ def width_of_notebook(lab: Lab) -> int:
     ids=["900", "900 folded", "1280", "1280 folded", "1920"],
 )
 def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
-    window: Lab, width: int, folded: bool, opens: bool
+    lab: Lab, width: int, folded: bool, opens: bool
 ) -> None:
     """With the left side bar open or folded; elsewhere the status bar has the figures, and opens it."""
-    lab = window
     lab.page.set_viewport_size({"width": width, "height": 800})
-    lab.open(LOAD, busy("--label fine-tune", 60))
+    lab.open(LOAD, busy("--label fine-tune", 600))
     if folded:
         lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
     lab.run_cell(0)
     before = width_of_notebook(lab)
-    lab.run_cell(1)
+    lab.run_cell(1, wait=False)
     panel = Panel(lab)
-    panel.status.wait_for()
+    (panel.element if opens else panel.status).wait_for()
     lab.screenshot(f"panel-room-{width}{'-folded' if folded else ''}")
 
     assert panel.shown == opens
@@ -63,16 +56,17 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
         panel.wait_for_cell("fine-tune")
         assert panel.width == pytest.approx(320, abs=2)
         lab.screenshot(f"panel-room-{width}{'-folded' if folded else ''}-clicked")
+    lab.interrupt()
     assert lab.errors == []
 
 
-def test_it_says_once_how_to_have_it_stay_closed(window: Lab) -> None:
+def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     """One click turns the setting off: on a page that is opened later it stays closed."""
-    lab = window
     lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, busy("--label first", 30))
+    # Long enough for any machine: a run opens the panel while it goes on, not afterwards.
+    lab.open(LOAD, busy("--label first", 600))
     lab.run_cell(0)
-    lab.run_cell(1)
+    lab.run_cell(1, wait=False)
     panel = Panel(lab)
     note = panel.element.get_by_role("note")
     note.wait_for()
@@ -83,12 +77,16 @@ def test_it_says_once_how_to_have_it_stay_closed(window: Lab) -> None:
         "() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())"
         ".then(({raw}) => raw.includes('openWithWatch'))"
     )
+    lab.interrupt()
+    lab.wait_until_idle()
     other = lab.another_page()
     other.restart_kernel()
     other.run_cell(0)
-    other.run_cell(1)
+    other.run_cell(1, wait=False)
+    Panel(other).status.wait_for()
 
     assert not Panel(other).shown
+    other.interrupt()
     other.page.close()
     # A kernel that was restarted from another tab knows no comm of this page: JupyterLab says so.
     assert [one for one in lab.errors if not one.startswith("Comm not found")] == []

@@ -64,6 +64,7 @@ def wait_for_draws(lab: Lab, count: int, timeout: float = 30.0) -> None:
     lab.page.wait_for_function(script, arg=[LIVE, count], timeout=timeout * 1000)
 
 
+@pytest.mark.new_page
 @pytest.mark.timeout(240)
 def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
     """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel."""
@@ -155,6 +156,7 @@ def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
     assert errors_but_lost_comms(lab) == []
 
 
+@pytest.mark.new_page
 def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
     """After a page reload during a busy cell the next cell is watched as ever."""
     lab.open("%load_ext hfmem_widget", BUSY.format(steps=60), BUSY.format(steps=30))
@@ -171,6 +173,7 @@ def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
     assert errors_but_lost_comms(lab) == []
 
 
+@pytest.mark.new_page
 def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     """A second view of the output, in the same page, draws too."""
     lab.open("%load_ext hfmem_widget", BUSY.format(steps=120))

@@ -8,7 +8,10 @@ import ctypes
 import gc
 import os
 import pickle
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -505,3 +508,30 @@ def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
 
     assert len(made) == 8
     assert len(set(map(id, made))) == 1
+
+
+HIDE_PROC = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+WITHOUT_PROC = """
+import hfmem_widget
+for _ in range(2):
+    with hfmem_widget.watch():
+        print(6 * 7)
+"""
+
+
+def can_hide_proc() -> bool:
+    """Whether this user may: it needs Linux, unshare and its rights."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*HIDE_PROC, "true"], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_hide_proc(), reason="no rights to hide /proc")
+def test_without_proc_the_block_runs_and_a_line_says_so() -> None:
+    """As in a bare chroot: nothing is watched, one line on stderr for each watch, no error for the user."""
+    done = subprocess.run(
+        [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC], check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout.split() == ["42", "42"]
+    assert [line[:9] for line in done.stderr.splitlines()] == ["memwatch:"] * 2
