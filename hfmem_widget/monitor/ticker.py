@@ -63,7 +63,8 @@ class Ticker:
             self._asked_for += 1
             request = self._asked_for
             self._wake.set()
-            return self._served.wait_for(lambda: self._served_up_to >= request, timeout)
+            self._served.wait_for(lambda: self._served_up_to >= request or self.stopping, timeout)
+            return self._served_up_to >= request
 
     def step(self) -> float:
         """Make one tick and return the seconds to wait for the next."""

@@ -72,6 +72,17 @@ def test_tick_now_waits_for_a_tick_that_began_after_it() -> None:
         assert ticker.stop(timeout=LONG)
 
 
+def test_tick_now_does_not_wait_for_a_ticker_that_has_stopped_itself() -> None:
+    """What ticks once and stops is not waited for, although it ticked before it was asked."""
+    ticker = Ticker(lambda: ticker.stop(0.0), 60.0)
+    ticker.step()
+    waits = []
+    ticker._served.wait_for = lambda done, _timeout: waits.append(done())  # type: ignore[assignment,method-assign,misc]
+
+    assert not ticker.tick_now(timeout=LONG)
+    assert waits == [True]
+
+
 def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
     """A driver call that does not return cannot hold up who asks for a tick."""
     release = threading.Event()
