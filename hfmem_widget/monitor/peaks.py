@@ -52,6 +52,8 @@ class Window:
         True if it may not reset counters: its peaks are then lower bounds.
     flawed : bool
         True once something happened in it that may have hidden a higher peak.
+    lasts : bool
+        True if it is no session's: it stays open when sessions begin anew.
     peaks : dict of str to Peak
         By series key, once it has ended.
     at_open : dict of str to tuple of float
@@ -62,6 +64,7 @@ class Window:
 
     bounded: bool = False
     flawed: bool = False
+    lasts: bool = False
     peaks: Peaks = field(default_factory=dict)
     at_open: dict[str, tuple[float, float]] = field(default_factory=dict)
     readings: Readings = field(default_factory=dict)
@@ -148,9 +151,9 @@ class PeakLedger:
             return ""
         return "Peak allocated since your last reset was " + ", ".join(lowered) + "."
 
-    def open(self, *, bounded: bool = False) -> Window:
+    def open(self, *, bounded: bool = False, lasts: bool = False) -> Window:
         """Begin a window now; a `bounded` one touches no counter, so its peaks are lower bounds."""
-        window = Window(bounded)
+        window = Window(bounded, lasts=lasts)
         with self._lock:
             if bounded:
                 window.at_open = self._all_seen_by_user()
@@ -241,13 +244,16 @@ class PeakLedger:
                 self._windows.drop(window)
 
     def drop_all(self) -> None:
-        """Drop all windows; the user's own peaks are kept."""
+        """Drop the windows of all sessions; the user's own peaks are kept."""
         with self._lock:
             try:
                 self.fold()
             finally:
                 self._unfolded = []
-                self._windows = Highs()
+                if any(window.lasts for window in self._windows):
+                    self.drop([window for window in self._windows if not window.lasts])
+                else:
+                    self._windows = Highs()
 
     def forget_windows(self) -> None:
         """Drop all windows, and make a new lock: for a forked child."""

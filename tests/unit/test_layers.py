@@ -26,7 +26,7 @@ RANKS = (
     ("sources", "analysis"),
     ("monitor", "view", "recording"),
     ("features",),
-    ("drivers", "testing"),
+    ("drivers", "testing", "ci"),
     ("magics",),
 )
 """The rooms, lowest first. A module imports from lower rooms and from its own."""

@@ -424,3 +424,16 @@ def test_a_device_without_statistics_leaves_the_others_theirs(
     assert peaks["cuda:0/allocated"] == Peak(4096, "exact")
     assert not any(key.startswith("cuda:1/") for key in peaks)
     assert allocator.user_stats(0)["allocated_bytes"]["all"]["peak"] == 4096
+
+
+def test_a_window_that_lasts_outlives_what_sessions_leave() -> None:
+    """When sessions begin anew, their windows are dropped, and it goes on with its peak."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    lasting = ledger.open(lasts=True)
+    ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    ledger.drop_all()
+
+    assert ledger.open_windows == 1
+    assert ledger.close(lasting)[KEY] == Peak(8 * MIB, "exact")

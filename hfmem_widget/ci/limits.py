@@ -1,0 +1,88 @@
+"""The limits that a test's markers set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.options import device_keys
+from hfmem_widget.text import parse_bytes, plain, wrong_value
+
+EXAMPLE = 'limit_vram("6 GiB", left="1 MiB")'
+
+
+class Marker(Protocol):
+    """What is read of a `pytest.Mark`."""
+
+    @property
+    def args(self) -> Sequence[Any]:
+        """What was given by position."""
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """What was given by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a test may allocate, in bytes; infinite where there is no limit.
+
+    Attributes
+    ----------
+    peak : float
+        Above what was allocated at the start.
+    left : float
+        Allocated at the end above that.
+    device : str
+        The key of the device it is for; empty for each GPU.
+    """
+
+    peak: float = math.inf
+    left: float = math.inf
+    device: str = ""
+
+
+def limits_of(markers: Iterable[Marker]) -> tuple[Limit, ...]:
+    """Return the limits of a test, the closest marker first: for each device the closest holds.
+
+    Raises `OptionError` for a marker that cannot be read.
+    """
+    limits: dict[str, Limit] = {}
+    for marker in markers:
+        limit = _limit(marker)
+        limits.setdefault(limit.device, limit)
+    return tuple(limits.values())
+
+
+def _limit(marker: Marker) -> Limit:
+    unknown = [plain(name) for name in marker.kwargs if name not in {"peak", "left", "device"}]
+    if unknown:
+        message = f"limit_vram takes peak, left and device, not {unknown[0]}, such as in {EXAMPLE}"
+        raise OptionError(message)
+    peaks = [*marker.args, *([marker.kwargs["peak"]] if "peak" in marker.kwargs else [])]
+    left = marker.kwargs.get("left")
+    if len(peaks) > 1:
+        message = f"limit_vram takes one peak, not {len(peaks)}, such as in {EXAMPLE}"
+        raise OptionError(message)
+    if not peaks and left is None:
+        message = f"limit_vram needs a limit, such as in {EXAMPLE}"
+        raise OptionError(message)
+    devices = device_keys(marker.kwargs.get("device", ""))
+    if len(devices) > 1:
+        message = "limit_vram takes one device; add a marker for each"
+        raise OptionError(message)
+    return Limit(
+        _size(peaks[0], "peak of limit_vram") if peaks else math.inf,
+        math.inf if left is None else _size(left, "left of limit_vram"),
+        "".join(devices),
+    )
+
+
+def _size(given: object, of: str) -> float:
+    size = parse_bytes(given, of=of) if isinstance(given, str) else given
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 2**63:
+        raise wrong_value(given, of, "a size with its unit, such as '6 GiB', or a number of bytes")
+    return float(size)

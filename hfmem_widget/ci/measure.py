@@ -1,0 +1,206 @@
+"""The memory of a test, read where it begins and where it ends: no poller, no thread, no session."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
+from hfmem_widget.monitor.shared import shared_monitor
+from hfmem_widget.session import Certainty, Peak
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.allocator import Stats
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.text import plain
+
+HOST = "cpu"
+"""The device of this process' own memory: its heap, where that can be read."""
+
+__tracebackhide__ = True  # pytest leaves these frames out of a test's traceback
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a test did to one device, in bytes.
+
+    Attributes
+    ----------
+    device : str
+        Its key.
+    peak, left : float
+        The highest allocated, and what is allocated at the end, above what was allocated at the start.
+    reserved : float
+        The highest reserved, with what was reserved at the start.
+    certainty : {"exact", "at least"}
+        How the peak is known. The heap is read at both ends alone.
+    """
+
+    device: str
+    peak: float
+    left: float
+    reserved: float
+    certainty: Certainty = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What is allocated by device, at one instant."""
+
+    gpus: Mapping[str, float]
+    heap: float
+    resident: float
+
+
+class Memory:
+    """The GPU memory of a test, or of a part of it; the fixture `memory`.
+
+    All figures are bytes. Allocated memory is counted above what was allocated at the start. Where no GPU is
+    used, the figures are of this process' heap, and peaks are lower bounds: it has no peak counter.
+    """
+
+    def __init__(self, host: HostSource) -> None:
+        self._host = host
+        self._ledger = shared_monitor().ledger
+        self._window: Window | None = None
+        self._peaks: Peaks = {}
+        self._start = self._end = _Reading({}, math.nan, math.nan)
+
+    def __repr__(self) -> str:
+        figures = busiest(self.figures())
+        return (
+            f"<Memory {figures.device}: peak {figures.peak:,.0f}, left {figures.left:,.0f} bytes>"
+        )
+
+    def begin(self) -> None:
+        """Begin, or begin anew."""
+        self.drop()
+        self._ledger = shared_monitor().ledger  # of this process: a test may run in a forked child
+        window = self._ledger.open(lasts=True)
+        self._window, self._peaks = window, {}
+        self._start = self._read(window.take_readings())
+
+    def end(self) -> None:
+        """End; ending again does nothing."""
+        if self._window is not None:
+            window, self._window = self._window, None
+            self._peaks = self._ledger.close(window)
+            self._end = self._read(window.take_readings() or self._stats())
+
+    def drop(self) -> None:
+        """Want no figures any more."""
+        if self._window is not None:
+            window, self._window = self._window, None
+            self._ledger.drop([window])
+
+    def peak(self, device: str = "") -> float:
+        """Return the highest allocated so far above the start; by default on the GPU with most of it."""
+        return self._of(device).peak
+
+    def left(self, device: str = "") -> float:
+        """Return what is allocated now above the start; negative if more was freed."""
+        return self._of(device).left
+
+    def reserved(self, device: str = "") -> float:
+        """Return the highest reserved so far, with what was reserved at the start."""
+        return self._of(device).reserved
+
+    def certainty(self, device: str = "") -> Certainty:
+        """Return how the peak is known: "exact", or "at least" that much."""
+        return self._of(device).certainty
+
+    @contextmanager
+    def span(self) -> Iterator[Memory]:
+        """Measure a ``with`` block of the test by itself."""
+        part = Memory(self._host)
+        part.begin()
+        try:
+            yield part
+        finally:
+            part.end()
+
+    def figures(self) -> tuple[Figures, ...]:
+        """Return the figures of each GPU that can be used, and of the heap at the end."""
+        if self._window is not None:
+            stats = self._stats()
+            peaks, end = self._ledger.so_far().get(self._window, {}), self._read(stats)
+        else:
+            peaks, end = self._peaks, self._end
+        gpus = (self._gpu(device, peaks, end.gpus[device]) for device in end.gpus)
+        start = self._start
+        heap = Figures(
+            HOST,
+            max(0.0, end.heap - start.heap),
+            end.heap - start.heap,
+            max(start.resident, end.resident),
+            "at least",
+        )
+        return (*gpus, heap)
+
+    def _gpu(self, device: str, peaks: Peaks, after: float) -> Figures:
+        before = self._start.gpus.get(device, 0.0)
+        known, reserved = peaks.get(f"{device}/allocated"), peaks.get(f"{device}/reserved")
+        if known is None:
+            # Nothing was ever allocated there, or a fault of ours has ended the window.
+            highest = max(before, after)
+            known = Peak(highest, "at least" if highest else "exact")
+        total = NOT_AVAILABLE if reserved is None else reserved.value
+        return Figures(device, known.value - before, after - before, total, known.certainty)
+
+    def _of(self, device: str) -> Figures:
+        figures = self.figures()
+        if not device:
+            return busiest(figures)
+        found = next((each for each in figures if each.device == device), None)
+        if found is None:
+            there = ", ".join(each.device for each in figures)
+            message = f"there is no device {plain(device)!r} here; there is {there}"
+            raise OptionError(message)
+        return found
+
+    def _stats(self) -> Mapping[int, Stats]:
+        allocator = self._ledger.allocator
+        stats: dict[int, Stats] = {}
+        for index in allocator.devices():
+            with suppress(Exception):  # a pluggable allocator keeps none, and raises
+                stats[index] = allocator.stats(index)
+        return stats
+
+    def _read(self, stats: Mapping[int, Stats]) -> _Reading:
+        kind = self._ledger.allocator.device_type
+        heap = dict(
+            zip(
+                (each.metric for each in self._host.series),
+                self._host.read(time.monotonic()),
+                strict=False,
+            )
+        )
+        allocated = {f"{kind}:{index}": _allocated(each) for index, each in stats.items()}
+        return _Reading(
+            {key: size for key, size in allocated.items() if size is not None},
+            heap.get("allocated", math.nan),
+            heap.get("reserved", math.nan),
+        )
+
+
+def busiest(figures: tuple[Figures, ...]) -> Figures:
+    """Return the figures of the GPU with the highest peak; those of the heap where there is no GPU."""
+    return max(figures[:-1] or figures, key=lambda each: each.peak)
+
+
+def environment(ledger: PeakLedger, device: str) -> str:
+    """Return what peaks depend on: the GPU's name, and torch's version without its last part."""
+    name = plain(ledger.allocator.device(int(device.partition(":")[2])).name)
+    version = str(getattr(sys.modules.get("torch"), "__version__", "unknown"))
+    return f"{name}, torch {plain('.'.join(version.split('.')[:2]))}"
+
+
+def _allocated(stats: Stats) -> float | None:
+    try:
+        return float(stats["allocated_bytes"]["all"]["current"])
+    except (KeyError, TypeError):
+        return None

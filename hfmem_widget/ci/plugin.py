@@ -1,0 +1,90 @@
+"""What pytest loads in every test run: options, the marker, the fixture. The rest is imported once used."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from hfmem_widget.ci.measure import Memory
+    from hfmem_widget.ci.runner import Runner
+
+NAME = "hfmem-runner"
+MARKER = "limit_vram"
+MARKER_HELP = (
+    'limit_vram(peak, left=None, device=""): fail if the test allocates more GPU memory than `peak` (such as '
+    '"6 GiB") above what was allocated at its start, or leaves more than `left` allocated.'
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("hfmem", "GPU memory of tests (hfmem_widget)")
+    group.addoption(
+        "--hfmem", action="store_true", help="Show the tests with the highest GPU memory."
+    )
+    group.addoption(
+        "--hfmem-baseline",
+        metavar="FILE",
+        help="Fail tests whose peak is higher than in this JSON file.",
+    )
+    group.addoption(
+        "--hfmem-update",
+        action="store_true",
+        help="Write the peaks of this run to the baseline's file, and compare nothing.",
+    )
+    group.addoption(
+        "--hfmem-tolerance",
+        metavar="PERCENT",
+        default="2%",
+        help="How much higher than its baseline a peak may be. Default: 2%%. Less than 1 MiB never fails.",
+    )
+    group.addoption(
+        "--hfmem-strict",
+        action="store_true",
+        help="Fail tests with a limit where there is no GPU to measure it on.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker; measure all tests where an option asks for it."""
+    config.addinivalue_line("markers", MARKER_HELP)
+    if config.option.hfmem_update and not config.option.hfmem_baseline:
+        message = "--hfmem-update needs a file to write: --hfmem-baseline FILE"
+        raise pytest.UsageError(message)
+    if config.option.hfmem or config.option.hfmem_baseline:
+        runner(config)
+
+
+def runner(config: pytest.Config) -> Runner:
+    """Return what measures tests in this run; it is made at the first call."""
+    made: Runner | None = config.pluginmanager.get_plugin(NAME)
+    if made is None:
+        from hfmem_widget.ci.runner import Runner
+
+        made = Runner(config)
+        config.pluginmanager.register(made, NAME)
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Read the limits of the tests that were found; a limit that cannot be read is an error of its file."""
+    report = yield
+    items = [each for each in report.result or () if isinstance(each, pytest.Item)]
+    limited = [item for item in items if item.get_closest_marker(MARKER) is not None]
+    if limited:
+        fault = runner(collector.config).read_limits(limited)
+        if fault:
+            report.outcome, report.longrepr, report.result = "failed", fault, []
+    return report
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest) -> Memory:
+    """Measure this test's GPU memory: `peak()`, `left()`, `reserved()` in bytes; `span()` for a part."""
+    return runner(request.config).memory_of(request.node)

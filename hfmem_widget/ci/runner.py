@@ -1,0 +1,211 @@
+"""Measures the tests that ask for it, and fails those that exceed a limit or their baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from hfmem_widget.ci.baseline import change_text, differs, read, share_of
+from hfmem_widget.ci.limits import Limit, limits_of
+from hfmem_widget.ci.measure import HOST, Figures, Memory, busiest, environment
+from hfmem_widget.ci.summary import Record, Summary
+from hfmem_widget.errors import OptionError
+from hfmem_widget.guard import entry, harmless
+from hfmem_widget.monitor.on_import import WhenImported
+from hfmem_widget.monitor.shared import shared_monitor
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.sources.host import HostSource
+from hfmem_widget.text import format_bytes
+
+LIMITS = pytest.StashKey[Sequence[Limit]]()
+MEMORY = pytest.StashKey[Memory]()
+
+T = TypeVar("T")
+
+
+class Runner:
+    """The part of the plug-in that is there once it is used. With xdist each process has one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_worker = hasattr(config, "workerinput")
+        option = config.option
+        self._is_strict: bool = option.hfmem_strict
+        self._updates: bool = option.hfmem_update
+        self._baseline = None
+        try:
+            self._tolerance = share_of(option.hfmem_tolerance)
+            if option.hfmem_baseline:
+                path = Path(config.invocation_params.dir, option.hfmem_baseline).resolve()
+                option.hfmem_baseline = str(path)  # workers are given it
+                self._baseline = read(path, may_be_missing=self._updates)
+        except OptionError as error:
+            raise pytest.UsageError(str(error)) from None
+        self._measures_all = bool(option.hfmem or self._baseline)
+        self._failed_within = False
+        self._summary = Summary(config, self._baseline, self._tolerance)
+
+    def read_limits(self, items: Sequence[pytest.Item]) -> str:
+        """Read the limits of tests; return a sentence about one that cannot be read, or ``""``."""
+        for item in items:
+            try:
+                item.stash[LIMITS] = limits_of(item.iter_markers("limit_vram"))
+            except OptionError as error:
+                return f"{item.nodeid}: {error}"
+        return ""
+
+    def memory_of(self, item: pytest.Item) -> Memory:
+        """Return the memory of a test: from now on, and from its call on once that begins."""
+        memory = item.stash.get(MEMORY, None)
+        if memory is None:
+            memory = item.stash[MEMORY] = Memory(self._host)
+            memory.begin()
+        return memory
+
+    @cached_property
+    def _host(self) -> HostSource:
+        # Nothing polls here: if the test imports torch, its own resets are seen from then on.
+        waiting = WhenImported({"torch": lambda _: shared_monitor().ledger.install()})
+        waiting.begin()
+        self._config.add_cleanup(waiting.end)
+        return HostSource()
+
+    @pytest.hookimpl(
+        wrapper=True, trylast=True
+    )  # next to the test: what other plug-ins do is not counted
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, T, T]:
+        """Measure the call of a test: what fixtures made before it is there at its start."""
+        memory = self._begin(item)
+        has_passed = False
+        try:
+            result = yield
+            has_passed = True
+        finally:
+            complaint = "" if memory is None else self._end(item, memory, passed=has_passed)
+        if complaint:
+            pytest.fail(complaint, pytrace=False)
+        return result
+
+    @entry(otherwise=lambda _self, item: _has_fault(item) or None)
+    def _begin(self, item: pytest.Item) -> Memory | None:
+        _leave_out(item)
+        self._failed_within = False
+        if not (self._measures_all or MEMORY in item.stash or item.stash.get(LIMITS, ())):
+            return None
+        memory = self.memory_of(item)
+        memory.begin()
+        return memory
+
+    @entry(otherwise=lambda _self, item, _memory, **_: _has_fault(item))
+    def _end(self, item: pytest.Item, memory: Memory, *, passed: bool) -> str:
+        """Keep what was measured with the test's report; return what is wrong with it, or ``""``."""
+        memory.end()
+        figures = memory.figures()
+        most = busiest(figures)
+        where = "" if most.device == HOST else environment(shared_monitor().ledger, most.device)
+        item.user_properties += Record.of(most, where).properties()
+        if not passed or self._failed_within:
+            return ""
+        complaints = [
+            text for each in item.stash.get(LIMITS, ()) for text in self._exceeded(each, figures)
+        ]
+        return "\n".join([*complaints, *self._risen(item, most, where)])
+
+    def _exceeded(self, limit: Limit, figures: Sequence[Figures]) -> list[str]:
+        *gpus, heap = figures
+        if limit.device == HOST:
+            return _over(limit, heap)
+        judged = [each for each in gpus if limit.device in {"", each.device}]
+        if judged or (limit.device and not self._is_strict):
+            return [text for each in judged for text in _over(limit, each)]
+        if self._is_strict:
+            device = limit.device or "GPU"
+            missing = (
+                f"there is no {device} to measure the limit on, and --hfmem-strict asks for it"
+            )
+            return [] if self._is_there(limit.device) else [missing]
+        # A test that does not use the GPU there is, is below any limit. Where there is none the heap counts.
+        found = _over(limit, heap)
+        return [] if found and self._is_there("") else found
+
+    @staticmethod
+    def _is_there(device: str) -> bool:
+        """Return whether torch could use a GPU here; the driver is asked, so that nothing is initialised."""
+        monitor = shared_monitor()
+        allocator = monitor.ledger.allocator
+        wanted = WatchOptions(devices=(device or f"{allocator.device_type}:0",))
+        if not allocator.supported():
+            return False
+        try:
+            monitor.end(monitor.begin(wanted))
+        except OptionError:
+            return False
+        return True
+
+    def _risen(self, item: pytest.Item, most: Figures, where: str) -> list[str]:
+        if self._baseline is None or self._updates or most.certainty != "exact":
+            return []
+        known = self._baseline.of(where).get(self._summary.name_of(item.nodeid))
+        if known is None or most.peak < known or not differs(most.peak, known, self._tolerance):
+            return []
+        return [f"peak {change_text(most.peak, known)} on {most.device}"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """See which tests of the baseline are gone, before others deselect some."""
+        harmless(self._summary.look_for_gone, [item.nodeid for item in items])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what a test's report says; with xdist it comes from a worker."""
+        if report.when == "call":
+            self._failed_within |= report.failed  # a subtest reports within its test
+            harmless(self._summary.take, report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Take over what a worker of xdist knows."""
+        harmless(self._summary.take_over, getattr(node, "workeroutput", {}))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the baseline, or pass on what only a worker knows."""
+        if self._is_worker:
+            harmless(self._summary.hand_over, self._config.workeroutput)  # type: ignore[attr-defined]  # xdist's
+        elif self._updates and not self._summary.update(session):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write the table, and what is to be said of the baseline."""
+        harmless(self._summary.show, terminalreporter)
+
+
+def _over(limit: Limit, figures: Figures) -> list[str]:
+    pairs = (("peak", figures.peak, limit.peak), ("left", figures.left, limit.left))
+    return [
+        _comparison(what, size, allowed, figures) for what, size, allowed in pairs if size > allowed
+    ]
+
+
+def _comparison(what: str, size: float, limit: float, figures: Figures) -> str:
+    shown, allowed = format_bytes(size), format_bytes(limit)
+    if shown == allowed:
+        shown, allowed = f"{size:,.0f} bytes", f"{limit:,.0f} bytes"
+    where = "of this process' heap, which is read at the start and the end of a test alone"
+    where = where if figures.device == HOST else f"on {figures.device}"
+    bound = "" if figures.certainty == "exact" or what == "left" else "≥ "
+    return f"{what} {bound}{shown} is above the limit of {allowed} {where}"
+
+
+def _leave_out(item: pytest.Item) -> None:
+    """Forget what an earlier run of the same test has left: some plug-ins run one again."""
+    item.user_properties[:] = [
+        each for each in item.user_properties if not each[0].startswith("hfmem_")
+    ]
+
+
+def _has_fault(item: pytest.Item) -> str:
+    item.user_properties.append(("hfmem_fault", "not measured, because of a fault in hfmem_widget"))
+    return ""

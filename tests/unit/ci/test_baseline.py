@@ -1,0 +1,246 @@
+"""Peaks are compared with those in a file, which only `--hfmem-update` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmem_widget.ci.baseline import Baseline, differs, read, share_of
+from hfmem_widget.errors import OptionError
+from tests.unit.ci.conftest import MIB, Play
+
+pytest_plugins = ["pytester"]
+
+HERE = "NVIDIA Fake, torch 2.8"
+COMPARE = ("--hfmem-baseline", "memory.json")
+UPDATE = (*COMPARE, "--hfmem-update")
+
+
+@pytest.fixture(autouse=True)
+def torch_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torch:
+        __version__ = "2.8.1+cu130"
+
+    monkeypatch.setitem(__import__("sys").modules, "torch", Torch)
+
+
+def written(play: Play) -> Any:
+    """Return what the file has."""
+    return json.loads((play.pytester.path / "memory.json").read_text("utf-8"))
+
+
+def given(play: Play, peaks: Mapping[str, Mapping[str, int]]) -> None:
+    """Write a file."""
+    content = json.dumps({"hfmem_baseline": 1, "peaks": peaks})
+    (play.pytester.path / "memory.json").write_text(content, "utf-8")
+
+
+def test_an_update_writes_a_line_for_each_test_that_passed(play: Play) -> None:
+    """The file has exact bytes by GPU, torch and test, sorted; none of tests that failed or used no GPU."""
+    text = play.text(
+        """
+@pytest.mark.parametrize("size", [9, 8])
+def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
+
+def test_fails(gpu):
+    gpu.alloc(MIB)
+    assert False
+
+def test_without(gpu): pass
+""",
+        *UPDATE,
+    )
+
+    assert written(play) == {
+        "hfmem_baseline": 1,
+        "peaks": {HERE: {"test_it.py::test_it[8]": 8 * MIB, "test_it.py::test_it[9]": 9 * MIB}},
+    }
+    lines = (play.pytester.path / "memory.json").read_text("utf-8").splitlines()
+    assert lines[4:6] == [
+        '   "test_it.py::test_it[8]": 8388608,',
+        '   "test_it.py::test_it[9]": 9437184',
+    ]
+    assert "2 peaks written to" in text
+    assert [each.name for each in play.pytester.path.iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_peak_above_its_baseline_fails(play: Play) -> None:
+    """By more than the tolerance and more than 1 MiB; the message has both figures and the share."""
+    tests = {"rises": (110, 100), "within": (103, 100), "small": (9, 8), "same": (50, 50)}
+    given(play, {HERE: {f"test_it.py::test_{n}": was * MIB for n, (_, was) in tests.items()}})
+    source = "\n".join(
+        f"def test_{name}(gpu): gpu.free(gpu.alloc({now} * MIB))"
+        for name, (now, _) in tests.items()
+    )
+    result = play(source, *COMPARE, "--hfmem-tolerance=5%", "-rA")
+
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        ["peak 110.0 MiB, 10 % above the baseline's 100.0 MiB on cuda:0", "4 peaks compared with*"]
+    )
+    assert "FAILED test_it.py::test_rises" in str(result.stdout)
+
+
+def test_what_cannot_be_compared_is_said(play: Play) -> None:
+    """A lower peak, a new test, and one that is gone are named, and fail nothing."""
+    gone = {"test_it.py::test_gone": MIB, "test_old.py::test_gone": MIB}
+    given(play, {HERE: {"test_it.py::test_lower": 100 * MIB, **gone}})
+    source = """
+def test_lower(gpu): gpu.free(gpu.alloc(50 * MIB))
+def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))
+"""
+    result = play(source, *COMPARE)
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([
+        "*GPU memory of tests*",
+        "1 peak compared with the baseline *memory.json.",
+        "Lower than the baseline; --hfmem-update keeps that:",
+        "  test_it.py::test_lower: 50.0 MiB, 50 % below the baseline's 100.0 MiB",
+        "1 test not in the baseline; add with --hfmem-update: test_it.py::test_new",
+        "2 tests in the baseline that do not exist any more*: test_it.py::test_gone, test_old.py::test_gone",
+    ])  # fmt: skip
+    play(source, *UPDATE).assert_outcomes(passed=2)
+    assert sorted(written(play)["peaks"][HERE]) == [
+        "test_it.py::test_lower",
+        "test_it.py::test_new",
+    ]
+
+
+@pytest.mark.parametrize("narrowed", [("test_it.py::test_one",), ("-k", "one"), ("--lf",)])
+def test_a_narrowed_run_calls_no_test_gone(play: Play, narrowed: tuple[str, ...]) -> None:
+    """Tests that were not asked for keep their entries."""
+    given(play, {HERE: {"test_it.py::test_one": 8 * MIB, "test_it.py::test_two": 8 * MIB}})
+    lf = ("-p", "cacheprovider") if "--lf" in narrowed else ()
+    text = play.text(
+        """
+def test_one(gpu): gpu.free(gpu.alloc(16 * MIB))
+def test_two(gpu): gpu.free(gpu.alloc(16 * MIB))
+""",
+        *lf,
+        *narrowed,
+        *UPDATE,
+    )
+
+    assert "do not exist" not in text
+    assert written(play)["peaks"][HERE]["test_it.py::test_one"] == 16 * MIB
+    assert "test_it.py::test_two" in written(play)["peaks"][HERE]
+
+
+def test_another_gpu_or_torch_is_another_baseline(play: Play) -> None:
+    """What was measured elsewhere is not compared, which is said, and is kept by an update."""
+    elsewhere = {"NVIDIA H100, torch 2.8": {"test_it.py::test_it": MIB}}
+    given(play, elsewhere)
+    source = "def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))"
+    result = play(source, *COMPARE)
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([
+        f"The baseline has no peaks of {HERE}, but of: NVIDIA H100, torch 2.8. Add them*"
+    ])  # fmt: skip
+    play(source, *UPDATE)
+    assert written(play)["peaks"] == {**elsewhere, HERE: {"test_it.py::test_it": 50 * MIB}}
+
+
+def test_without_a_gpu_nothing_is_compared_or_written(play: Play) -> None:
+    """The heap is no baseline: it depends on which test imports what first."""
+    play.allocator.initialized = False
+    source = "def test_it(): pass"
+    given(play, {HERE: {"test_it.py::test_it": MIB}})
+
+    assert "Nothing was compared with" in play.text(source, *COMPARE)
+    assert "Nothing was written to" in play.text(source, *UPDATE)
+    assert written(play)["peaks"] == {HERE: {"test_it.py::test_it": MIB}}
+
+
+def test_only_exact_peaks_are_compared(play: Play) -> None:
+    """A lower bound is neither compared nor written, which is said."""
+    play.allocator.counts_allocations = False
+    given(play, {HERE: {"test_it.py::test_it": MIB}})
+    source = "def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))"
+    result = play(source, *COMPARE)
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["1 test not compared, because peaks are not exact: *test_it"])
+    play(source, *UPDATE)
+    assert written(play)["peaks"][HERE] == {"test_it.py::test_it": MIB}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--hfmem-update",), "--hfmem-update needs a file to write"),
+        (COMPARE, "there is no baseline */memory.json; create it with --hfmem-update"),
+        (("--hfmem-baseline", "no/memory.json", "--hfmem-update"), "its folder is missing"),
+        ((*UPDATE, "--hfmem-tolerance", "much"), "must be a percentage such as 2% or 0.5%, not 'much'"),
+        ((*UPDATE, "--hfmem-tolerance=-2%"), "must be a percentage"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_before_a_test_is_run(
+    play: Play, args: tuple[str, ...], said: str
+) -> None:
+    """An option that cannot be followed ends pytest with one sentence."""
+    result = play("def test_it(): pass", *args)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{said}*"])
+    assert len(result.errlines) <= 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is not a baseline"),
+        (b"[" * 100_000, "is not a baseline"),
+        (b"[]", "is not a baseline"),
+        (b'{"hfmem_baseline": 1, "peaks": {"a": 1}}', "is not a baseline"),
+        (b'{"hfmem_baseline": 1, "peaks": {"a": {"b": "c"}}}', "is not a baseline"),
+        (b'{"hfmem_baseline": 1, "peaks": {"a": {"b": true}}}', "is not a baseline"),
+        (b'{"hfmem_baseline": 1, "peaks": {"a": {"b": NaN}}}', "is not a baseline"),
+        (b'{"hfmem_baseline": 2, "peaks": {}}', "the format of another version"),
+        (b"\xff\xfe", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_baseline_is_told(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    """One sentence names the file; it is never overwritten."""
+    path = tmp_path / "memory.json"
+    path.mkdir() if content is None else path.write_bytes(content)
+    for may_be_missing in (False, True):
+        with pytest.raises(OptionError, match=said) as caught:
+            read(path, may_be_missing=may_be_missing)
+
+    assert "memory.json" in str(caught.value)
+    assert content is None or path.read_bytes() == content
+
+
+def test_a_file_that_cannot_be_written_fails_the_run(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full costs the update, and the exit code says so."""
+
+    def refuses(_self: Baseline) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Baseline, "write", refuses)
+    result = play("def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))", *UPDATE)
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["The baseline * could not be written: *No space left on device."])
+
+
+@pytest.mark.parametrize(
+    ("peak", "known", "differs_by"),
+    [(102, 100, False), (103, 100, True), (97, 100, True), (9, 8, False), (1.5, 0, True), (1, 0, False)],
+)  # fmt: skip
+def test_a_difference_counts_by_its_share_and_its_size(
+    peak: float, known: float, differs_by: bool
+) -> None:
+    """More than the tolerance, and more than 1 MiB, in either direction."""
+    assert differs(peak * MIB, known * MIB, share_of("2 %")) is differs_by

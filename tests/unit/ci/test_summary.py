@@ -1,0 +1,188 @@
+"""What a run says at its end: in the terminal, in JUnit's file, with xdist; and nothing where unused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tests.unit.ci.conftest import MIB, PLUGIN, Play
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_table_has_the_highest_first(play: Play) -> None:
+    """Ten tests at most, the GPU and torch below; those without GPU memory are left out."""
+    text = play.text(
+        """
+@pytest.mark.parametrize("size", range(12))
+def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
+
+def test_most(gpu):
+    gpu.alloc(64 * MIB, 1)
+    assert False
+""",
+        "--hfmem",
+    )
+
+    lines = text.splitlines()
+    at = next(at for at, line in enumerate(lines) if "GPU memory of tests" in line)
+    rows = [line.split() for line in lines[at + 1 : at + 13]]
+    assert rows[0] == ["peak", "left", "reserved", "device", "test"]
+    assert rows[1][-4:] == ["test_it.py::test_most", "(did", "not", "pass)"]
+    assert rows[1][:7] == ["64.0", "MiB", "+64.0", "MiB", "64.0", "MiB", "cuda:1"]
+    assert [row[-1] for row in rows[2:11]] == [
+        f"test_it.py::test_it[{n}]" for n in range(11, 2, -1)
+    ]
+    assert lines[at + 12] == "… and 2 tests with less"
+    assert lines[at + 14].startswith("NVIDIA Fake, torch ")
+
+
+def test_without_a_gpu_the_table_is_of_the_heap(play: Play) -> None:
+    """The line above it says so, and "≥" says how the peaks are known."""
+    play.allocator.initialized = False
+    text = play.text("def test_it(): pass", "--hfmem")
+
+    assert "No GPU was used: these figures are of the process' heap" in text
+    assert "≥ " in text
+
+
+def test_a_test_that_runs_again_is_reported_once(play: Play) -> None:
+    """The last run of a test counts, as with plug-ins that run a failed one again."""
+    play.pytester.makeconftest("""
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    runtestprotocol(item, nextitem=nextitem, log=True)
+""")
+    text = play.text(
+        """
+SIZES = [64, 8]
+def test_it(gpu): gpu.free(gpu.alloc(SIZES.pop(0) * MIB))
+""",
+        "--hfmem",
+    )
+
+    assert text.count(" cuda:0 ") == 1
+    assert "8.00 MiB" in text
+    assert "64.0 MiB         ±0  64.0" not in text
+
+
+def test_the_marker_and_the_fixture_are_listed(play: Play) -> None:
+    """`--markers`, `--fixtures` and `--help` say what there is; `--strict-markers` knows the marker."""
+    assert "@pytest.mark.limit_vram(peak, left=None, device=" in play.text("", "--markers")
+    assert "span()" in play.text("", "--fixtures")
+    assert "--hfmem-tolerance=PERCENT" in play.text("", "--help")
+    play("@pytest.mark.limit_vram(1)\ndef test_it(): pass", "--strict-markers").assert_outcomes(
+        passed=1
+    )
+
+
+def test_the_package_brings_the_plugin() -> None:
+    """The project names it as an entry point of pytest."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+    assert hasattr(import_module(project["entry-points"]["pytest11"]["hfmem"]), "pytest_addoption")
+
+
+UNUSED = """
+import sys
+
+def test_it():
+    names = {name for name in sys.modules if name.startswith("hfmem_widget")}
+    assert names == {"hfmem_widget", "hfmem_widget.ci", "hfmem_widget.ci.plugin"}
+    assert not {"torch", "pynvml", "numpy"} & sys.modules.keys()
+"""
+
+GROWS = """
+
+MIB = 1 << 20
+
+@pytest.mark.limit_vram("8 MiB", left="0")
+def test_over(gpu): gpu.free(gpu.alloc(9 * MIB))
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
+"""
+
+FAKE = """
+from hfmem_widget.monitor import shared
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
+from tests.fakes.torch_cuda import FakeAllocator
+
+ALLOCATOR = FakeAllocator()
+shared._shared = Monitor(Sampler([]), PeakLedger(ALLOCATOR))
+
+@pytest.fixture
+def gpu(): return ALLOCATOR
+"""
+
+
+def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a process of its own, with no plug-in besides those named."""
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    environ.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", *PLUGIN, *args]
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_unused_nothing_of_ours_is_imported(tmp_path: Path) -> None:
+    """Where no marker, fixture or option is used, a run has loaded one small module of ours."""
+    (tmp_path / "test_it.py").write_text(UNUSED)
+    done = run(tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    assert "GPU memory" not in done.stdout
+
+
+def test_workers_report_to_one_table_and_one_file(tmp_path: Path) -> None:
+    """With xdist each worker measures, and table, baseline and JUnit's file are written once."""
+    (tmp_path / "conftest.py").write_text(FAKE)
+    (tmp_path / "test_it.py").write_text(GROWS)
+    gone = {"test_it.py::test_gone": MIB}
+    (tmp_path / "memory.json").write_text(json.dumps({
+        "hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": gone},
+    }))  # fmt: skip
+    done = run(
+        tmp_path,
+        *("-p", "xdist", "-n", "2", "--hfmem", "--junitxml=junit.xml"),
+        *("--hfmem-baseline", "memory.json", "--hfmem-update"),
+    )
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("= GPU memory of tests =") == 1
+    assert "peak 9.00 MiB is above the limit of 8.00 MiB" in done.stdout
+    order = [line.split()[-1] for line in done.stdout.splitlines() if " cuda:0 " in line]
+    assert order[:2] == ["test_it.py::test_it[32]", "test_it.py::test_it[16]"]
+    assert json.loads((tmp_path / "memory.json").read_text("utf-8"))["peaks"] == {
+        "NVIDIA Fake, torch unknown": {
+            "test_it.py::test_it[16]": 16 * MIB,
+            "test_it.py::test_it[32]": 32 * MIB,
+        }
+    }
+    cases = ET.parse(tmp_path / "junit.xml").getroot().iter("testcase")
+    properties = {
+        case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
+        for case in cases
+    }
+    assert properties["test_it[16]"] == {
+        "hfmem_device": "cuda:0",
+        "hfmem_peak": str(16 * MIB),
+        "hfmem_left": "0",
+        "hfmem_reserved": properties["test_it[16]"]["hfmem_reserved"],
+        "hfmem_certainty": "exact",
+        "hfmem_environment": "NVIDIA Fake, torch unknown",
+    }
+    assert properties["test_over"]["hfmem_peak"] == str(9 * MIB)
