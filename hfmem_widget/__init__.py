@@ -2,6 +2,8 @@
 
 ``%load_ext hfmem_widget`` brings ``%memwatch`` and ``%%memwatch``; `watch` is the same for a ``with`` block.
 Importing this package imports nothing heavy and starts nothing.
+
+PYTEST_DONT_REWRITE: pytest, which loads a plug-in of ours, else warns where a notebook imported us before.
 """
 
 from __future__ import annotations

@@ -100,7 +100,6 @@ def test_limits_and_baseline_on_a_gpu(tmp_path: Path) -> None:
         if each.get("name") == "hfmem_peak"
     }
     assert peaks["test_raises"] == str(128 * MIB)
-    print(text)
 
     grown = TESTS.replace("    take(64)", "    take(66)").replace('"64 MiB"', '"1 GiB"')
     (tmp_path / "test_it.py").write_text(grown)

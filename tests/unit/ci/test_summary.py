@@ -11,6 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from _pytest.assertion.rewrite import AssertionRewriter
+
+import hfmem_widget
 from tests.unit.ci.conftest import MIB, PLUGIN, Play
 
 pytest_plugins = ["pytester"]
@@ -91,6 +94,11 @@ def test_the_package_brings_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
     assert hasattr(import_module(project["entry-points"]["pytest11"]["hfmem"]), "pytest_addoption")
+
+
+def test_pytest_may_be_run_in_a_notebook_that_uses_us() -> None:
+    """Pytest does not warn that it cannot rewrite the assertions of a package that was imported before."""
+    assert AssertionRewriter.is_rewrite_disabled(hfmem_widget.__doc__ or "")
 
 
 UNUSED = """
