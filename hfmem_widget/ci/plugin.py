@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    import pluggy
+
     from hfmem_widget.ci.measure import Memory
     from hfmem_widget.ci.runner import Runner
 
 NAME = "hfmem-runner"
+OLDEST = 8
 MARKER = "limit_vram"
 MARKER_HELP = (
     'limit_vram(peak, left=None, device=""): fail if the test allocates more GPU memory than `peak` (such as '
@@ -62,6 +65,11 @@ def runner(config: pytest.Config) -> Runner:
     """Return what measures tests in this run; it is made at the first call."""
     made: Runner | None = config.pluginmanager.get_plugin(NAME)
     if made is None:
+        if int(pytest.__version__.partition(".")[0]) < OLDEST:
+            message = (
+                f"measuring memory needs pytest {OLDEST} or newer; this is {pytest.__version__}"
+            )
+            raise pytest.UsageError(message)
         from hfmem_widget.ci.runner import Runner
 
         made = Runner(config)
@@ -69,19 +77,21 @@ def runner(config: pytest.Config) -> Runner:
     return made
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(
+    hookwrapper=True
+)  # of the old kind: a pytest that is too old for the rest loads this, too
 def pytest_make_collect_report(
     collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+) -> Generator[None, pluggy.Result[pytest.CollectReport], None]:
     """Read the limits of the tests that were found; a limit that cannot be read is an error of its file."""
-    report = yield
+    outcome = yield
+    report = outcome.get_result()
     items = [each for each in report.result or () if isinstance(each, pytest.Item)]
     limited = [item for item in items if item.get_closest_marker(MARKER) is not None]
     if limited:
         fault = runner(collector.config).read_limits(limited)
         if fault:
             report.outcome, report.longrepr, report.result = "failed", fault, []
-    return report
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from _pytest.assertion.rewrite import AssertionRewriter
 
 import hfmem_widget
@@ -60,6 +61,7 @@ def test_without_a_gpu_the_table_is_of_the_heap(play: Play) -> None:
 def test_a_test_that_runs_again_is_reported_once(play: Play) -> None:
     """The last run of a test counts, as with plug-ins that run a failed one again."""
     play.pytester.makeconftest("""
+import pytest
 from _pytest.runner import runtestprotocol
 
 @pytest.hookimpl(tryfirst=True)
@@ -111,9 +113,6 @@ def test_it():
 """
 
 GROWS = """
-
-MIB = 1 << 20
-
 @pytest.mark.limit_vram("8 MiB", left="0")
 def test_over(gpu): gpu.free(gpu.alloc(9 * MIB))
 
@@ -122,6 +121,7 @@ def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
 """
 
 FAKE = """
+import pytest
 from hfmem_widget.monitor import shared
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
@@ -136,51 +136,46 @@ def gpu(): return ALLOCATOR
 """
 
 
-def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a process of its own, with no plug-in besides those named."""
-    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    environ.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "pytest", *PLUGIN, *args]
-    return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-
-
 def test_unused_nothing_of_ours_is_imported(tmp_path: Path) -> None:
     """Where no marker, fixture or option is used, a run has loaded one small module of ours."""
     (tmp_path / "test_it.py").write_text(UNUSED)
-    done = run(tmp_path)
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environ.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", *PLUGIN]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stdout
     assert "GPU memory" not in done.stdout
 
 
-def test_workers_report_to_one_table_and_one_file(tmp_path: Path) -> None:
+def test_workers_report_to_one_table_and_one_file(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With xdist each worker measures, and table, baseline and JUnit's file are written once."""
-    (tmp_path / "conftest.py").write_text(FAKE)
-    (tmp_path / "test_it.py").write_text(GROWS)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    folder = play.pytester.path
+    play.pytester.makeconftest(FAKE)
     gone = {"test_it.py::test_gone": MIB}
-    (tmp_path / "memory.json").write_text(json.dumps({
-        "hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": gone},
-    }))  # fmt: skip
-    done = run(
-        tmp_path,
-        *("-p", "xdist", "-n", "2", "--hfmem", "--junitxml=junit.xml"),
-        *("--hfmem-baseline", "memory.json", "--hfmem-update"),
-    )
+    content = {"hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": gone}}
+    (folder / "memory.json").write_text(json.dumps(content))
+    options = ("-p", "xdist", "-n", "2", "--hfmem", "--junitxml=junit.xml")
+    done = play(GROWS, *options, "--hfmem-baseline", "memory.json", "--hfmem-update")
+    text = str(done.stdout)
 
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stdout.count("= GPU memory of tests =") == 1
-    assert "peak 9.00 MiB is above the limit of 8.00 MiB" in done.stdout
-    order = [line.split()[-1] for line in done.stdout.splitlines() if " cuda:0 " in line]
+    done.assert_outcomes(passed=2, failed=1)
+    assert text.count("= GPU memory of tests =") == 1
+    assert "peak 9.00 MiB is above the limit of 8.00 MiB" in text
+    order = [line.split()[-1] for line in text.splitlines() if " cuda:0 " in line]
     assert order[:2] == ["test_it.py::test_it[32]", "test_it.py::test_it[16]"]
-    assert json.loads((tmp_path / "memory.json").read_text("utf-8"))["peaks"] == {
+    assert json.loads((folder / "memory.json").read_text("utf-8"))["peaks"] == {
         "NVIDIA Fake, torch unknown": {
             "test_it.py::test_it[16]": 16 * MIB,
             "test_it.py::test_it[32]": 32 * MIB,
         }
     }
-    cases = ET.parse(tmp_path / "junit.xml").getroot().iter("testcase")
+    cases = ET.parse(folder / "junit.xml").getroot().iter("testcase")
     properties = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
         for case in cases
