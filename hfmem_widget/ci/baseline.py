@@ -53,7 +53,7 @@ class Baseline:
         content = {"hfmem_baseline": FORMAT, "peaks": self.peaks}
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+            text = json.dumps(content, indent=1, sort_keys=True)
             beside.write_text(f"{text}\n", encoding="utf-8")
             beside.replace(self.path)
         finally:

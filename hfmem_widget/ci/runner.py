@@ -63,7 +63,7 @@ class Runner:
         memory = item.stash.get(MEMORY, None)
         if memory is None:
             memory = item.stash[MEMORY] = Memory(self._host)
-            memory.begin()
+            harmless(memory.begin)
         return memory
 
     @cached_property

@@ -11,6 +11,7 @@ import pytest
 
 from hfmem_widget.ci.baseline import Baseline, Peaks, change_text, differs
 from hfmem_widget.ci.measure import HOST, Figures
+from hfmem_widget.guard import entry
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import format_bytes, format_counted, plain
 from hfmem_widget.view.table import aligned
@@ -98,9 +99,13 @@ class Summary:
             "::" in a for a in self._config.args
         )
         files = {_file(node_id) for node_id in node_ids} if is_whole else set()
-        for name in self._baseline.tests() - set(map(self.name_of, node_ids)):
-            if _file(name) in files or not (self._config.rootpath / _file(name)).exists():
-                self._gone.add(name)
+        known = self._baseline.tests()
+        there = {file for file in map(_file, known) if (self._config.rootpath / file).exists()}
+        if there:  # else the names are those of another root
+            missing = known - set(map(self.name_of, node_ids))
+            self._gone = {
+                each for each in missing if _file(each) in files or _file(each) not in there
+            }
 
     def hand_over(self, output: MutableMapping[str, Any]) -> None:
         """Give what only this worker knows to the process that writes the summary."""
@@ -110,6 +115,7 @@ class Summary:
         """Take what a worker gave."""
         self._gone.update(output.get("hfmem_gone", ()))
 
+    @entry(otherwise=lambda *_: False)
     def update(self, session: pytest.Session) -> bool:
         """Write the baseline; return whether that was done."""
         if self._baseline is None:

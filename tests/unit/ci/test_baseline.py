@@ -131,6 +131,15 @@ def test_two(gpu): gpu.free(gpu.alloc(16 * MIB))
     assert "test_it.py::test_two" in written(play)["peaks"][HERE]
 
 
+def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
+    """Where not one file of the baseline is there, pytest was run from elsewhere."""
+    given(play, {HERE: {"tests/test_it.py::test_one": 8 * MIB}})
+    source = "def test_one(gpu): gpu.free(gpu.alloc(8 * MIB))"
+
+    assert "do not exist" not in play.text(source, *UPDATE)
+    assert "tests/test_it.py::test_one" in written(play)["peaks"][HERE]
+
+
 def test_another_gpu_or_torch_is_another_baseline(play: Play) -> None:
     """What was measured elsewhere is not compared, which is said, and is kept by an update."""
     elsewhere = {"NVIDIA H100, torch 2.8": {"test_it.py::test_it": MIB}}
