@@ -107,19 +107,26 @@ class Injection:
             sys.settrace(before)
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(OURS) or not _is_below_an_entry(frame):
+        code = frame.f_code
+        if not code.co_filename.startswith(OURS) or not _is_below_an_entry(frame):
             return None
-        return self._line
+        # Once a call: a code object is hashed anew, with all it has, at each look.
+        places = places_that_can_fail(code)
 
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line" and frame.f_lasti in places_that_can_fail(frame.f_code):
-            self._count += 1
-            if self._count == self.at:
-                self.where = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
-                raise InjectedError(self.where)
-            if not self.at:
-                self.reached.setdefault((frame.f_code, frame.f_lasti), self._count)
-        return self._line
+        def line(frame: FrameType, event: str, arg: Any) -> Any:
+            if event == "line" and frame.f_lasti in places:
+                self._come_to(frame)
+            return line
+
+        return line
+
+    def _come_to(self, frame: FrameType) -> None:
+        self._count += 1
+        if self._count == self.at:
+            self.where = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
+            raise InjectedError(self.where)
+        if not self.at:
+            self.reached.setdefault((frame.f_code, frame.f_lasti), self._count)
 
 
 def _is_below_an_entry(frame: FrameType | None) -> bool:
