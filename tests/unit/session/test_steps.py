@@ -61,13 +61,13 @@ def test_a_few_steps_stay_as_they_came() -> None:
     assert math.isnan(second.content_tokens)
 
 
-def test_a_hundred_thousand_steps_are_bounded() -> None:
+def test_very_many_steps_are_bounded() -> None:
     """However long the run, the rows stay few, and together they are all of its steps."""
-    steps = many([1.0] * 100_000, most=2048)
+    steps = many([1.0] * 10_000, most=205)
 
-    assert len(steps) <= 2048
-    assert steps.count == 100_000
-    assert sum(group.last - group.first + 1 for group in steps) == 100_000
+    assert len(steps) <= 205
+    assert steps.count == 10_000
+    assert sum(group.last - group.first + 1 for group in steps) == 10_000
 
 
 @given(st.lists(st.floats(1, 1e12), min_size=1, max_size=200), st.integers(2, 20))
