@@ -39,22 +39,27 @@ def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
     assert session.steps.count == 2
 
 
-ORDERS = {
-    "before": "import transformers.trainer\nattaching.attach()",
-    "after": "attaching.attach()\nfrom transformers import Trainer",
-}
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_transformers_may_be_imported_before_or_after(order: str) -> None:
-    """Attaching takes effect as soon as the Trainer is imported."""
-    code = f"""
-from hfmem_widget.drivers import install as attaching
-{ORDERS[order]}
+FOLLOWED = """
 from transformers.generation.utils import GenerationMixin
 from transformers.trainer import Trainer
-print(Trainer.train.__wrapped__.__module__, GenerationMixin.generate.__wrapped__.__name__)
+followed = [Trainer.train.__wrapped__.__module__, GenerationMixin.generate.__wrapped__.__name__]
 """
+
+
+def test_transformers_may_be_imported_before() -> None:
+    """Attaching takes effect at once where the Trainer has been imported."""
+    attaching.detach()
+    attaching.attach()
+    found: dict[str, Any] = {}
+    exec(FOLLOWED, found)
+
+    assert found["followed"] == ["transformers.trainer", "generate"]
+
+
+def test_transformers_may_be_imported_after() -> None:
+    """Attaching takes effect as soon as the Trainer is imported."""
+    attach = "from hfmem_widget.drivers import install\ninstall.attach()"
+    code = f"{attach}\nfrom transformers import Trainer\n{FOLLOWED}\nprint(*followed)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout.split() == ["transformers.trainer", "generate"]
