@@ -74,9 +74,8 @@ class Runner:
         self._config.add_cleanup(waiting.end)
         return HostSource()
 
-    @pytest.hookimpl(
-        wrapper=True, trylast=True
-    )  # next to the test: what other plug-ins do is not counted
+    # Next to the test: what other plug-ins do around it is not counted.
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, T, T]:
         """Measure the call of a test: what fixtures made before it is there at its start."""
         memory = self._begin(item)
