@@ -72,6 +72,7 @@ FEATURES = (
         companion=f"{_HERE}.record.companion:Recording",
         goes_along=lambda options: bool(options.record),
     ),
+    Feature("report"),
 )
 """All features. Companions begin, end and report in this order:
 

@@ -60,9 +60,7 @@ def save(session: Session, path: str | os.PathLike[str]) -> Path:
 
 
 def _lines(session: Session) -> Iterator[bytes]:
-    from hfmem_widget import __version__
-
-    lines = Lines(session, __version__)
+    lines = Lines(session)
     yield lines.head()
     yield from lines.timeline()
     yield from lines.changed(everything=True)

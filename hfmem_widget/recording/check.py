@@ -177,6 +177,7 @@ class End:
     cost: float
     current_interval: float
     why: str
+    software: Mapping[str, str]
 
 
 Line = (
@@ -293,8 +294,12 @@ def _head(fields: Mapping[str, Any]) -> Head:
         _known(fields["started"]),
         _text(fields.get("label", "")),
         _known(fields.get("interval", 0.1)),
-        _mapping(fields.get("software", {}), lambda version: _text(version, 40)),
+        _software(fields),
     )
+
+
+def _software(fields: Mapping[str, Any]) -> Mapping[str, str]:
+    return _mapping(fields.get("software", {}), lambda version: _text(version, 40))
 
 
 def _series(key: object, label: object) -> Series:
@@ -484,6 +489,7 @@ def _end(fields: Mapping[str, Any]) -> End:
         _number(fields.get("cost")),
         _known(fields.get("current_interval", 0.1)),
         _text(fields.get("why", "")),
+        _software(fields),
     )
 
 

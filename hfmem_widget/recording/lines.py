@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,9 +31,6 @@ KEY_EVERY = 30
 FOLD_EVERY = 10.0
 """Seconds of samples in a fold."""
 
-SOFTWARE = ("torch", "transformers", "accelerate", "numpy")
-"""Whose versions stand in the head, as far as they are imported anyway."""
-
 Floats = NDArray[np.float64]
 
 
@@ -45,13 +41,10 @@ class Lines:
     ----------
     session : Session
         Running or finished.
-    version : str
-        This package's own.
     """
 
-    def __init__(self, session: Session, version: str = "") -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._version = version
         self._block = 0
         self._series: tuple[object, ...] = ()
         self._columns = 0
@@ -66,7 +59,6 @@ class Lines:
     def head(self) -> bytes:
         """Return the first line."""
         session = self._session
-        versions = {name: _version(name) for name in SOFTWARE}
         return _line(
             k="head",
             format=FORMAT,
@@ -76,11 +68,7 @@ class Lines:
             started=session.started_at,
             label=session.label,
             interval=session.polling.interval,
-            software={
-                "hfmem": self._version,
-                "python": platform.python_version(),
-                **{name: version for name, version in versions.items() if version},
-            },
+            software=dict(session.software),
         )
 
     def samples(self, samples: Sequence[Sample], wall: float) -> Iterator[bytes]:
@@ -178,6 +166,8 @@ class Lines:
             cost=_number(polling.cost),
             current_interval=polling.current_interval,
             why=polling.stopped,
+            # More than in the head: the code that was watched may have imported a library first.
+            software=dict(session.software),
         )
 
     @property
@@ -404,8 +394,3 @@ def _plain_data(value: object) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return _number(value) if isinstance(value, float) else plain(value)
-
-
-def _version(name: str) -> str:
-    version = getattr(sys.modules.get(name), "__version__", "")
-    return plain(version, 40) if version else ""

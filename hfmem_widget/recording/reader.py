@@ -149,6 +149,7 @@ class StreamReader:
             notes=[note for note in self._items["note"] if isinstance(note, str)],
             findings=[one for one in self._items["finding"] if isinstance(one, Finding)],
             guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
+            software={**head.software, **(end.software if end is not None else {})},
         )
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,7 @@ from hfmem_widget.session.model import (
     same,
 )
 from hfmem_widget.session.series import HELD
+from hfmem_widget.session.software import loaded_software
 from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import Steps, Table, with_old_names
 from hfmem_widget.session.timeline import Timeline
@@ -114,6 +115,8 @@ class Session(Shown):
         Lines that are drawn over the chart.
     stacks : Stacks or None
         What was live at the peak, by where it was allocated; None if no stacks were recorded.
+    software : mapping of str to str
+        Versions of Python and some libraries where it was recorded. Two sessions may be equal without them.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.session:session_bundle"
@@ -138,6 +141,7 @@ class Session(Shown):
         findings: Iterable[Finding] = (),
         guides: Iterable[Guide] = (),
         stacks: Stacks | None = None,
+        software: Mapping[str, str] | None = None,
         writer: Writer = NOBODY,
     ) -> None:
         self.label = plain(label)
@@ -155,6 +159,7 @@ class Session(Shown):
         self.findings = list(findings)
         self.guides = list(guides)
         self.stacks = stacks
+        self._software = software
         self._spans = Spans() if spans is None else spans
         self._phases = Phases() if phases is None else phases
         self._writer = writer
@@ -163,14 +168,17 @@ class Session(Shown):
         if not isinstance(other, Session):
             return NotImplemented
         # One after the other: two threads that compare the same two would else wait for each other's lock.
-        return self is other or same(self.__getstate__(), other.__getstate__())
+        mine, others = self.__getstate__(), other.__getstate__()
+        del mine["_software"], others["_software"]
+        return self is other or same(mine, others)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
         with self._caught_up():
             known = {name: value for name, value in vars(self).items() if name != "_writer"}
-            return {name: copy.copy(value) for name, value in known.items()}
+            copied = {name: copy.copy(value) for name, value in known.items()}
+            return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _writer=NOBODY)
@@ -191,6 +199,10 @@ class Session(Shown):
     def running(self) -> bool:
         """True until the session is stopped."""
         return self.stopped_at is None
+
+    @property
+    def software(self) -> Mapping[str, str]:  # noqa: D102  (an attribute, described there)
+        return loaded_software() if self._software is None else self._software
 
     @property
     def series(self) -> tuple[Series, ...]:  # noqa: D102  (an attribute, described there)
@@ -362,6 +374,29 @@ class Session(Shown):
             If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.recording.api:save")(self, path)
+        return written
+
+    def report(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
+        """Write a page for a browser, complete in one new file, and return where it is.
+
+        It has the card, the interactive chart, findings, phases, steps, and the memory at the peak part by
+        part. It loads nothing from anywhere.
+
+        Parameters
+        ----------
+        path : path-like
+            Ending in ``.html``.
+        static : bool, optional
+            With the still chart alone: less than 100 kB instead of up to 1.5 MB, and without JavaScript.
+
+        Raises
+        ------
+        OptionError
+            If something is there already, the ending is another one, or the file cannot be written.
+        """
+        written: Path = resolve("hfmem_widget.features.report.api:report")(
+            self, path, static=static
+        )
         return written
 
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:

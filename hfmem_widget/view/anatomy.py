@@ -64,7 +64,7 @@ def anatomy_bundle(
     return kit.bundle(
         kit.headed("memanatomy", title),
         kit.block(f"margin:0 0 6px;font-size:12px;{kit.QUIET}", plain(contents, NOTE_LENGTH)),
-        *(_section(group, forecasts.get(key, {})) for key, group in by_device.items()),
+        *(device_section(group, forecasts.get(key, {})) for key, group in by_device.items()),
         title=title,
     )
 
@@ -80,7 +80,8 @@ def moment_text(anatomy: Anatomy) -> str:
     return moment if moment in {NOW, END_MOMENT} else f"{moment} ({anatomy.certainty})"
 
 
-def _section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
+def device_section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
+    """Return the bars, the table and the notes of one device at some moments."""
     device = anatomies[0].device
     about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
     notes = [

@@ -58,18 +58,14 @@ def card_bundle(
             each for each in findings if (each.kind, each.severity) != ("oom", "critical")
         )
     picture = kit.Fragment("" if with_chart else _picture(session, span))
-    own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
     card = kit.bundle(
-        _header(session, span, facts, moved),
-        *((*_moved(moved), picture, own) if moved else ()),
-        kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
+        _header(span.label or span.kind, span, [span.kind, *_about(session, span, facts, moved)]),
+        *_figures(facts, moved, picture),
         kit.Fragment(findings_html(findings)),
         kit.Fragment(parts_html(session, span)),
         kit.Fragment(phases_html(session, span)),
         kit.NOTHING if moved else picture,
-        *([kit.note(_use(facts[0]))] if len(facts) == 1 else []),
-        *kit.notes(plain(note, NOTE_LENGTH) for note in session.notes[:MOST_NOTES]),
-        kit.note(plain(_polling(session.polling), NOTE_LENGTH)),
+        *_notes(session, facts, MOST_NOTES),
     )
     above = lead or {"text/html": "", "text/plain": ""}
     # The one line, with the worst step where it fits, and a line for each finding.
@@ -79,6 +75,16 @@ def card_bundle(
         text = f"{text} · {worst}"
     texts = (*([above["text/plain"]] if lead else []), text, *findings_lines(findings))
     return {"text/html": f"{above['text/html']}{card['text/html']}", "text/plain": "\n".join(texts)}
+
+
+def summary_html(session: Session, span: Span, most_notes: int) -> str:
+    """Return the figures of the card and the notes, for a report, which tells the rest apart."""
+    facts, moved = facts_of(session, span), moved_devices(session, span)
+    return kit.bundle(
+        _header(span.kind, span, _about(session, span, facts, moved)),
+        *_figures(facts, moved, kit.NOTHING),
+        *_notes(session, facts, most_notes),
+    )["text/html"]
 
 
 def running_bundle(label: str) -> dict[str, str]:
@@ -123,16 +129,34 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     return {"text/html": f"{_ON_ONE_LINE}{inside.html}</div>", "text/plain": "\n".join(texts)}
 
 
-def _header(
+def _header(name: str, span: Span, about: Sequence[str]) -> kit.Fragment:
+    outcome = kit.marked(_outcome_colour(span), span.outcome or "running", kit.BULLET)
+    return kit.headed(name, kit.phrases(about), at_right=outcome)
+
+
+def _about(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: tuple[Moved, ...]
-) -> kit.Fragment:
+) -> list[str]:
     devices = _devices([each.device for each in (moved or facts)])
-    about = [span.kind, duration_text(session, span), *devices, *_budgets(session, facts)]
-    return kit.headed(
-        span.label or span.kind,
-        kit.phrases(about),
-        at_right=kit.marked(_outcome_colour(span), span.outcome or "running", kit.BULLET),
-    )
+    return [duration_text(session, span), *devices, *_budgets(session, facts)]
+
+
+def _figures(
+    facts: tuple[Facts, ...], moved: tuple[Moved, ...], picture: kit.Fragment
+) -> list[kit.Fragment]:
+    own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
+    return [
+        *((*_moved(moved), picture, own) if moved else ()),
+        kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
+    ]
+
+
+def _notes(session: Session, facts: tuple[Facts, ...], most: int) -> list[kit.Fragment]:
+    return [
+        *([kit.note(_use(facts[0]))] if len(facts) == 1 else []),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in session.notes[:most]),
+        kit.note(plain(_polling(session.polling), NOTE_LENGTH)),
+    ]
 
 
 def _devices(devices: Sequence[Device]) -> list[str]:

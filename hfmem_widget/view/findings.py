@@ -30,13 +30,19 @@ _UNSEEN = (
 _HANGING = "margin:0;padding-left:17px;text-indent:-17px;overflow-wrap:anywhere"
 
 
-def findings_html(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> str:
-    """Return the findings as a section of a card, those beyond the first few folded; empty without any."""
+def findings_html(
+    findings: Sequence[Finding], in_sight: int = IN_SIGHT, *, is_open: bool = False
+) -> str:
+    """Return the findings as a section of a card, those beyond the first few folded; empty without any.
+
+    The advice is folded away, unless it `is_open`.
+    """
     if not findings:
         return ""
     first, rest = findings[:in_sight], findings[in_sight:MOST]
-    folded = [fold(_more(len(rest)), *map(_finding, rest), style="margin:4px 0 0")] if rest else []
-    return block("margin:9px 0 0", *map(_finding, first), *folded).html
+    drawn = [_finding(each, is_open=is_open) for each in (*first, *rest)]
+    folded = [fold(_more(len(rest)), *drawn[in_sight:], style="margin:4px 0 0")] if rest else []
+    return block("margin:9px 0 0", *drawn[:in_sight], *folded).html
 
 
 def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> list[str]:
@@ -50,7 +56,7 @@ def _more(count: int) -> str:
     return f"{count} more {'finding' if count == 1 else 'findings'}"
 
 
-def _finding(finding: Finding) -> Fragment:
+def _finding(finding: Finding, *, is_open: bool) -> Fragment:
     mark, colour, word = MARKS[finding.severity]
     html = (
         f'<div style="{_HANGING}"><span aria-hidden="true" style="color:{colour};display:inline-block;'
@@ -60,7 +66,7 @@ def _finding(finding: Finding) -> Fragment:
     items = (f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in finding.advice)
     if advice := "".join(islice(items, MOST_ADVICE)):
         listed = Fragment(f'<ol style="margin:0;padding-left:20px">{advice}</ol>')
-        html += fold("what to do", listed, style="margin:0 0 0 17px").html
+        html += fold("what to do", listed, style="margin:0 0 0 17px", is_open=is_open).html
     return block("margin:4px 0 0", Fragment(html))
 
 

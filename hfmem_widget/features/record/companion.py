@@ -88,11 +88,9 @@ class Recording(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin the file, and take every sample from now on."""
-        from hfmem_widget import __version__
-
         del monitor, span
         self._session = recorder.session
-        self._lines = Lines(self._session, __version__)
+        self._lines = Lines(self._session)
         self._unwritten.append(self._lines.head())
         self._unwritten.extend(self._lines.timeline())
         self._began, self._written = self._session.last_sample.time, self._session.timeline.samples

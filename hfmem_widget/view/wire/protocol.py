@@ -203,7 +203,7 @@ def snapshot(
         "spans": [describe_span(session, span) for span in sent],
         "status": describe_status(session),
     }
-    if detail is not FULL:
+    if detail is COARSE:
         message["coarse"] = True
     return _packed(message, time, values, new_steps(session, -math.inf, detail))
 

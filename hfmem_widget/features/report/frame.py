@@ -1,0 +1,55 @@
+"""The frame that the page's chart draws: that of the wire, as text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import sys
+from dataclasses import dataclass
+
+from hfmem_widget.session import Session
+from hfmem_widget.view.wire import protocol
+from hfmem_widget.view.wire.judgements import judged
+
+MOST_BYTES = 8 << 20
+"""Of samples, before they are compressed."""
+
+MOST_STEPS, MOST_SPANS = 2000, 400
+FEWEST_ROWS = 240
+SLACK = 0.9  # of the room is aimed at where a frame has turned out too large
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A frame as text, and how many rows of samples it has."""
+
+    text: str
+    rows: int
+
+
+def packed(session: Session, room: int) -> Packed:
+    """Return the whole session as a frame of at most `room` characters; what does not fit is folded.
+
+    Base64 of the gzip of a line of JSON and, behind it, the buffers. Nothing in it can end a script.
+    """
+    row = 8 + 4 * len(protocol.charted(session))
+    share = 1.0
+    while True:
+        rows = max(FEWEST_ROWS, int(share * MOST_BYTES) // row)
+        detail = protocol.Detail(
+            rows=rows,
+            row_bytes=sys.maxsize,
+            steps=int(share * MOST_STEPS),
+            step_bytes=sys.maxsize,
+            spans=int(share * MOST_SPANS),
+        )
+        message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
+        message |= {name: found for name, found in judged(session).items() if found}
+        head = json.dumps({"content": message, "sizes": [len(each) for each in buffers]})
+        data = gzip.compress(b"\n".join([head.encode(), b"".join(buffers)]), 9, mtime=0)
+        text = base64.b64encode(data).decode()
+        if len(text) <= room or rows == FEWEST_ROWS:
+            return Packed(text, message["rows"])
+        held = min(share, message["rows"] * row / MOST_BYTES)
+        share = held * SLACK * room / len(text)

@@ -1,0 +1,137 @@
+"""The document: one file that a browser opens from disk, and that may load nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from hfmem_widget.features.report.frame import packed
+from hfmem_widget.features.report.sections import (
+    Section,
+    after_chart,
+    before_chart,
+    busiest,
+    outermost,
+)
+from hfmem_widget.session import Session
+from hfmem_widget.text import format_duration
+from hfmem_widget.view import html as kit
+from hfmem_widget.view.chart.svg import chart_html
+
+LARGEST = 1_500_000
+"""Bytes of a page with the live chart."""
+
+_SCRIPT = Path(__file__).parents[2] / "static" / "report.js"
+_STYLE = Path(__file__).with_name("page.css")
+_ROOM_BESIDE = 300  # bytes at most of what stands behind the frame
+
+Parts = tuple[list[Section], list[Section]]
+
+
+def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
+    """Return a session as an HTML document.
+
+    Parameters
+    ----------
+    static : bool, optional
+        With the still chart alone, and without a script.
+    now : float, optional
+        When it is written, seconds since the epoch.
+    """
+    written = time.time() if now is None else now
+    spans = outermost(session)
+    still = chart_html(session, spans[0] if len(spans) == 1 else None)
+    before, after = list(before_chart(session)), list(after_chart(session))
+
+    def document(chart: str, script: str = "") -> str:
+        sections = [*before, Section("memory", "Memory over time", chart), *after]
+        return _document(session, sections, written, script)
+
+    if not still:
+        return document('<p class="note">There are too few samples for a chart.</p>')
+    if static:
+        return document(still)
+    script, device = _read(_SCRIPT), busiest(session)
+    shown = kit.shown(device.key if device is not None else "").html
+    chart = (
+        f'<div id="still">{still}</div><div id="hfmem-chart" data-device="{shown}"></div>'
+        '<script type="text/plain" id="hfmem-data">'
+    )
+    frame = packed(session, LARGEST - len(document(chart, script).encode()) - _ROOM_BESIDE)
+    folded = _folded(session, frame.rows)
+    return document(f"{chart}{frame.text}</script>{folded}", script)
+
+
+def _folded(session: Session, rows: int) -> str:
+    """Return what the chart has in place of single samples; nothing where it has all of them."""
+    timeline = session.timeline
+    if timeline.bucket == 1 and len(timeline) + len(timeline.gaps) <= rows:
+        return ""
+    each = format_duration(2 * session.last_sample.time / rows)
+    text = f"The chart shows the lowest and the highest of all samples within {each}."
+    return f'<p class="note">{text}</p>'
+
+
+def _document(session: Session, sections: list[Section], written: float, script: str) -> str:
+    name = kit.shown(session.label or "memory report").html
+    version = kit.shown(session.software.get("hfmem_widget", "")).html
+    scripted = f"<script>{script}</script>" if script else ""
+    body = "".join(
+        f'<section id="{one.name}" aria-labelledby="{one.name}-title">'
+        f'<h2 id="{one.name}-title">{one.title}</h2>{one.html}</section>\n'
+        for one in sections
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="generator" content="hfmem_widget {version}">
+<title>{name} \N{MIDDLE DOT} memory report</title>
+<style>{_read(_STYLE)}</style>
+</head>
+<body>
+<main class="{kit.AS_TEXT}">
+<header>
+<h1>{name}</h1>
+<p>{_when(session)}</p>
+</header>
+{body}</main>
+<footer><p>Written by hfmem_widget on {_time(written)}. This page loads nothing from the network.</p></footer>
+{scripted}
+</body>
+</html>
+"""
+
+
+def _policy(script: str) -> str:
+    """Return what the page may do: run its own script, and have styles in attributes, as outputs have."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    own = f" script-src 'sha256-{digest}';" if script else ""
+    return (
+        f"default-src 'none';{own} style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _when(session: Session) -> str:
+    """Return when it began, and how long it took or has taken."""
+    took = format_duration(session.last_sample.time)
+    state = " so far: it was still running" if session.running else ""
+    broken = ", not watched to its end" if session.broken_off else ""
+    return f"{_time(session.started_at)} \N{MIDDLE DOT} {took}{state}{broken}"
+
+
+def _time(seconds: float) -> str:
+    at = datetime.fromtimestamp(seconds, UTC)
+    return f'<time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at.day} {at:%B %Y, %H:%M} UTC</time>'
+
+
+@cache
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,210 @@
+"""What a report tells, section by section: all of it with the kit of cards and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
+from hfmem_widget.analysis.facts import active_devices, facts_of
+from hfmem_widget.analysis.findings import GRAVITY
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.session import Anatomy, Device, Session, Span
+from hfmem_widget.session.steps import PHASES, StepGroup, group_of
+from hfmem_widget.text import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_counted,
+    format_duration,
+)
+from hfmem_widget.view import html as kit
+from hfmem_widget.view.anatomy import contents_text, device_section
+from hfmem_widget.view.card import summary_html
+from hfmem_widget.view.findings import findings_html
+from hfmem_widget.view.line import duration_text, peak_text
+from hfmem_widget.view.phases import phases_html
+from hfmem_widget.view.table import Column, Row, table
+
+MOST_NOTES = 20
+MOST_FINDINGS = 40
+MOST_CELLS = 40
+MOST_STEPS = 40  # rows
+MOST_WHOLE = (
+    2  # devices whose parts are told in full; of more, only those of the one that rose highest
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page below a heading."""
+
+    name: str  # in addresses
+    title: str
+    html: str
+
+
+def outermost(session: Session) -> list[Span]:
+    """Return the spans that were watched."""
+    return [span for span in session.spans if span.parent is None]
+
+
+def busiest(session: Session) -> Device | None:
+    """Return the device with the highest peak among those that were used."""
+    found = active_devices(session)
+    return max(found, key=lambda device: _peak(session, device), default=None)
+
+
+def _peak(session: Session, device: Device) -> float:
+    highest = session.peak(f"{device.key}/allocated")
+    return -1.0 if math.isnan(highest) else highest
+
+
+def before_chart(session: Session) -> Iterator[Section]:
+    """Yield what stands above the chart."""
+    yield Section("summary", "Summary", _summary(session))
+    found = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
+    if found:
+        shown = found[:MOST_FINDINGS]
+        yield Section("findings", "Findings", findings_html(shown, len(shown), is_open=True))
+
+
+def after_chart(session: Session) -> Iterator[Section]:
+    """Yield what stands below the chart."""
+    parts = {
+        ("peak", "Memory at the peak"): _anatomy(session),
+        ("phases", "Phases"): _phases(session),
+        ("steps", "Steps"): _steps(session),
+        ("environment", "Environment"): _environment(session),
+    }
+    yield from (Section(*name, html) for name, html in parts.items() if html)
+
+
+def _summary(session: Session) -> str:
+    spans = outermost(session)
+    if len(spans) == 1:
+        return summary_html(session, spans[0], MOST_NOTES)
+    told = kit.notes(session.notes[:MOST_NOTES])
+    if not spans:
+        return _html(kit.line("Nothing was watched."), *told)
+    columns = [
+        *(Column("cell"), Column("took"), Column("allocated, start \N{RIGHTWARDS ARROW} end")),
+        *(Column("peak"), Column(is_words=True, is_quiet=True)),
+    ]
+    left_out = len(spans) - MOST_CELLS
+    if left_out > 0:
+        told.append(kit.note(f"{format_counted(left_out, 'cell')} before these"))
+    rows = [_cell(session, span) for span in spans[-MOST_CELLS:]]
+    return _html(table(columns, rows, scrolls="cells"), *told)
+
+
+def _cell(session: Session, span: Span) -> Row:
+    facts = max(facts_of(session, span), key=lambda each: each.peak.value or 0.0, default=None)
+    name, took = span.label or span.kind, duration_text(session, span)
+    outcome = "" if span.outcome == "done" else span.outcome or "running"
+    if facts is None:
+        return Row((name, took, "", "", outcome))
+    change = format_change(facts.before, facts.after)
+    where = kit.phrases([facts.device.key, outcome])
+    return Row((name, took, change, peak_text(facts.peak), where))
+
+
+def _anatomy(session: Session) -> str:
+    """Return the parts of each used device at its peak and at the end."""
+    if not len(session.timeline):
+        return ""
+    found = sorted(active_devices(session), key=lambda device: -_peak(session, device))
+    whole = 1 if len(found) > MOST_WHOLE else MOST_WHOLE
+    moments = (AT_THE_PEAK, NOW)
+    drawn = [
+        device_section([session.anatomy(moment, device.key) for moment in moments], {})
+        for device in found[:whole]
+    ]
+    said = kit.block(f"margin:0 0 6px;{kit.QUIET}", contents_text(session.contents), limit=300)
+    others = [session.anatomy(AT_THE_PEAK, device.key) for device in found[whole:]]
+    return _html(said, *drawn, _others(others))
+
+
+def _others(found: list[Anatomy]) -> kit.Fragment:
+    """Return the parts of further devices at their peaks, a row for each."""
+    if not found:
+        return kit.NOTHING
+    names = [name for name in OF_ALLOCATED if any(each.bytes(name) > 0 for each in found)]
+    columns = [Column("device"), Column("allocated"), *(Column(LABELS[name]) for name in names)]
+    rows = [
+        Row((each.device.key, *map(format_bytes, (each.allocated, *map(each.bytes, names)))))
+        for each in found
+    ]
+    title = "The other devices at their peaks"
+    return kit.section(title, "", table(columns, rows, scrolls=title, size=12))
+
+
+def _phases(session: Session) -> str:
+    spans = outermost(session)
+    found = [(span, html) for span in spans if (html := phases_html(session, span))]
+    if len(spans) == 1:
+        return "".join(html for _, html in found)
+    shown = found[-MOST_CELLS // 4 :]
+    return "".join(
+        kit.section(span.label or span.kind, "", kit.Fragment(html)).html for span, html in shown
+    )
+
+
+def _steps(session: Session) -> str:
+    """Return the steps with the peaks of the device that rose highest, neighbours folded if many."""
+    devices = session.steps.devices
+    groups = [group_of(row, devices) for row in session.folded_steps(MOST_STEPS).tolist()]
+    highest = [(known.peak, device) for group in groups for device, known in group.devices.items()]
+    if not highest:
+        return ""
+    _, device = max(highest)
+    heads = ("step", "began at", "took", "tokens", f"peak of {device}", *PHASES, "left after")
+    is_folded = any(group.first != group.last for group in groups)
+    columns = [*map(Column, heads), Column("highest" * is_folded, is_words=True, is_quiet=True)]
+    cells = [_step(group, device) for group in groups]
+    kept = [at for at in range(len(columns)) if any(row[at] for row in cells)]
+    rows = [Row(tuple(row[at] for at in kept)) for row in cells]
+    said = format_counted(session.steps.count, "step")
+    if is_folded:
+        said += f" in {len(rows)} rows; each has the highest peaks of its steps"
+    drawn = table([columns[at] for at in kept], rows, scrolls="steps", size=12)
+    return _html(kit.note(f"{said}."), drawn)
+
+
+def _step(group: StepGroup, device: str) -> tuple[str, ...]:
+    is_one = group.first == group.last
+    name = str(group.first) if is_one else f"{group.first}\N{EN DASH}{group.last}"
+    took = format_duration(group.stop - group.start)
+    tokens = "" if math.isnan(group.tokens) else format_count(group.tokens)
+    start = (name, format_duration(group.start), took, tokens)
+    known = group.devices.get(device)
+    if known is None:
+        return (*start, "", *[""] * len(PHASES), "", "")
+    figures = (known.phases.get(phase, math.nan) for phase in PHASES)
+    sizes = ["" if math.isnan(size) else format_bytes(size) for size in (*figures, known.after)]
+    bound = "\u2265 " * (known.certainty == "at least")
+    worst = "" if is_one else f"step {known.worst}"
+    return (*start, f"{bound}{format_bytes(known.peak)}", *sizes, worst)
+
+
+def _environment(session: Session) -> str:
+    software = [Row((name, version)) for name, version in session.software.items()]
+    devices = [
+        Row((device.key, device.name, format_bytes(device.total) if device.total > 0 else ""))
+        for device in session.devices
+    ]
+    polling = session.polling
+    samples = format_counted(session.timeline.samples, "sample")
+    said = f"{samples}, one every {format_duration(polling.interval)}"
+    missed = f"; {format_counted(polling.missed, 'sample')} missed" if polling.missed else ""
+    words = Column("version", is_words=True)
+    return _html(
+        table([Column("software"), words], software),
+        table([Column("device"), Column("name", is_words=True), Column("memory")], devices),
+        kit.note(f"{said}{missed}."),
+    )
+
+
+def _html(*inside: kit.Fragment) -> str:
+    return f"{kit.BOX}{''.join(part.html for part in inside)}</div>"
