@@ -12,10 +12,10 @@ from hfmem_widget.session import Session
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
 
-MOST_BYTES = 8 << 20
-"""Of samples, before they are compressed."""
+MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000
+"""Of samples and of steps, before they are compressed."""
 
-MOST_STEPS, MOST_SPANS = 2000, 400
+MOST_SPANS = 400
 FEWEST_ROWS = 240
 SLACK = 0.9  # of the room is aimed at where a frame has turned out too large
 
@@ -40,8 +40,8 @@ def packed(session: Session, room: int) -> Packed:
         detail = protocol.Detail(
             rows=rows,
             row_bytes=sys.maxsize,
-            steps=int(share * MOST_STEPS),
-            step_bytes=sys.maxsize,
+            steps=sys.maxsize,
+            step_bytes=int(share * MOST_STEP_BYTES),
             spans=int(share * MOST_SPANS),
         )
         message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import time
 from datetime import UTC, datetime
 from functools import cache
@@ -68,8 +69,8 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
 
 def _folded(session: Session, rows: int) -> str:
     """Return what the chart has in place of single samples; nothing where it has all of them."""
-    timeline = session.timeline
-    if timeline.bucket == 1 and len(timeline) + len(timeline.gaps) <= rows:
+    timeline = session.between(0.0, math.inf)
+    if timeline.bucket == 1 and len(timeline) <= rows:
         return ""
     each = format_duration(2 * session.last_sample.time / rows)
     text = f"The chart shows the lowest and the highest of all samples within {each}."
@@ -122,9 +123,10 @@ def _policy(script: str) -> str:
 def _when(session: Session) -> str:
     """Return when it began, and how long it took or has taken."""
     took = format_duration(session.last_sample.time)
-    state = " so far: it was still running" if session.running else ""
-    broken = ", not watched to its end" if session.broken_off else ""
-    return f"{_time(session.started_at)} \N{MIDDLE DOT} {took}{state}{broken}"
+    told = [_time(session.started_at)] if session.started_at else []
+    told.append(f"still running after {took}" if session.running else took)
+    told += ["not watched to its end"] if session.broken_off else []
+    return " \N{MIDDLE DOT} ".join(told)
 
 
 def _time(seconds: float) -> str:

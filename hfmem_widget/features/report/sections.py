@@ -93,10 +93,9 @@ def _summary(session: Session) -> str:
         *(Column("peak"), Column(is_words=True, is_quiet=True)),
     ]
     left_out = len(spans) - MOST_CELLS
-    if left_out > 0:
-        told.append(kit.note(f"{format_counted(left_out, 'cell')} before these"))
+    before = [kit.note(f"{format_counted(left_out, 'cell')} before these")] if left_out > 0 else []
     rows = [_cell(session, span) for span in spans[-MOST_CELLS:]]
-    return _html(table(columns, rows, scrolls="cells"), *told)
+    return _html(*before, table(columns, rows, scrolls="cells"), *told)
 
 
 def _cell(session: Session, span: Span) -> Row:
@@ -122,7 +121,8 @@ def _anatomy(session: Session) -> str:
         for device in found[:whole]
     ]
     said = kit.block(f"margin:0 0 6px;{kit.QUIET}", contents_text(session.contents), limit=300)
-    others = [session.anatomy(AT_THE_PEAK, device.key) for device in found[whole:]]
+    rest = [device.key for device in session.devices if device in found[whole:]]
+    others = [session.anatomy(AT_THE_PEAK, key) for key in rest]
     return _html(said, *drawn, _others(others))
 
 

@@ -1,7 +1,9 @@
 /** report.js: the chart on a page that carries its run with it; `features/report/page.py` writes that page. */
 
+import { decode } from "../core/protocol.ts";
 import { defaultSettings } from "../core/settings.ts";
-import { openPage, type Page } from "./page.ts";
+import { Store } from "../core/store.ts";
+import { View } from "../core/view.ts";
 
 /** Nothing comes after what the page carries, and so no silence is long. */
 const clock = () => 0;
@@ -18,16 +20,15 @@ export async function unpack(text: string): Promise<{ content: unknown; buffers:
   return { content, buffers };
 }
 
-/** The live chart in `host`; the page's root gets the class `live` once there is something to draw. */
-export async function openReport(host: HTMLElement, text: string): Promise<Page> {
+/** The live chart in `host`; the page's root gets the class `live`, which hides the still one. */
+export async function openReport(host: HTMLElement, text: string, signal: AbortSignal): Promise<void> {
   const { content, buffers } = await unpack(text);
-  const page = openPage(host, {
-    clock,
-    settings: { ...defaultSettings(), device: host.dataset.device ?? "" },
-  });
-  page.receive(content, buffers);
+  const store = new Store(clock);
+  store.apply(decode(content, buffers));
+  if (store.schema === null) return;
   document.documentElement.classList.add("live");
-  return page;
+  const settings = { ...defaultSettings(), device: host.dataset.device ?? "" };
+  new View(host, store, { signal, clock, settings });
 }
 
 async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
@@ -41,4 +42,6 @@ async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
 const host = document.getElementById("hfmem-chart");
 const data = document.getElementById("hfmem-data");
 // An old browser, or a page that was cut: the still chart stays.
-if (host && data) openReport(host, data.textContent ?? "").catch(() => {});
+if (host && data) {
+  openReport(host, data.textContent ?? "", new AbortController().signal).catch(() => {});
+}

@@ -114,3 +114,13 @@ def test_a_table_is_that_of_the_session(tmp_path: Path) -> None:
 
     assert lines[0].split(",")[1:] == list(session.to_pandas().columns)
     assert len(lines) - 1 == len(session.timeline)
+
+
+def test_versions_are_those_of_where_it_was_recorded(tmp_path: Path) -> None:
+    """A library that was imported while the recording was written stands in its last line."""
+    session = Session("run", stopped_at=1.0, software={"python": "3.99", "torch": "0.0.99"})
+    path = session.save(tmp_path / "run.hfmem.jsonl")
+    before = path.read_text(encoding="utf-8").replace(',"torch":"0.0.99"', "", 1)
+    path.write_text(before, encoding="utf-8")
+
+    assert hfmem_widget.open(path).software == {"python": "3.99", "torch": "0.0.99"}

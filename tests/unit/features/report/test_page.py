@@ -1,0 +1,299 @@
+"""The page that a session becomes: what is on it, how large it is, and what it may do."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import gzip
+import hashlib
+import json
+import os
+import re
+import socket
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.report.frame import packed
+from hfmem_widget.features.report.page import LARGEST, page
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import GIB
+from hfmem_widget.view.wire import protocol
+from tests.unit.view.test_hostile_text import CORPUS, hostile
+
+LARGEST_STATIC = 100_000
+VOID = {"meta"}
+
+
+class Document(HTMLParser):
+    """Takes a page apart; a tag that is left open, and one that was never opened, fail."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self._open[-1:] != ["style"]:
+            self.text += data
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        """Return the attributes of all tags of a name."""
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+    @property
+    def policy(self) -> str:
+        """The Content-Security-Policy."""
+        found = [one for one in self.all("meta") if "http-equiv" in one]
+        return str(found[0]["content"])
+
+
+def many_devices() -> Session:
+    """Return an hour of eight GPUs whose every reading is another, as no compression makes smaller."""
+    metrics = ("allocated", "reserved", "device_used", "weights", "gradients", "optimizer")
+    keys = [f"cuda:{index}" for index in range(8)]
+    series = [Series(key, metric) for key in keys for metric in metrics]
+    recorder = Recorder("an hour", timeline=Timeline(len(series)))
+    session = recorder.session
+    recorder.adopt([Device(key, "NVIDIA H200", "", 140 * GIB) for key in keys], series)
+    rows = np.random.default_rng(1).random((3600, len(series))) * 100 * GIB
+    span = recorder.open_span("cell", "an hour", recorder.append(Sample(0.0, tuple(rows[0]))))
+    for at, row in enumerate(rows.tolist()):
+        recorder.append(Sample(float(at), tuple(row)))
+    recorder.close_span(span.id, session.last_sample, {})
+    recorder.stop(3600.0)
+    return session
+
+
+def notebook_of_cells() -> Session:
+    """Return a session of `%memwatch on`, with more cells than a page lists."""
+    stage = Stage("notebook", gpus=1)
+    for number in range(45):
+        with stage.span("cell", f"cell {number}"):
+            stage.hold({"cuda:0": number * GIB}, 0.2)
+    return stage.finish()
+
+
+@pytest.mark.parametrize("name", ["training", "eight gpus", "steps", "leak", "hour with gaps"])
+def test_a_page_is_small_enough_to_send(name: str) -> None:
+    """At most 1.5 MB with the live chart, and 100 kB with the still one alone."""
+    session = scripted_run(name)
+
+    assert len(page(session).encode()) <= LARGEST
+    assert len(page(session, static=True).encode()) <= LARGEST_STATIC
+
+
+def test_what_does_not_fit_is_folded_and_said() -> None:
+    """An hour of eight GPUs, no two readings alike, keeps to the size, and the page says what was folded."""
+    text = page(many_devices())
+
+    assert len(text.encode()) <= LARGEST
+    assert "lowest and the highest of all samples within" in text
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", ["training", "eight gpus", "failed", "leak", "short"])
+def test_a_page_is_whole_and_in_order(name: str, *, static: bool) -> None:
+    """All tags are closed, ids are there once, and one heading stands above the others."""
+    document = Document(page(scripted_run(name), static=static))
+    ids = [one["id"] for _, one in document.tags if "id" in one]
+    headings = [tag for tag, _ in document.tags if re.fullmatch(r"h\d", tag)]
+
+    assert document.all("html") == [{"lang": "en"}]
+    assert len(ids) == len(set(ids))
+    assert headings == ["h1", *["h2"] * (len(headings) - 1)]
+    assert {one["aria-labelledby"] for one in document.all("section")} <= set(ids)
+
+
+def test_only_the_script_of_the_page_may_run_and_nothing_may_be_loaded() -> None:
+    """The policy starts from nothing, and its hash is that of the one script there is."""
+    document = Document(page(scripted_run()))
+    kinds = [one.get("type") for one in document.all("script")]
+    digest = hashlib.sha256(document.scripts[kinds.index(None)].encode()).digest()
+
+    assert kinds == ["text/plain", None]
+    assert document.policy == (
+        f"default-src 'none'; script-src 'sha256-{base64.b64encode(digest).decode()}'; "
+        "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    )
+    assert not any({"src", "href", "srcset", "action"} & set(one) for _, one in document.tags)
+    assert "url(" not in page(scripted_run(), static=True)
+
+
+def test_a_static_page_has_no_script_and_may_run_none() -> None:
+    """A still chart needs none."""
+    document = Document(page(scripted_run(), static=True))
+
+    assert document.all("script") == []
+    assert "script-src" not in document.policy
+    assert document.all("svg")
+
+
+@pytest.mark.parametrize("text", [*CORPUS.values(), "\u2028{x}{0}%s</style>"])
+def test_text_from_outside_stays_text(text: str) -> None:
+    """Whatever labels, names, notes and findings are, the page has the tags that harmless ones give it."""
+    session, harmless = hostile(text)[0], hostile("x")[0]
+    session._software = {text: text}
+    harmless._software = {"x": "x"}
+
+    tags, usual = (
+        [tag for tag, _ in Document(page(one, static=True, now=0.0)).tags]
+        for one in (session, harmless)
+    )
+
+    assert set(tags) <= set(usual) | {"time"}
+    assert tags.count("script") == tags.count("img") == 0
+    assert tags.count("section") == usual.count("section")
+
+
+def test_a_hostile_label_does_not_end_the_frame() -> None:
+    """The live chart's data are letters, digits and three signs."""
+    session, _ = hostile(CORPUS["script"])
+
+    document = Document(page(session))
+    (data, _) = document.scripts
+
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", data)
+
+
+def test_nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither arguments, variables, paths and names of machine and user, nor the ids of GPUs are on it."""
+    monkeypatch.setenv("HFMEM_TOKEN", "a-token-of-somebody")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--password=a-password"])
+    document = Document(page(scripted_run()))
+    frame = gzip.decompress(base64.b64decode(document.scripts[0])).decode("utf-8", "replace")
+    told = document.text + frame + str(document.tags)
+    secrets = ["a-token", "a-password", "train.py", os.getcwd(), socket.gethostname(), "GPU-cuda"]  # noqa: PTH109
+
+    assert [one for one in (*secrets, str(Path.home()) + "/") if one in told] == []
+    assert getpass.getuser() == "root" or getpass.getuser() not in told
+
+
+def test_the_frame_is_that_of_the_wire() -> None:
+    """The chart of a page reads what a notebook's page would get, buffers and all."""
+    session = scripted_run("steps")
+    detail = protocol.Detail(10_000, sys.maxsize, 10_000, sys.maxsize, 400)
+    message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
+
+    head, _, rest = gzip.decompress(base64.b64decode(packed(session, LARGEST).text)).partition(
+        b"\n"
+    )
+    known = json.loads(head)
+
+    assert known["content"] == json.loads(json.dumps(message))
+    assert known["sizes"] == list(map(len, buffers))
+    assert rest == b"".join(buffers)
+
+
+@pytest.mark.parametrize("name", ["training", "eight gpus", "leak"])
+def test_the_page_of_a_recording_is_that_of_the_session(name: str, tmp_path: Path) -> None:
+    """What is opened is told in the same words and figures as what was watched."""
+    session = scripted_run(name)
+    opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
+
+    told, known = (Document(page(one, static=True, now=0.0)).text for one in (opened, session))
+
+    assert told == known
+
+
+def test_versions_are_those_of_the_recording(tmp_path: Path) -> None:
+    """Not those of the process that writes the page."""
+    session = Session("run", stopped_at=1.0, software={"torch": "0.0.99"})
+    opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
+
+    assert "0.0.99" in page(opened)
+    assert f">{hfmem_widget.__version__}<" not in page(opened)
+
+
+def test_the_cells_of_a_notebook_are_listed() -> None:
+    """Of a session of many cells, the newest have a row each, and how many more there were is said."""
+    text = Document(page(notebook_of_cells(), static=True)).text
+
+    assert "5 cells before these" in text
+    assert ("cell 5" in text, "cell 44" in text) == (True, True)
+    assert "cell 4 " not in text
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (Session(), "Nothing was watched."),
+        (Session("no samples", stopped_at=0.0), "too few samples"),
+        (scripted_run("short"), "too few samples"),
+        (Session("torn", stopped_at=1.0, broken_off=True), "not watched to its end"),
+        (Session("now"), "still running after"),
+    ],
+    ids=["nothing", "no samples", "10 ms", "broken off", "running"],
+)
+def test_little_is_told_in_words(session: Session, said: str) -> None:
+    """A session with nothing to draw gives a page that says so, without a script."""
+    document = Document(page(session))
+
+    assert said in document.text
+    assert document.all("script") == []
+
+
+def test_a_running_session_is_told_so_far() -> None:
+    """The page of a run that goes on says so, and has its chart."""
+    stage = Stage("train", gpus=1)
+    with stage.span("cell", "train"):
+        stage.hold({"cuda:0": GIB}, 2.0)
+        document = Document(page(stage.session))
+
+    assert "still running after 1.9 s" in document.text
+    assert len(document.scripts) == 2
+
+
+def test_a_report_is_written_once(tmp_path: Path) -> None:
+    """A name that is taken is refused, the file stays, and nothing is left beside it."""
+    session = scripted_run("short")
+    path = session.report(tmp_path / "run.html")
+    first = path.read_bytes()
+
+    with pytest.raises(OptionError, match="already exists"):
+        session.report(str(path))
+
+    assert path.read_bytes() == first
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("run.pdf", r"must be a name that ends in \.html, not 'run\.pdf'"),
+        ("run", r"ends in \.html"),
+        ("", r"ends in \.html"),
+        ("missing/run.html", "cannot be written"),
+    ],
+)
+def test_a_path_that_cannot_be_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    """Another ending and a folder that is not there are said in one sentence."""
+    with pytest.raises(OptionError, match=said):
+        scripted_run("short").report(tmp_path / name)
+
+    assert list(tmp_path.iterdir()) == []
