@@ -251,7 +251,7 @@ describe("View", () => {
 
     test("the table for screen readers says what allocated memory is made of", () => {
       const { element } = opened();
-      const [first, second] = [...element.querySelectorAll("table.hfmem-hidden tr")].slice(1);
+      const [first, second] = [...element.querySelectorAll(".hfmem-hidden > table tr")].slice(1);
       expect(first!.children[2]!.textContent).toMatch(
         /^weights .*, buffers .*, optimizer states .*, gradients .*, not attributed .*, activations and temporaries /,
       );

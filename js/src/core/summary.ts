@@ -10,7 +10,9 @@ import type { Store } from "./store.ts";
 const HEADINGS = ["device", "allocated", "parts", "peak", "reserved", "device in use", "capacity"];
 
 export class Summary {
-  readonly element = make("table", "hidden");
+  private readonly table = make("table", "");
+  /** A box of its own: Firefox shows the caption of a table that is clipped. */
+  readonly element = make("div", "hidden", {}, [this.table]);
 
   update(store: Store, chart: Element): void {
     const { schema, status } = store;
@@ -24,7 +26,7 @@ export class Summary {
       peak ? `${formatBytes(peak.bytes)}, ${peak.certainty}` : "n/a",
       ...[reserved, deviceUsed, total].map((bytes) => formatBytes(bytes)),
     ]);
-    this.element.replaceChildren(
+    this.table.replaceChildren(
       make("caption", "", {}, [caption]),
       row(HEADINGS.map((text) => make("th", "", { scope: "col" }, [text]))),
       ...rows.map((cells) => row(cells.map((text) => make("td", "", {}, [text])))),
