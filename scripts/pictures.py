@@ -2,6 +2,7 @@
 
     pip install pillow                                      # only for the moving picture
     python scripts/pictures.py                              # live.webp and panel.png, on this machine
+    python scripts/pictures.py report                       # report.png: a report of a scripted run
     python scripts/pictures.py done RUN.ipynb 5             # done.png: cell 5 of an executed notebook
     python scripts/pictures.py out-of-memory RUN.ipynb 6    # out-of-memory.png: the first card of cell 6
 
@@ -26,6 +27,7 @@ from playwright.sync_api import Locator, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from hfmem_widget.testing import scripted_run  # noqa: E402
 from tests.browser.conftest import FLAGS  # noqa: E402
 from tests.browser.jupyter import JupyterLab, find_chromium  # noqa: E402
 from tests.browser.lab import Lab  # noqa: E402
@@ -135,11 +137,25 @@ def still(name: str, notebook: Path, cell: int, shots: Path) -> Path:
         return lab.screenshot(name, shown)
 
 
+def report(shots: Path) -> Path:
+    """Return a picture of the top of a report."""
+    path = scripted_run("leak").report(shots / "report.html")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        page = chromium.new_page(viewport={"width": 1060, "height": 1290})
+        page.goto(path.as_uri())
+        page.locator("#hfmem-chart .main-svg").first.wait_for()
+        time.sleep(1)
+        page.screenshot(path=shots / "report.png")
+        chromium.close()
+    return shots / "report.png"
+
+
 def main() -> None:
     """Make the requested pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "name", nargs="?", choices=("live", "done", "out-of-memory"), default="live"
+        "name", nargs="?", choices=("live", "report", "done", "out-of-memory"), default="live"
     )
     parser.add_argument("notebook", nargs="?", type=Path)
     parser.add_argument("cell", nargs="?", type=int)
@@ -152,6 +168,8 @@ def main() -> None:
             frames = film(shots)
             move(frames, IMAGES / "live.webp")
             shutil.copy(frames[2 * len(frames) // 3], IMAGES / "panel.png")
+        elif wanted.name == "report":
+            shutil.copy(report(shots), IMAGES)
         else:
             shutil.copy(still(wanted.name, wanted.notebook, wanted.cell, shots), IMAGES)
     print(*(f"{path} {path.stat().st_size:,}" for path in sorted(IMAGES.iterdir())), sep="\n")
