@@ -42,7 +42,7 @@ def packed(session: Session, room: int) -> Packed:
             row_bytes=sys.maxsize,
             steps=sys.maxsize,
             step_bytes=int(share * MOST_STEP_BYTES),
-            spans=int(share * MOST_SPANS),
+            spans=max(1, int(share * MOST_SPANS)),
         )
         message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
         message |= {name: found for name, found in judged(session).items() if found}

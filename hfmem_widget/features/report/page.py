@@ -30,7 +30,7 @@ _SCRIPT = Path(__file__).parents[2] / "static" / "report.js"
 _STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most of what stands behind the frame
 
-Parts = tuple[list[Section], list[Section]]
+_NO_YEAR = 2.0**37  # seconds from which on the calendar has no year; a recording may say anything
 
 
 def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
@@ -78,7 +78,8 @@ def _folded(session: Session, rows: int) -> str:
 
 
 def _document(session: Session, sections: list[Section], written: float, script: str) -> str:
-    name = kit.shown(session.label or "memory report").html
+    name = kit.shown(session.label or "Memory report").html
+    title = f"{name} \N{MIDDLE DOT} memory report" if session.label else name
     version = kit.shown(session.software.get("hfmem_widget", "")).html
     scripted = f"<script>{script}</script>" if script else ""
     body = "".join(
@@ -94,7 +95,7 @@ def _document(session: Session, sections: list[Section], written: float, script:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <meta name="generator" content="hfmem_widget {version}">
-<title>{name} \N{MIDDLE DOT} memory report</title>
+<title>{title}</title>
 <style>{_read(_STYLE)}</style>
 </head>
 <body>
@@ -123,7 +124,7 @@ def _policy(script: str) -> str:
 def _when(session: Session) -> str:
     """Return when it began, and how long it took or has taken."""
     took = format_duration(session.last_sample.time)
-    told = [_time(session.started_at)] if session.started_at else []
+    told = [_time(session.started_at)] if 0 < session.started_at < _NO_YEAR else []
     told.append(f"still running after {took}" if session.running else took)
     told += ["not watched to its end"] if session.broken_off else []
     return " \N{MIDDLE DOT} ".join(told)

@@ -28,7 +28,7 @@ from hfmem_widget.view.phases import phases_html
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_NOTES = 20
-MOST_FINDINGS = 40
+MOST_FINDINGS = 15
 MOST_CELLS = 40
 MOST_STEPS = 40  # rows
 MOST_WHOLE = (
@@ -66,8 +66,12 @@ def before_chart(session: Session) -> Iterator[Section]:
     yield Section("summary", "Summary", _summary(session))
     found = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
     if found:
-        shown = found[:MOST_FINDINGS]
-        yield Section("findings", "Findings", findings_html(shown, len(shown), is_open=True))
+        html = findings_html(found[:MOST_FINDINGS], MOST_FINDINGS, is_open=True)
+        left_out = len(found) - MOST_FINDINGS
+        more = (
+            kit.note(f"{format_counted(left_out, 'more finding')}") if left_out > 0 else kit.NOTHING
+        )
+        yield Section("findings", "Findings", f"{html}{more.html}")
 
 
 def after_chart(session: Session) -> Iterator[Section]:
@@ -99,7 +103,8 @@ def _summary(session: Session) -> str:
 
 
 def _cell(session: Session, span: Span) -> Row:
-    facts = max(facts_of(session, span), key=lambda each: each.peak.value or 0.0, default=None)
+    known = (each for each in facts_of(session, span) if not math.isnan(each.peak.value))
+    facts = max(known, key=lambda each: each.peak.value, default=None)
     name, took = span.label or span.kind, duration_text(session, span)
     outcome = "" if span.outcome == "done" else span.outcome or "running"
     if facts is None:

@@ -21,7 +21,7 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.report.frame import packed
 from hfmem_widget.features.report.page import LARGEST, page
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session, Timeline
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
@@ -247,8 +247,10 @@ def test_the_cells_of_a_notebook_are_listed() -> None:
         (scripted_run("short"), "too few samples"),
         (Session("torn", stopped_at=1.0, broken_off=True), "not watched to its end"),
         (Session("now"), "still running after"),
+        (Session("long ago", started_at=-1e17), "Nothing was watched."),
+        (Session("later", started_at=1e17), "Nothing was watched."),
     ],
-    ids=["nothing", "no samples", "10 ms", "broken off", "running"],
+    ids=["nothing", "no samples", "10 ms", "broken off", "running", "no year", "too late"],
 )
 def test_little_is_told_in_words(session: Session, said: str) -> None:
     """A session with nothing to draw gives a page that says so, without a script."""
@@ -256,6 +258,31 @@ def test_little_is_told_in_words(session: Session, said: str) -> None:
 
     assert said in document.text
     assert document.all("script") == []
+
+
+def test_the_gravest_findings_come_first_and_the_rest_are_counted() -> None:
+    """The advice is open to read, also on paper."""
+    session = scripted_run("leak")
+    grave = Finding("oom", "critical", "the gravest", {}, ("do this",))
+    session.findings += [*(Finding("leak", "info", f"note {at}", {}) for at in range(20)), grave]
+
+    document = Document(page(session, static=True))
+
+    assert document.text.index("the gravest") < document.text.index("went over the budget")
+    assert "8 more findings" in document.text
+    assert all("open" in one for one in document.all("details"))
+
+
+def test_a_device_that_only_its_driver_knows_has_a_page() -> None:
+    """Where nothing is known but what is in use, the page is written all the same."""
+    recorder = Recorder("driver", started_at=1.0)
+    recorder.adopt([Device("cuda:0", "H200", "", 140 * GIB)], [Series("cuda:0", "device_used")])
+    span = recorder.open_span("cell", "driver", recorder.append(Sample(0.0, (GIB,))))
+    for tick in range(9):
+        recorder.append(Sample(tick / 10, (tick * GIB,)))
+    recorder.close_span(span.id, recorder.session.last_sample, {})
+
+    assert "cuda:0" in Document(page(recorder.session)).text
 
 
 def test_a_running_session_is_told_so_far() -> None:
