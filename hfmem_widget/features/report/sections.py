@@ -29,7 +29,7 @@ from hfmem_widget.view.table import Column, Row, table
 
 MOST_NOTES = 20
 MOST_FINDINGS = 15
-MOST_CELLS = 40
+MOST_CELLS, MOST_WITH_PHASES = 40, 10  # the newest
 MOST_STEPS = 40  # rows
 MOST_WHOLE = (
     2  # devices whose parts are told in full; of more, only those of the one that rose highest
@@ -68,10 +68,9 @@ def before_chart(session: Session) -> Iterator[Section]:
     if found:
         html = findings_html(found[:MOST_FINDINGS], MOST_FINDINGS, is_open=True)
         left_out = len(found) - MOST_FINDINGS
-        more = (
-            kit.note(f"{format_counted(left_out, 'more finding')}") if left_out > 0 else kit.NOTHING
-        )
-        yield Section("findings", "Findings", f"{html}{more.html}")
+        if left_out > 0:
+            html += kit.note(format_counted(left_out, "more finding")).html
+        yield Section("findings", "Findings", html)
 
 
 def after_chart(session: Session) -> Iterator[Section]:
@@ -150,9 +149,9 @@ def _phases(session: Session) -> str:
     found = [(span, html) for span in spans if (html := phases_html(session, span))]
     if len(spans) == 1:
         return "".join(html for _, html in found)
-    shown = found[-MOST_CELLS // 4 :]
     return "".join(
-        kit.section(span.label or span.kind, "", kit.Fragment(html)).html for span, html in shown
+        kit.section(span.label or span.kind, "", kit.Fragment(html)).html
+        for span, html in found[-MOST_WITH_PHASES:]
     )
 
 
