@@ -108,7 +108,8 @@ def check_new(path: Path) -> None:
     """Raise `OptionError` if a recording cannot be begun at a path, as far as that can be seen."""
     for taken in dict.fromkeys((path, _growing(path))):
         if os.path.lexists(taken):
-            raise OptionError(_is_there(taken))
+            message = f"{_is_there(taken)}, or a folder"
+            raise OptionError(message)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
         message = f"{plain(path)} cannot be written: {there}"
@@ -254,9 +255,7 @@ def path_for(path: str, label: str, now: float) -> Path:
 
 
 def _is_there(path: Path) -> str:
-    return (
-        f"{plain(path)} already exists and is never overwritten; choose another name, or a folder"
-    )
+    return f"{plain(path)} already exists and is never overwritten; choose another name"
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -55,8 +55,11 @@ def worst_step_text(session: Session, span: Span) -> str:
     return next(notes, "").replace(":", "", 1)
 
 
-def phases_html(session: Session, span: Span) -> str:
-    """Return the rows as a table for the card; empty where there is none."""
+def phases_html(session: Session, span: Span, *, is_open: bool = False) -> str:
+    """Return the rows as a table for the card; empty where there is none.
+
+    Many are folded away, unless the fold `is_open`.
+    """
     rows = phase_rows(session, span)
     if not rows:
         return ""
@@ -66,7 +69,9 @@ def phases_html(session: Session, span: Span) -> str:
         Column(is_words=True, is_quiet=True),
     ]
     drawn = table(columns, [_shown(row, names_device=names_device) for row in rows], size=12)
-    return fold(f"{len(rows)} phases", drawn).html if len(rows) > MOST_IN_SIGHT else drawn.html
+    if len(rows) <= MOST_IN_SIGHT:
+        return drawn.html
+    return fold(f"{len(rows)} phases", drawn, is_open=is_open).html
 
 
 def _is_itself(phase: Phase, span: Span) -> bool:

@@ -146,7 +146,7 @@ def _others(found: list[Anatomy]) -> kit.Fragment:
 
 def _phases(session: Session) -> str:
     spans = outermost(session)
-    found = [(span, html) for span in spans if (html := phases_html(session, span))]
+    found = [(span, html) for span in spans if (html := phases_html(session, span, is_open=True))]
     if len(spans) == 1:
         return "".join(html for _, html in found)
     return "".join(

@@ -261,15 +261,21 @@ def test_little_is_told_in_words(session: Session, said: str) -> None:
 
 
 def test_the_gravest_findings_come_first_and_the_rest_are_counted() -> None:
-    """The advice is open to read, also on paper."""
-    session = scripted_run("leak")
+    """What is folded in a notebook is open here, also on paper: advice, and many phases."""
+    stage = Stage("train", gpus=1)
+    with stage.span("cell", "train"):
+        for number in range(9):
+            with stage.span("block", f"block {number}"):
+                stage.hold({"cuda:0": GIB}, 0.1)
+    session = stage.finish()
     grave = Finding("oom", "critical", "the gravest", {}, ("do this",))
-    session.findings += [*(Finding("leak", "info", f"note {at}", {}) for at in range(20)), grave]
+    session.findings[:] = [*(Finding("leak", "info", f"note {at}", {}) for at in range(20)), grave]
 
     document = Document(page(session, static=True))
 
-    assert document.text.index("the gravest") < document.text.index("went over the budget")
-    assert "8 more findings" in document.text
+    assert document.text.index("the gravest") < document.text.index("note 0")
+    assert "6 more findings" in document.text
+    assert len(document.all("details")) == 2
     assert all("open" in one for one in document.all("details"))
 
 
