@@ -46,6 +46,17 @@ def for_plotly(text: object) -> str:
     return html.escape(plain(text), quote=False).replace("$", "&#36;")
 
 
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]|~$]")
+_REFERENCE = re.compile(r"[@#]|:(?=//)|(?<=www)\.")
+
+
+def for_markdown(text: object) -> str:
+    """Return `text` made plain, with everything escaped that Markdown reads, and no mentions or links."""
+    escaped = _MARKDOWN.sub(r"\\\g<0>", html.escape(plain(text), quote=False))
+    # GitHub looks for mentions and addresses in what was unescaped already: a space of no width hides them.
+    return _REFERENCE.sub(r"\g<0>&#8203;", escaped)
+
+
 KIB = 1024.0
 MIB = 1024.0**2
 GIB = 1024.0**3

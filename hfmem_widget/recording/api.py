@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.file import members, read, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.lines import Lines
+from hfmem_widget.recording.tables import TABLES, table_of
+from hfmem_widget.recording.trace import TRACES, trace
 from hfmem_widget.session import Session
 from hfmem_widget.text import wrong_value
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, tarfile, xarray)
@@ -43,18 +40,31 @@ def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, ta
     return read(Path(path).expanduser())
 
 
-def save(session: Session, path: str | os.PathLike[str]) -> Path:
+def save(
+    session: Session,
+    path: str | os.PathLike[str],
+    table: str = "samples",
+    resolution: float = 1.0,
+) -> Path:
     """Write a session to a new file; see `Session.save`."""
     place = Path(path).expanduser()
     name = place.name
+    if table not in TABLES:
+        raise wrong_value(table, "table", "samples, steps or spans")
     if name.endswith((".csv", ".parquet")):
-        write_new(place, [_table(session, place.suffix)])
+        write_new(place, [table_of(session, table, place.suffix)])
+    elif table != "samples":
+        raise wrong_value(name, "path", "a name that ends in .csv or .parquet for a table")
+    elif name.endswith(TRACES):
+        write_new(place, trace(session, resolution))
     elif name.endswith(ENDINGS):
         lines = _lines(session)
         write_new(place, members(lines) if name.endswith(".gz") else lines)
     else:
         raise wrong_value(
-            name, "path", f"a name that ends in {SUFFIX}, {SUFFIX}.gz, .csv or .parquet"
+            name,
+            "path",
+            f"a name that ends in {SUFFIX}, {SUFFIX}.gz, .csv, .parquet or {TRACES[0]}",
         )
     return place
 
@@ -66,15 +76,3 @@ def _lines(session: Session) -> Iterator[bytes]:
     yield from lines.changed(everything=True)
     if not session.running:
         yield lines.end(session.stopped_at or session.started_at)
-
-
-def _table(session: Session, suffix: str) -> bytes:
-    frame: pd.DataFrame = session.to_pandas()
-    if suffix == ".csv":
-        return frame.to_csv().encode()
-    try:
-        table: bytes = frame.to_parquet()
-    except ImportError:
-        message = "a .parquet file needs pyarrow: pip install pyarrow"
-        raise OptionError(message) from None
-    return table

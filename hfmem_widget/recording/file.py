@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.limits import (
@@ -20,6 +21,7 @@ from hfmem_widget.recording.limits import (
     LARGEST_MEMBER,
     MEMBER,
     MOST_RATIO,
+    MOST_STEPS,
     SUFFIX,
 )
 from hfmem_widget.recording.reader import StreamReader, readable
@@ -46,7 +48,7 @@ class GrowingFile:
 
     def __init__(self, path: Path) -> None:
         check_new(path)
-        self.path, self._plain = path, _growing(path)
+        self.path, self._plain = path, growing(path)
         try:
             descriptor = self._opened(os.O_CREAT | os.O_EXCL)
             self._left = _state(descriptor)
@@ -106,7 +108,7 @@ def _state(descriptor: int) -> tuple[int, int, int]:
 
 def check_new(path: Path) -> None:
     """Raise `OptionError` if a recording cannot be begun at a path, as far as that can be seen."""
-    for taken in dict.fromkeys((path, _growing(path))):
+    for taken in dict.fromkeys((path, growing(path))):
         if os.path.lexists(taken):
             message = f"{_is_there(taken)}, or a folder"
             raise OptionError(message)
@@ -116,7 +118,7 @@ def check_new(path: Path) -> None:
         raise OptionError(message)
 
 
-def _growing(path: Path) -> Path:
+def growing(path: Path) -> Path:
     """Return where the lines lie while they grow."""
     return path.with_suffix("") if path.suffix == ".gz" else path
 
@@ -170,21 +172,46 @@ def members(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield gzip.compress(b"".join(held), 6, mtime=0)
 
 
-def read(path: Path, now: float | None = None) -> Session:
+def read(path: Path, now: float | None = None, *, everything: bool = False) -> Session:
     """Return the session that a file holds; one that still grows at the time `now` is running.
+
+    With `everything`, a long run is not folded.
 
     Raises
     ------
     OptionError
         If there is none, or it is no recording.
     """
-    reader = StreamReader()
+    return session_of(path, read_lines(path, everything=everything), now)
+
+
+def session_of(
+    path: Path, reader: StreamReader, now: float | None = None, newest_steps: int = MOST_STEPS
+) -> Session:
+    """Return the session that was read so far; what is wrong with it is said of the path."""
+    try:
+        return reader.session(time.time() if now is None else now, newest_steps=newest_steps)
+    except OptionError as error:
+        message = f"{plain(path)}: {error}"
+        raise OptionError(message) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Return a file opened for reading, or raise `OptionError`; a pipe would be waited for."""
     try:
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-            # A pipe would be waited for.
             message = f"{plain(path)} cannot be read: it is no regular file"
             raise OptionError(message)
-        with path.open("rb") as file:
+        return path.open("rb")
+    except OSError as error:
+        raise OptionError(_cannot_read(path, error)) from None
+
+
+def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
+    """Return a reader that has taken in a whole file, or raise `OptionError` if it cannot be read."""
+    reader = StreamReader(everything=everything)
+    try:
+        with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size:
                 if file.read(len(MAGIC)) == MAGIC:
                     _feed_members(file.fileno(), reader)
@@ -193,13 +220,8 @@ def read(path: Path, now: float | None = None) -> Session:
                     while data := file.read(AT_ONCE):
                         reader.feed(data)
     except OSError as error:
-        message = f"{plain(path)} cannot be read: {readable(error)}"
-        raise OptionError(message) from None
-    try:
-        return reader.session(time.time() if now is None else now)
-    except OptionError as error:
-        message = f"{plain(path)}: {error}"
-        raise OptionError(message) from None
+        raise OptionError(_cannot_read(path, error)) from None
+    return reader
 
 
 def _feed_members(file: int, reader: StreamReader) -> None:
@@ -256,6 +278,10 @@ def path_for(path: str, label: str, now: float) -> Path:
 
 def _is_there(path: Path) -> str:
     return f"{plain(path)} already exists and is never overwritten; choose another name"
+
+
+def _cannot_read(path: Path, error: OSError) -> str:
+    return f"{plain(path)} cannot be read: {readable(error)}"
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
@@ -53,6 +53,8 @@ from hfmem_widget.text import format_counted, plain
 DETAIL = 4096.0
 """Seconds of samples that are read one by one; a longer run is read from its folds."""
 
+UNBOUNDED = 1 << 40
+
 SILENT = 15.0
 """Seconds without a line after which a run is taken for over; there is a line every second."""
 
@@ -62,6 +64,11 @@ NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
 
 class StreamReader:
     """Takes in the bytes of a recording, in any pieces, and makes a session of them.
+
+    Parameters
+    ----------
+    everything : bool, optional
+        Keep every sample and every step, instead of folding those of a long run.
 
     Attributes
     ----------
@@ -74,7 +81,7 @@ class StreamReader:
         As far as they were read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, everything: bool = False) -> None:
         self.dropped = self.holes = 0
         self.head: Head | None = None
         self.end: End | None = None
@@ -86,7 +93,10 @@ class StreamReader:
         self._time = -math.inf
         self._values = np.empty(0)
         self._next_block = 0
-        self._timeline: Timeline | None = Timeline(0)
+        self._everything = everything
+        self._timeline: Timeline | None = (
+            Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
+        )
         self._folds: list[Fold] = []
         self._gaps: list[tuple[float, float]] = []
         self._spans: dict[int, SpanLine] = {}
@@ -121,13 +131,15 @@ class StreamReader:
         elif known is not None:
             self._enter(known)
 
-    def session(self, now: float = -math.inf) -> Session:
+    def session(self, now: float = -math.inf, *, newest_steps: int = MOST_STEPS) -> Session:
         """Return what was read so far.
 
         Parameters
         ----------
         now : float, optional
             Wall clock; a run without a sign of life for `SILENT` seconds before it is over.
+        newest_steps : int, optional
+            Rows of the table of steps, the newest: all of them take long where there are very many.
         """
         head, end = self.head, self.end
         if head is None:
@@ -141,7 +153,7 @@ class StreamReader:
             series=self._series,
             last_sample=None if self._time == -math.inf else last,
             timeline=timeline,
-            steps=self._whole_steps(),
+            steps=self._table_of(self._steps[-newest_steps:]),
             spans=Spans(self._span(line) for line in self._spans.values()),
             phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
             polling=Polling(head.interval, head.interval),
@@ -215,7 +227,7 @@ class StreamReader:
         self._values = block[-1].copy()
         self._time = float(rows.time[-1])
         if self._timeline is not None:
-            if self._time > DETAIL and self._folds:
+            if self._time > DETAIL and self._folds and not self._everything:
                 self._timeline = None
                 return
             for time, values in zip(rows.time.tolist(), block.tolist(), strict=True):
@@ -307,17 +319,17 @@ class StreamReader:
             samples=sum(fold.samples for fold in self._folds),
         ).folded()
 
-    def _whole_steps(self) -> Steps:
-        devices = tuple(dict.fromkeys(key for known, _ in self._steps for key in known))
-        groups = [group_of(row, known) for known, row in self._steps]
+    def _table_of(self, rows: Sequence[tuple[tuple[str, ...], list[float]]]) -> Steps:
+        devices = tuple(dict.fromkeys(key for known, _ in rows for key in known))
+        groups = [group_of(row, known) for known, row in rows]
         steps = Steps()
-        if all(group.first == group.last for group in groups):
+        if not self._everything and all(group.first == group.last for group in groups):
             for group in groups:
                 steps.append(group)
         else:
             width = len(FIGURES) + len(devices) * len(PER_DEVICE)
             table = np.full((len(groups), width), np.nan)
-            for at, (_, row) in enumerate(self._steps):
+            for at, (_, row) in enumerate(rows):
                 table[at, : len(row)] = row
             steps = Steps.from_table(devices, table, 0)
         steps.count = max(self._steps_made, steps.count)

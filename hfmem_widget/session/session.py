@@ -289,8 +289,8 @@ class Session(Shown):
     def peak(self, key: str) -> float:
         """Return the highest value of a series over the whole session in bytes, as well as it is known.
 
-        That is the highest of the spans' peaks, which are the allocator's own if it keeps them, and the
-        samples.
+        That is the highest of the spans' and the steps' peaks, which are the allocator's own if it keeps
+        them, and the samples.
 
         Raises
         ------
@@ -303,6 +303,7 @@ class Session(Shown):
             known = [span.peaks[key].value for span in self._spans if key in span.peaks]
             if index is not None:
                 known.extend(self.timeline.high[:, index].tolist())
+            known.extend(self.steps.peaks_of(key))
         return max((value for value in known if not math.isnan(value)), default=NOT_AVAILABLE)
 
     def _check(self, key: str) -> None:
@@ -359,21 +360,28 @@ class Session(Shown):
         drawn: go.Figure = resolve("hfmem_widget.view.chart.figure:figure")(self)
         return drawn
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(
+        self, path: str | os.PathLike[str], *, table: str = "samples", resolution: float = 1.0
+    ) -> Path:
         """Write what is known to a new file, and return where it is.
 
         Parameters
         ----------
         path : path-like
             Ending in ``.hfmem.jsonl`` or ``.hfmem.jsonl.gz``: everything, for `hfmem_widget.open`. Ending in
-            ``.csv`` or ``.parquet``: the table of `to_pandas`.
+            ``.csv`` or ``.parquet``: a table. Ending in ``.perfetto.json`` or ``.trace.json``: a trace for
+            ui.perfetto.dev or chrome://tracing.
+        table : {"samples", "steps", "spans"}, optional
+            Which table: that of `to_pandas`, that of ``steps.to_pandas``, or a row for each span.
+        resolution : float, optional
+            Seconds between two points of a trace's curves; each is the highest sample from there on.
 
         Raises
         ------
         OptionError
             If something is there already, the ending is another one, or the file cannot be written.
         """
-        written: Path = resolve("hfmem_widget.recording.api:save")(self, path)
+        written: Path = resolve("hfmem_widget.recording.api:save")(self, path, table, resolution)
         return written
 
     def report(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:

@@ -172,6 +172,15 @@ class Steps(Growing):
         """The end of the newest step, in seconds since the session began; -inf before the first."""
         return float(self._table[self._rows - 1, _STOP]) if self._rows else -math.inf
 
+    def peaks_of(self, key: str) -> list[float]:
+        """Return the highest peak of each group of a series such as ``cuda:0/allocated``; NaN if unknown."""
+        device, _, metric = key.partition("/")
+        if metric != "allocated" or device not in self.devices:
+            return []
+        at = len(FIGURES) + self.devices.index(device) * len(PER_DEVICE) + _PEAK
+        peaks: list[float] = self.table[:, at].tolist()
+        return peaks
+
     def append(self, group: StepGroup) -> None:
         """Add a finished step."""
         self._widen(group.devices)

@@ -37,14 +37,17 @@ class Timeline(Growing):
         Number of series.
     capacity : int
         Most rows kept; even.
+    cells : int
+        Most readings kept.
     """
 
     _compared = ("time", "low", "high", "bucket", "samples", "gaps")
 
-    def __init__(self, width: int, capacity: int = CAPACITY) -> None:
+    def __init__(self, width: int, capacity: int = CAPACITY, cells: int = CELLS) -> None:
         if capacity < 2 or capacity % 2:
             raise wrong_value(capacity, "capacity", "an even number of rows, 2 or more")
         self.capacity = capacity
+        self._cells = cells
         self.bucket = 1
         self.samples = 0
         self.gaps: list[tuple[float, float]] = []
@@ -179,7 +182,7 @@ class Timeline(Growing):
 
     @property
     def _most(self) -> int:
-        return max(2, min(self.capacity, CELLS // max(1, self.width) + 1))
+        return max(2, min(self.capacity, self._cells // max(1, self.width) + 1))
 
     def _settle(self) -> None:
         """Put the waiting samples into rows."""

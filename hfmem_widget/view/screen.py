@@ -20,6 +20,7 @@ what stands there if nothing replaces it. JupyterLab's panel reads both (`panel/
 STAND_INS = str.maketrans(
     {"·": "|", "→": "->", "±": "+-", "≥": ">=", "≤": "<=", "µ": "u", "…": "..."}
     | {"\N{MINUS SIGN}": "-", "\N{MULTIPLICATION SIGN}": "x", "\N{EN DASH}": "-"}
+    | {"\u2500": "-", "\u2588": "#", "\u2593": "=", "\u2592": "-", "\u2591": ".", "\u203a": ">"}
 )
 """For a terminal, a pipe or a file that is not UTF-8."""
 

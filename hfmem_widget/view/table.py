@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from hfmem_widget.text import for_markdown
 from hfmem_widget.view import html as kit
 
 GAP = "  "
@@ -95,6 +96,20 @@ def table(
         f"{head if any(column.head for column in columns) else ''}<tbody>{body}</tbody></table></div>",
         text,
     )
+
+
+def markdown(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Return the same table in Markdown; what stands small below a figure follows in its cell."""
+    if not rows:
+        return ""
+    heads = [kit.shown(column.head).text for column in columns]
+    sides = ["---" if at == 0 or column.is_words else "---:" for at, column in enumerate(columns)]
+    lines = [[*map(for_markdown, heads)], sides]
+    for row in rows:
+        cells = [cell if isinstance(cell, tuple) else (cell,) for cell in row.cells]
+        texts = ([for_markdown(kit.shown(part).text) for part in cell if part] for cell in cells)
+        lines.append(["<br>".join(parts) for parts in texts])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _place(at: int, column: Column) -> str:

@@ -141,6 +141,10 @@ def _notes(
     if others:
         names = ", ".join(others) if len(others) < 3 else f"{others[0]} to {others[-1]}"
         yield f"Also used: {names}."
+    kinds = {name: devices[-1].name for name, devices in known.items() if devices}
+    if len(set(kinds.values())) > 1:
+        each = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
+        yield f"Different devices: {', '.join(each)}."
     for name, records in runs.items():
         if not known[name]:
             yield f"{plain(name)} did not use {key}."

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
 from hfmem_widget.session.series import PARTS
-from hfmem_widget.text import MINUS, format_bytes, format_duration, number, plain, unit_for
+from hfmem_widget.text import (
+    MINUS,
+    for_markdown,
+    format_bytes,
+    format_duration,
+    number,
+    plain,
+    unit_for,
+)
 from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import markdown as as_markdown
 
 TO = "\u2013"
 NAME_LENGTH = 40
@@ -95,18 +104,32 @@ def part_label(part: str) -> str:
 
 def text(comparison: Comparison) -> str:
     """Return the comparison as aligned plain text, with range and difference below each figure."""
+    tables = (table(*each).text for each in _tables(comparison))
+    return _joined(" · ".join(("memcompare", *heading(comparison))), tables, comparison.notes)
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return the comparison in Markdown, such as for a comment on a pull request."""
+    head = " · ".join(("**memcompare**", *map(for_markdown, heading(comparison))))
+    tables = (as_markdown(*each) for each in _tables(comparison))
+    return _joined(head, tables, map(for_markdown, comparison.notes))
+
+
+def _joined(head: str, tables: Iterable[str], notes: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, (head, *tables, "\n".join(notes))))
+
+
+def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[Row]]]:
+    """Yield columns and rows of the figures, and of the parts at the peak where any are known."""
     names = []
     for cell in comparison.cells:
         note = about(comparison, cell)
         names.append(name_of(cell, 24) + (f" ({note})" if note else ""))
     parts = [column for _, column in part_columns(comparison)]
-    paragraphs = (
-        " · ".join(("memcompare", *heading(comparison))),
-        _aligned("", names, figure_columns(comparison)),
-        _aligned("at the peak", names, parts) if parts else "",
-        "\n".join(comparison.notes),
-    )
-    return "\n\n".join(filter(None, paragraphs))
+    for title, figures in (("", figure_columns(comparison)), ("at the peak", parts)):
+        if figures:
+            rows = zip(names, *(column.cells for column in figures), strict=True)
+            yield [Column(title), *(Column(column.title) for column in figures)], [*map(Row, rows)]
 
 
 def rate(value: float) -> str:
@@ -186,9 +209,3 @@ def _signed_bytes(value: float) -> str:
 
 def _sign(value: float) -> str:
     return MINUS if value < 0 else "+"
-
-
-def _aligned(title: str, names: Sequence[str], figures: Sequence[Figures]) -> str:
-    columns = [Column(title), *(Column(column.title) for column in figures)]
-    rows = zip(names, *(column.cells for column in figures), strict=True)
-    return table(columns, list(map(Row, rows))).text

@@ -1,0 +1,1 @@
+"""The command ``hfmem``: recordings in a terminal."""

@@ -1,0 +1,73 @@
+"""``hfmem check RUN``: what a recording holds, and what is damaged or missing."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.recording.file import read_lines, session_of
+from hfmem_widget.recording.reader import StreamReader
+from hfmem_widget.session import Certainty, Device, Peak, Session
+from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration, plain
+from hfmem_widget.view.findings import MOST, findings_lines
+from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.table import aligned
+
+MOST_NOTES = 12
+MOST_DEVICES = 16
+
+
+def check(arguments: Namespace) -> int:
+    """Say what is in a recording; the code is `NO` where something is damaged or missing."""
+    path = Path(arguments.RUN).expanduser()
+    reader = read_lines(path)
+    session = session_of(path, reader)
+    has_no_end = reader.end is None and not session.running
+    is_damaged = bool(reader.dropped or reader.holes or has_no_end)
+    rows = [[name, plain(text, 300)] for name, text in _rows(session, reader)]
+    rows.append(["damage", "see the notes" if is_damaged else "none"])
+    notes = [f"  note: {plain(note, 300)}" for note in session.notes[-MOST_NOTES:]]
+    say("\n".join((aligned(rows, {0, 1}), *findings_lines(session.findings, MOST), *notes)))
+    return NO if is_damaged else FINE
+
+
+def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
+    head, end = reader.head, session.stopped_at
+    if head is not None:
+        written = ", ".join(f"{name} {version}" for name, version in head.software.items())
+        yield "format", f"version {head.version}" + (f", written by {written}" if written else "")
+    yield "label", session.label or "none"
+    yield "began", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session.started_at))
+    outcomes = dict.fromkeys(span.outcome for span in session.spans if span.parent is None)
+    said = ", ".join(filter(None, outcomes)) or "finished"
+    yield "state", "running" if session.running else "broken off" if session.broken_off else said
+    length = session.last_sample.time if end is None else end - session.started_at
+    samples, series = session.timeline.samples, len(session.series)
+    yield (
+        "length",
+        (f"{format_duration(length)}: {format_counted(samples, 'sample')} of {series} series"),
+    )
+    for at, device in enumerate(session.devices[:MOST_DEVICES]):
+        total = f", {format_bytes(device.total)}" if device.total > 0 else ""
+        yield "" if at else "devices", f"{device.key} {device.name}{total}"
+    spans, steps = len(session.spans), session.steps.count
+    yield "spans", format_count(spans)
+    yield "steps", format_count(steps)
+    for at, device in enumerate(active_devices(session)[:MOST_DEVICES]):
+        yield "" if at else "peaks", f"{device.key} {peak_text(_peak(session, device))}"
+    yield "findings", format_count(len(session.findings))
+
+
+def _peak(session: Session, device: Device) -> Peak:
+    """Return the highest peak of allocated memory, and how it is known."""
+    key = f"{device.key}/allocated"
+    value = session.peak(key)
+    known = [span.peaks[key] for span in session.spans if key in span.peaks]
+    steps = (group.devices[device.key] for group in session.steps if device.key in group.devices)
+    known += [Peak(step.peak, step.certainty) for step in steps]
+    certainty: Certainty = next((one.certainty for one in known if one.value == value), "sampled")
+    return Peak(value, certainty)

@@ -1,0 +1,117 @@
+"""``hfmem compare A B``: two recordings side by side, and whether the second takes more."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Figures
+from hfmem_widget.analysis.record import Record
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.cli.write import stem
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.compare.table import compare as compare_records
+from hfmem_widget.features.compare.text import markdown, percent_text, text
+from hfmem_widget.recording.file import read
+from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
+
+_FIGURES: dict[str, Callable[[Figures], tuple[str, float]]] = {
+    "peak": lambda device: (f"peak of {device.allocated_label}", device.peak.value),
+    "left": lambda device: ("left behind", device.left_behind),
+    "reserved": lambda device: (f"peak of {device.reserved_label}", device.reserved_peak),
+}
+"""By metric, what it is called on a device, and its value in bytes."""
+
+_SHARE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much more is allowed: a share of what it was, or bytes."""
+
+    said: str
+    share: float = 0.0
+    bytes: float = NEXT_TO_NOTHING
+
+    def allows(self, before: float, after: float) -> bool:
+        """Return whether a figure may rise so; by next to nothing it always may."""
+        return after - before <= max(self.share * abs(before), self.bytes)
+
+
+def compare(arguments: Namespace) -> int:
+    """Show both, and judge the second where a limit is given."""
+    limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
+    a, b = _records(arguments.A, arguments.B)
+    comparison = compare_records({a.name: [a], b.name: [b]})
+    say(markdown(comparison) if arguments.markdown else text(comparison))
+    if limit is None:
+        return FINE
+    judged = list(judge(a, b, arguments.metric, limit))
+    if not judged:
+        message = (
+            f"nothing can be judged: {a.name} and {b.name} have no such figure of the same device"
+        )
+        raise OptionError(message)
+    over = [line for is_over, line in judged if is_over]
+    lines = over or [line for _, line in judged]
+    if arguments.markdown:
+        lines = [f"- {for_markdown(line)}" for line in lines]
+    say("\n" + "\n".join(lines))
+    return NO if over else FINE
+
+
+def parse_limit(given: str) -> Limit:
+    """Return the limit that a text says, or raise `OptionError`."""
+    if match := _SHARE.fullmatch(given.strip()):
+        return Limit(f"{match[1]} %", share=float(match[1]) / 100)
+    if given.strip().isdigit():
+        raise wrong_value(given, "--fail-over", "a percentage such as 2%, or a size such as 100MiB")
+    size = parse_bytes(given, of="--fail-over")
+    return Limit(format_bytes(size), bytes=size)
+
+
+def judge(a: Record, b: Record, metric: str, limit: Limit) -> Iterator[tuple[bool, str]]:
+    """Yield for each device that both used whether the second exceeds the limit, and a sentence.
+
+    A GPU that only the second used counts as well, where they have another one in common.
+    """
+    common = [device.key for device in b.devices if a.device(device.key)]
+    for device in b.devices:
+        other = a.device(device.key)
+        if other is None and not (common and ":" in device.key):
+            continue
+        name, value = _FIGURES[metric](device)
+        before = 0.0 if other is None else _FIGURES[metric](other)[1]
+        if math.isnan(value - before):
+            continue
+        share = percent_text(100 * (value / before - 1)) if before >= NEXT_TO_NOTHING else ""
+        change = ", ".join(filter(None, (format_bytes(value - before, signed=True), share)))
+        is_over = not limit.allows(before, value)
+        yield (
+            is_over,
+            (
+                f"{device.key} {name}: {format_bytes(before)} in {a.name}, {format_bytes(value)} in {b.name} "
+                f"({change}), {'more than' if is_over else 'within'} the limit of {limit.said}."
+            ),
+        )
+
+
+def _records(*paths: str) -> tuple[Record, Record]:
+    runs = [Path(path).expanduser() for path in paths]
+    sessions = [read(run) for run in runs]
+    # Two runs of one script have one label: they are then told apart by their files.
+    candidates = (
+        [session.label for session in sessions], [stem(run) for run in runs], list(paths),
+        ["A", "B"],
+    )  # fmt: skip
+    names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
+    a, b = (
+        record_of(session, whole(session), label=name)
+        for session, name in zip(sessions, names, strict=True)
+    )
+    return a, b

@@ -1,0 +1,131 @@
+"""What is typed after ``hfmem``. Nothing heavy is loaded before a command is known."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hfmem_widget import __version__
+from hfmem_widget.cli.output import FINE, complain
+from hfmem_widget.display import resolve
+from hfmem_widget.errors import HFMemError
+from hfmem_widget.text import plain
+
+RUN = "a recording: a file that ends in .hfmem.jsonl or .hfmem.jsonl.gz"
+
+INTERRUPTED = 130
+"""What shells make of a command that ctrl-C ended."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command that some words name, by default those of the command line; return its exit code."""
+    code = FINE
+    try:
+        arguments = _parser().parse_args(words)
+        code = resolve(arguments.command)(arguments)
+    except HFMemError as error:
+        code = complain(f"hfmem: {error}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        pass  # whoever reads has seen enough; below
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
+
+
+class _Parser(ArgumentParser):
+    """A parser that complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(complain(f"{self.prog}: {plain(message, 300)}; see {self.prog} -h"))
+
+
+class _Formatter(RawDescriptionHelpFormatter):
+    """Help of one width, whatever the terminal's."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=80)
+
+
+def _parser() -> ArgumentParser:
+    parser = _Parser(
+        prog="hfmem",
+        description="Read, compare and export recordings of hfmem_widget, and watch them grow.",
+        epilog="example: hfmem check fine-tune.hfmem.jsonl\n\n"
+        "Exit codes: 0 fine; 1 the answer is no (compare, check, watch); 2 it could not be done.",
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hfmem_widget {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, does: str, handler: str, example: str, *runs: str) -> ArgumentParser:
+        added: ArgumentParser = commands.add_parser(
+            name,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}.",
+            epilog=f"example: {example}",
+            formatter_class=_Formatter,
+        )
+        added.set_defaults(command=handler)
+        for run in runs:
+            added.add_argument(run, help=RUN)
+        return added
+
+    report = command(
+        "report", "make one HTML page of a run", "hfmem_widget.cli.write:report",
+        "hfmem report run.hfmem.jsonl -o run.html", "RUN",
+    )  # fmt: skip
+    report.add_argument(
+        "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
+    )
+    report.add_argument("--static", action="store_true", help="a still chart; at most 100 kB")
+
+    compare = command(
+        "compare", "compare two runs; B may be required to take no more than A",
+        "hfmem_widget.cli.compare:compare",
+        "hfmem compare base.hfmem.jsonl head.hfmem.jsonl --fail-over 2%", "A", "B",
+    )  # fmt: skip
+    compare.add_argument(
+        "--fail-over", default="", metavar="LIMIT",
+        help="exit with 1 if B exceeds A by more, such as 2%% or 100MiB (and by more than 1 MiB)",
+    )  # fmt: skip
+    compare.add_argument(
+        "--metric", choices=("peak", "left", "reserved"), default="peak",
+        help="what must not exceed: allocated at its peak, what was left behind, or reserved at its peak",
+    )  # fmt: skip
+    compare.add_argument("--markdown", action="store_true", help="a table for a pull request")
+
+    export = command(
+        "export", "write a run's figures for other programs", "hfmem_widget.cli.write:export",
+        "hfmem export run.hfmem.jsonl --to csv --table steps", "RUN",
+    )  # fmt: skip
+    export.add_argument("--to", required=True, choices=("parquet", "csv", "perfetto"))
+    export.add_argument(
+        "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
+    )
+    export.add_argument("--table", choices=("samples", "steps", "spans"), help="default: samples")
+    export.add_argument(
+        "--resolution", type=float, metavar="SECONDS",
+        help="between two points of a curve in Perfetto; default: 1",
+    )  # fmt: skip
+
+    command(
+        "check", "say what a recording holds, and what is damaged or missing",
+        "hfmem_widget.cli.check:check", "hfmem check run.hfmem.jsonl", "RUN",
+    )  # fmt: skip
+
+    watch = command(
+        "watch", "follow a run in the terminal until it ends", "hfmem_widget.cli.watch:watch",
+        "hfmem watch run.hfmem.jsonl", "RUN",
+    )  # fmt: skip
+    watch.add_argument("--once", action="store_true", help="show it once, and end")
+    watch.add_argument("--json", action="store_true", help="a line of JSON every second")
+    return parser

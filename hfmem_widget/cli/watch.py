@@ -1,0 +1,109 @@
+"""``hfmem watch RUN``: a recording as it grows, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from hfmem_widget.cli.output import FINE, NO, in_letters, say
+from hfmem_widget.recording.file import session_of
+from hfmem_widget.recording.follow import Follower
+from hfmem_widget.recording.limits import MOST_STEPS
+from hfmem_widget.session import Session
+from hfmem_widget.text import plain
+from hfmem_widget.view.terminal import Glance, data, glance, line, screen
+
+PACE = 1.0
+"""Seconds between two looks."""
+
+NEWEST_STEPS = 100
+"""Steps that are looked at again each time."""
+
+HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def watch(arguments: Namespace, pause: Callable[[float], None] = time.sleep) -> int:
+    """Show a run until it ends; the code is `NO` where it broke off."""
+    path = Path(arguments.RUN).expanduser()
+    with closing(Follower(path)) as follower:
+        show = _shown_by(arguments)
+        run = _Run(follower)
+        try:
+            while True:
+                now = run.look()
+                if now is not None:
+                    show(now)
+                    if arguments.once or run.has_ended:
+                        return NO if run.broke_off else FINE
+                elif arguments.once:
+                    say(f"{plain(path)} is empty so far")
+                    return FINE
+                pause(PACE)
+        except KeyboardInterrupt:
+            return FINE  # that is how one leaves
+
+
+class _Run:
+    """What was read so far of a recording that is followed."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._peaks: dict[str, float] = {}
+        self._newest_steps = MOST_STEPS
+        self.has_ended = self.broke_off = False
+
+    def look(self) -> Glance | None:
+        """Return how it stands; None before its first line."""
+        self._follower.look()
+        reader = self._follower.reader
+        if reader.head is None and not reader.dropped:
+            return None
+        session = session_of(self._follower.path, reader, newest_steps=self._newest_steps)
+        self._newest_steps = NEWEST_STEPS
+        self.has_ended, self.broke_off = not session.running, session.broken_off
+        return glance(session, self._highest(session))
+
+    def _highest(self, session: Session) -> dict[str, float]:
+        """Return the highest peaks: those of steps that are not looked at again are remembered."""
+        for device in session.devices:
+            peaks = (self._peaks.get(device.key, math.nan), session.peak(f"{device.key}/allocated"))
+            self._peaks[device.key] = max(
+                (peak for peak in peaks if not math.isnan(peak)), default=math.nan
+            )
+        return self._peaks
+
+
+def _shown_by(arguments: Namespace) -> Callable[[Glance], None]:
+    """Return what shows a run: data, a screen that is drawn anew each time, or lines."""
+    stdout = sys.stdout
+    if arguments.json:
+        return lambda now: say(json.dumps(data(now)))
+    is_terminal = stdout is not None and stdout.isatty() and os.environ.get("TERM") != "dumb"
+    in_colour = is_terminal and not os.environ.get("NO_COLOR")
+    if arguments.once:
+        return lambda now: say("\n".join(screen(now, *_size(), in_colour=in_colour)))
+    if not is_terminal:
+        return lambda now: say(line(now))
+    # What stands on the screen moves up, to where one can scroll; nothing else is changed of the terminal.
+    stdout.write("\n" * _size()[1])
+
+    def redraw(now: Glance) -> None:
+        lines = screen(now, *_size(), in_colour=in_colour)
+        text = "".join(f"{in_letters(each, stdout)}{TO_LINE_END}\n" for each in lines)
+        stdout.write(f"{HOME}{text}{TO_SCREEN_END}")
+        stdout.flush()
+
+    return redraw
+
+
+def _size() -> tuple[int, int]:
+    size = shutil.get_terminal_size()
+    return size.columns, size.lines

@@ -1,0 +1,57 @@
+"""``hfmem report`` and ``hfmem export``: a recording as another file."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from hfmem_widget.cli.output import FINE, say
+from hfmem_widget.errors import OptionError
+from hfmem_widget.recording.file import read
+from hfmem_widget.recording.limits import ENDINGS, SUFFIX
+from hfmem_widget.recording.trace import TRACES
+from hfmem_widget.text import plain
+
+_WRITTEN = {"csv": (".csv",), "parquet": (".parquet",), "perfetto": TRACES}
+
+
+def report(arguments: Namespace) -> int:
+    """Write the page of a run."""
+    run = Path(arguments.RUN).expanduser()
+    path = arguments.output or f"{stem(run)}.html"
+    say(plain(read(run).report(path, static=arguments.static), 4096))
+    return FINE
+
+
+def export(arguments: Namespace) -> int:
+    """Write a table or a trace of a run."""
+    run, to = Path(arguments.RUN).expanduser(), arguments.to
+    endings = _WRITTEN[to]
+    if to == "perfetto" and arguments.table:
+        message = (
+            "--table is for csv and parquet; a trace for Perfetto has samples, steps and spans"
+        )
+        raise OptionError(message)
+    if to != "perfetto" and arguments.resolution is not None:
+        message = "--resolution is for perfetto; a table has every sample of the recording"
+        raise OptionError(message)
+    table = arguments.table or "samples"
+    name = stem(run) if to == "perfetto" else f"{stem(run)}.{table}"
+    path = Path(arguments.output or f"{name}{endings[0]}")
+    if not path.name.endswith(endings):
+        message = (
+            f"--to {to} writes a name that ends in {' or '.join(endings)}, not {plain(path.name)!r}"
+        )
+        raise OptionError(message)
+    session = read(run, everything=True)
+    resolution = 1.0 if arguments.resolution is None else arguments.resolution
+    say(plain(session.save(path, table=table, resolution=resolution), 4096))
+    return FINE
+
+
+def stem(run: Path) -> str:
+    """Return the name of a recording without its ending."""
+    endings = (f"{SUFFIX}.gz", SUFFIX, *reversed(ENDINGS))
+    return next(
+        (run.name.removesuffix(each) for each in endings if run.name.endswith(each)), run.stem
+    )

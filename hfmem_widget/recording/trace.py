@@ -1,0 +1,231 @@
+"""A session as a trace in Chrome's format, which ui.perfetto.dev and chrome://tracing open.
+
+The curves are counters, one process for each device. Spans and steps are slices: a track has only slices
+that lie within each other or follow each other. Findings are instants.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from hfmem_widget.session import Session, Span, StepGroup, Steps
+from hfmem_widget.text import format_bytes, plain, wrong_value
+
+TRACES = (".perfetto.json", ".trace.json")
+"""What the name of a trace ends in."""
+
+FINEST = 0.001
+"""Seconds."""
+
+AT_ONCE = 4096
+
+_RUN = 1
+_FINDINGS, _GAPS, _SLICES = 100_001, 100_002, 100_003
+_TRACKS = {_FINDINGS: "findings", _GAPS: "not sampled", _SLICES: "spans and steps"}
+"""Process and tracks of the run; each device has a process of its own behind it. None is 0: Perfetto takes
+that for the idle thread."""
+
+_UNITS = {"utilization": "percent", "alloc_retries": "count", "ooms": "count"}
+"""What a series counts if not bytes; Perfetto shows it behind the counter's name."""
+
+Event = dict[str, Any]
+
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
+    """Yield the contents of a trace.
+
+    Parameters
+    ----------
+    session : Session
+    resolution : float, optional
+        Seconds between two points of a curve; each is the highest sample from there on.
+
+    Raises
+    ------
+    OptionError
+        If the resolution is no such time.
+    """
+    if not FINEST <= resolution < math.inf:
+        raise wrong_value(resolution, "resolution", f"{FINEST:g} seconds or more")
+    return _chunks(session, resolution)
+
+
+def _chunks(session: Session, resolution: float) -> Iterator[bytes]:
+    known = [
+        *_slices(session),
+        *_findings(session),
+        *_gaps(session),
+        *_counters(session, resolution),
+    ]
+    known.sort(key=_order)
+    events = list(chain(_names(session, known), known))
+    yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
+    for first in range(0, len(events), AT_ONCE):
+        comma = ",\n" if first else ""
+        yield (comma + ",\n".join(map(_JSON.encode, events[first : first + AT_ONCE]))).encode(
+            "utf-8", "replace"
+        )
+    yield b"\n]}\n"
+
+
+def _order(event: Event) -> tuple[int, int]:
+    """Return when an event begins; of slices that begin together the longest comes first."""
+    return event["ts"], -event.get("dur", 0)
+
+
+def _names(session: Session, events: Iterable[Event]) -> Iterator[Event]:
+    """Yield what processes and tracks are called."""
+    label = plain(session.label) or "run"
+    yield _meta("process_name", _RUN, _RUN, label)
+    for track in sorted({event["tid"] for event in events if event["pid"] == _RUN}):
+        more = f"spans and steps ({track - _SLICES + 1})"
+        yield _meta("thread_name", _RUN, track, _TRACKS.get(track, more))
+    for process, device in enumerate(session.devices, _RUN + 1):
+        name = f"{plain(device.key)} {plain(device.name)}".strip()
+        yield _meta("process_name", process, process, name)
+
+
+def _meta(kind: str, process: int, track: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _micro(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
+
+
+@dataclass
+class _Slice:
+    """A span, or a step of which no span is kept."""
+
+    name: str
+    kind: str
+    start: int
+    stop: int
+    args: Mapping[str, object] = field(default_factory=dict)
+
+
+def _slices(session: Session) -> Iterator[Event]:
+    end = _end(session)
+    spans = session.spans
+    found = [_of_span(span, end) for span in spans]
+    known = {(one.kind, one.start) for one in found}
+    # The steps of a long run are many: not all have a span, and neighbours may be one row.
+    rows = map(_of_steps, _steps(session))
+    found += [one for one in rows if ("step", one.start) not in known]
+    found.sort(key=lambda one: (one.start, -one.stop))
+    tracks: list[list[int]] = []
+    for one in found:
+        track = _free_track(tracks, one)
+        yield {
+            "ph": "X", "name": one.name, "cat": one.kind, "pid": _RUN, "tid": _SLICES + track,
+            "ts": one.start, "dur": one.stop - one.start, "args": one.args,
+        }  # fmt: skip
+
+
+def _free_track(tracks: list[list[int]], one: _Slice) -> int:
+    """Return the first track on which a slice lies within what is open there; tracks hold the open ends."""
+    for at, ends in enumerate(tracks):
+        while ends and ends[-1] <= one.start:
+            ends.pop()
+        if not ends or one.stop <= ends[-1]:
+            ends.append(one.stop)
+            return at
+    tracks.append([one.stop])
+    return len(tracks) - 1
+
+
+def _of_span(span: Span, end: float) -> _Slice:
+    start = _micro(span.start)
+    stop = max(start, _micro(end if span.stop is None else span.stop))
+    args: dict[str, object] = {"outcome": span.outcome or "running"}
+    args |= {plain(name): _number(count) for name, count in span.counts.items()}
+    for key, peak in span.peaks.items():
+        args[f"{key} peak"] = f"{format_bytes(peak.value)} {peak.certainty}"
+    return _Slice(plain(span.label) or span.kind, span.kind, start, stop, args)
+
+
+def _steps(session: Session) -> Steps:
+    table = session.folded_steps(sys.maxsize)
+    return Steps.from_table(session.steps.devices, table, len(table))
+
+
+def _of_steps(group: StepGroup) -> _Slice:
+    is_one = group.first == group.last
+    name = f"step {group.first}" if is_one else f"steps {group.first}\u2013{group.last}"
+    start = _micro(group.start)
+    figures = {name: getattr(group, name) for name in ("samples", "tokens", "longest")}
+    args: dict[str, object] = {
+        name: _number(value) for name, value in figures.items() if math.isfinite(value)
+    }
+    for key, device in group.devices.items():
+        args[f"{key}/allocated peak"] = f"{format_bytes(device.peak)} {device.certainty}"
+    return _Slice(name, "step", start, max(start, _micro(group.stop)), args)
+
+
+def _findings(session: Session) -> Iterator[Event]:
+    ends = {span.id: span.stop for span in session.spans}
+    for finding in session.findings:
+        known = finding.evidence.get("time", ends.get(finding.span_id or 0))
+        time = float(known) if isinstance(known, int | float) else _end(session)
+        yield {
+            "ph": "i", "s": "t", "name": plain(finding.title, 300), "cat": finding.severity,
+            "pid": _RUN, "tid": _FINDINGS, "ts": _micro(time if math.isfinite(time) else _end(session)),
+            "args": {"kind": finding.kind, "advice": "\n".join(map(plain, finding.advice))},
+        }  # fmt: skip
+
+
+def _gaps(session: Session) -> Iterator[Event]:
+    for start, stop in session.timeline.gaps:
+        first = _micro(start)
+        yield {
+            "ph": "X", "name": "not sampled", "pid": _RUN, "tid": _GAPS,
+            "ts": first, "dur": max(0, _micro(stop) - first), "args": {},
+        }  # fmt: skip
+
+
+def _counters(session: Session, resolution: float) -> Iterator[Event]:
+    timeline = session.between(-math.inf, math.inf)
+    time, high = timeline.time, timeline.high
+    if not len(time):
+        return
+    places = np.floor((time - time[0]) / resolution)
+    begins = np.flatnonzero(np.diff(places, prepend=-1.0))
+    high = np.fmax.reduceat(high, begins)
+    at = [_micro(second) for second in time[begins].tolist()]
+    processes = {device.key: process for process, device in enumerate(session.devices, _RUN + 1)}
+    last = session.last_sample
+    for column, series in enumerate(session.series[: timeline.width]):
+        name, unit = plain(series.label) or series.metric, _UNITS.get(series.metric, "bytes")
+        process = processes.get(series.device, _RUN)
+        values = (*high[:, column].tolist(), session.value(last, series.key))
+        before = math.nan
+        for ts, value in zip((*at, _micro(last.time)), values, strict=True):
+            # A counter holds its value until the next event.
+            if math.isfinite(value) and value != before:
+                yield {
+                    "ph": "C", "name": name, "pid": process, "tid": process, "ts": ts,
+                    "args": {unit: _number(value)},
+                }  # fmt: skip
+                before = value
+
+
+def _end(session: Session) -> float:
+    """Return the last moment of which anything is known, in seconds since the session began."""
+    stops = (span.stop for span in session.spans if span.stop is not None)
+    return max(session.last_sample.time, *stops, 0.0)
+
+
+def _number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value

@@ -1,0 +1,279 @@
+"""A session as it stands now, for a terminal: a screen of it, a line of it, or data for a program."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from hfmem_widget.analysis.facts import active_devices, label_of
+from hfmem_widget.session import FINE_KINDS, Device, Finding, Session
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.text import (
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_share,
+    number,
+    plain,
+    unit_for,
+)
+from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.table import aligned
+
+BOLD, DIM, RED, YELLOW, USUAL = (f"\x1b[{code}m" for code in (1, 2, 31, 33, 0))
+
+_COLOURS = {"critical": RED, "warn": YELLOW, "info": ""}
+
+NEARLY_FULL = 0.95
+
+WIDEST = 120
+NARROWEST_BAR, WIDEST_BAR = 4, 40
+ON_A_LINE = 3
+MOST_OF_A_FINDING = 3
+
+_CELLS = ("\u2588", "\u2593", "\u2592", "\u2591")
+"""Of a bar: allocated, reserved besides, in use besides, free."""
+
+_AROUND = 10
+"""Lines of a screen that are no device's."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNow:
+    """One device's memory: bytes, NaN where not known."""
+
+    device: Device
+    labels: tuple[str, str]  # of allocated and reserved
+    allocated: float
+    reserved: float
+    used: float
+    peak: float
+
+    @property
+    def share(self) -> float:
+        """How full it is: 1 where nothing is left; 0 where that is not known."""
+        known = [value for value in (self.allocated, self.reserved, self.used) if value > 0]
+        return max(known, default=0.0) / self.device.total if self.device.total > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a screen shows of a session.
+
+    Attributes
+    ----------
+    label, state : str
+        `state` is "running", or how it ended.
+    elapsed : float
+        Seconds up to the newest sample, or to the end.
+    phase : tuple of str
+        The open spans but those of steps, outermost first.
+    step, steps : int
+        The number of the newest finished step, and how many there were; 0 before the first.
+    devices : tuple of DeviceNow
+    finding : Finding or None
+        The newest.
+    """
+
+    label: str
+    state: str
+    elapsed: float
+    phase: tuple[str, ...]
+    step: int
+    steps: int
+    devices: tuple[DeviceNow, ...]
+    finding: Finding | None
+
+
+def glance(session: Session, peaks: Mapping[str, float]) -> Glance:
+    """Return how a session stands; `peaks` are those of allocated memory, in bytes by device."""
+    spans = session.spans
+    phase = [plain(span.label) or span.kind for span in spans if span.stop is None]
+    fine = {plain(span.label) or span.kind for span in spans if span.kind in FINE_KINDS}
+    outcomes = [span.outcome for span in spans if span.parent is None and span.outcome]
+    state = "broken off" if session.broken_off else "".join(outcomes[-1:]) or "finished"
+    label = plain(session.label) or "run"
+    newest = session.steps.table[-1:].tolist()
+    stop, start = session.stopped_at, session.started_at
+    return Glance(
+        label=label,
+        state="running" if session.running else state,
+        elapsed=session.last_sample.time if stop is None else max(0.0, stop - start),
+        phase=tuple(name for name in phase if name not in {label, *fine}),
+        step=int(newest[0][session.steps.columns.index("last")]) if newest else 0,
+        steps=session.steps.count,
+        devices=tuple(_now(session, device, peaks) for device in active_devices(session)),
+        finding=session.findings[-1] if session.findings else None,
+    )
+
+
+def _now(session: Session, device: Device, peaks: Mapping[str, float]) -> DeviceNow:
+    def newest(metric: str) -> float:
+        return session.value(session.last_sample, f"{device.key}/{metric}")
+
+    return DeviceNow(
+        device,
+        labels=(label_of(session, device, "allocated"), label_of(session, device, "reserved")),
+        allocated=newest("allocated"),
+        reserved=newest("reserved"),
+        used=newest("device_used"),
+        peak=peaks.get(device.key, NOT_AVAILABLE),
+    )
+
+
+def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = False) -> list[str]:
+    """Return the lines of a screen, none of them wider, and not more of them.
+
+    Of devices that find no room, the fullest are shown, and the others are added up.
+    """
+    width = max(40, min(width, WIDEST))
+    shown, left = _that_fit(now.devices, max(1, height - _AROUND))
+    lines = [(BOLD, f"{now.label} · {now.state} · {format_duration(now.elapsed)}")]
+    if where := _where(now):
+        lines.append(("", where))
+    lines.append(("", ""))
+    rows = _rows(shown, width)
+    fullness = [0.0, *(each.share for each in shown)]
+    lines += [
+        (RED if share >= NEARLY_FULL else "", row)
+        for share, row in zip(fullness, rows, strict=False)
+    ]
+    if left:
+        lines.append((DIM, _added_up(left)))
+    if shown:
+        names = (*shown[0].labels, "other use", "free")
+        keys = (f"{cell} {name}" for cell, name in zip(_CELLS, names, strict=True))
+        lines.append((DIM, "  ".join(keys)))
+    if now.finding is not None:
+        word = MARKS[now.finding.severity][2]
+        said = wrap(f"{word}: {sentence(now.finding.title)}", width)[:MOST_OF_A_FINDING]
+        lines += [("", ""), *((_COLOURS[now.finding.severity], text) for text in said)]
+    drawn = [(style, _cut(text, width)) for style, text in lines[: max(1, height - 1)]]
+    return [f"{style}{text}{USUAL}" if style and in_colour else text for style, text in drawn]
+
+
+def line(now: Glance) -> str:
+    """Return it in one line, such as for a log."""
+    shown, left = _that_fit(now.devices, ON_A_LINE)
+    devices = [
+        f"{each.device.key} {format_bytes(each.allocated)} (peak {format_bytes(each.peak)})"
+        + (f" of {format_bytes(each.device.total)}" if each.device.total > 0 else "")
+        for each in shown
+    ]
+    more = [f"{len(left)} more"] if left else []
+    state = [] if now.state == "running" else [now.state]
+    where = [where] if (where := _where(now)) else []
+    return " · ".join((format_duration(now.elapsed), *state, *where, *devices, *more))
+
+
+def data(now: Glance) -> dict[str, Any]:
+    """Return it for a program: bytes and seconds, None where not known."""
+    finding = now.finding
+    return {
+        "label": now.label,
+        "state": now.state,
+        "elapsed": round(now.elapsed, 4),
+        "phase": list(now.phase),
+        "step": now.step,
+        "steps": now.steps,
+        "devices": [
+            {
+                "key": each.device.key,
+                "name": each.device.name,
+                "allocated": _known(each.allocated),
+                "reserved": _known(each.reserved),
+                "peak": _known(each.peak),
+                "device_used": _known(each.used),
+                "total": _known(each.device.total),
+            }
+            for each in now.devices
+        ],
+        "finding": None
+        if finding is None
+        else {"kind": finding.kind, "severity": finding.severity, "title": finding.title},
+    }
+
+
+def _where(now: Glance) -> str:
+    """Return the open spans and the step, such as ``train > epoch 2 · step 1,024``."""
+    step = []
+    if now.steps:
+        so_far = "" if now.step == now.steps else f" ({format_counted(now.steps, 'step')} so far)"
+        step = [f"step {format_count(now.step)}{so_far}"]
+    phase = [" \u203a ".join(now.phase)] if now.phase else []
+    return " · ".join((*phase, *step))
+
+
+def _that_fit(
+    devices: Sequence[DeviceNow], room: int
+) -> tuple[Sequence[DeviceNow], Sequence[DeviceNow]]:
+    """Return the devices to show, and those that are left over: the emptiest."""
+    if len(devices) <= room:
+        return devices, ()
+    fullest = sorted(devices, key=lambda each: -each.share)
+    return fullest[:room], fullest[room:]
+
+
+def _rows(shown: Sequence[DeviceNow], width: int) -> list[str]:
+    """Return a line of heads and one for each device."""
+    if not shown:
+        return ["No memory was read yet."]
+    divisor, unit = unit_for(
+        max(max(each.device.total, each.used, each.allocated) for each in shown)
+    )
+    heads = ["device", "", *shown[0].labels, "peak", "in use", f"of {unit}"]
+    figures = [
+        [each.device.key, ""]
+        + [
+            number(value, divisor)
+            for value in (each.allocated, each.reserved, each.peak, each.used, each.device.total)
+        ]
+        for each in shown
+    ]
+    bare = aligned([heads, *figures]).split("\n")
+    room = min(WIDEST_BAR, width - max(map(len, bare)))
+    if room >= NARROWEST_BAR:
+        for each, row in zip(shown, figures, strict=True):
+            row[1] = _bar(each, room)
+    return aligned([heads, *figures], {0, 1}).split("\n")
+
+
+def _bar(each: DeviceNow, cells: int) -> str:
+    total, drawn, bar = each.device.total, 0, ""
+    for cell, value in zip(_CELLS, (each.allocated, each.reserved, each.used), strict=False):
+        if value > 0 and total > 0:
+            end = min(cells, math.ceil(cells * value / total))
+            bar += cell * max(0, end - drawn)
+            drawn = max(drawn, end)
+    return bar + _CELLS[-1] * (cells - drawn)
+
+
+def _added_up(left: Sequence[DeviceNow]) -> str:
+    allocated = math.fsum(each.allocated for each in left if each.allocated > 0)
+    fullest = max(each.share for each in left)
+    return (
+        f"{format_counted(len(left), 'more device')}: {format_bytes(allocated)} allocated together, "
+        f"at most {format_share(fullest)} of one in use"
+    )
+
+
+def _known(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text that takes at most some columns: wide letters take two, and combining ones none."""
+    taken = 0
+    for at, char in enumerate(text):
+        if not unicodedata.combining(char):
+            taken += 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+        if taken > width:
+            return text[:at]
+    return text
