@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import NoReturn
 
 from hfmem_widget import __version__
-from hfmem_widget.cli.output import FINE, complain
+from hfmem_widget.cli.output import complain, settle
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import HFMemError
 from hfmem_widget.text import plain
@@ -22,22 +20,15 @@ INTERRUPTED = 130
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command that some words name, by default those of the command line; return its exit code."""
-    code = FINE
     try:
         arguments = _parser().parse_args(words)
-        code = resolve(arguments.command)(arguments)
+        code: int = resolve(arguments.command)(arguments)
     except HFMemError as error:
-        code = complain(f"hfmem: {error}")
+        return complain(f"hfmem: {error}")
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        pass  # whoever reads has seen enough; below
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more when it ends, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    finally:
+        settle()  # the help, too, may be read only in part
     return code
 
 
@@ -60,7 +51,8 @@ def _parser() -> ArgumentParser:
         prog="hfmem",
         description="Read, compare and export recordings of hfmem_widget, and watch them grow.",
         epilog="example: hfmem check fine-tune.hfmem.jsonl\n\n"
-        "Exit codes: 0 fine; 1 the answer is no (compare, check, watch); 2 it could not be done.",
+        "exit codes: 0 done; 1 B exceeds A, or the recording is damaged or broke off;\n"
+        "            2 it could not be done",
         formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"hfmem_widget {__version__}")

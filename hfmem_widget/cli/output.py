@@ -7,15 +7,40 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from hfmem_widget.errors import HFMemError
 from hfmem_widget.view.screen import printable
 
 FINE, NO, WRONG = 0, 1, 2
 """Exit codes: done; the answer is no; it could not be done."""
 
 
-def say(text: str) -> None:
-    """Print on stdout; the line is out at once, for whoever reads a pipe."""
-    _print(text, sys.stdout)
+def say(text: str, end: str = "\n") -> bool:
+    """Print on stdout, at once, and return whether anybody still reads it."""
+    try:
+        _print(text, sys.stdout, end)
+    except BrokenPipeError:
+        _hush()
+        return False
+    except OSError as error:
+        _hush()
+        message = f"the output cannot be written: {error.strerror or type(error).__name__}"
+        raise HFMemError(message) from None
+    return True
+
+
+def settle() -> None:
+    """Write what waits to be written; in silence if nobody reads it any more."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _hush()
+
+
+def _hush() -> None:
+    """Send what is still written nowhere: Python flushes when it ends, and would complain."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> int:
@@ -25,13 +50,13 @@ def complain(text: str) -> int:
     return WRONG
 
 
-def in_letters(text: str, stream: TextIO) -> str:
+def _print(text: str, stream: TextIO | None, end: str = "\n") -> None:
+    if stream is not None:  # closed by the shell: >&-
+        print(_in_letters(text, stream), file=stream, end=end, flush=True)
+
+
+def _in_letters(text: str, stream: TextIO) -> str:
     """Return a text in the letters of a stream; in ASCII where the user's locale has no others."""
     # Python itself writes UTF-8 there (PEP 538), whatever the terminal shows of it.
     is_plain = (os.environ.get("LC_ALL") or os.environ.get("LANG")) in {"C", "POSIX"}
     return printable(text, "ascii" if is_plain else stream.encoding)
-
-
-def _print(text: str, stream: TextIO | None) -> None:
-    if stream is not None:  # closed by the shell: >&-
-        print(in_letters(text, stream), file=stream, flush=True)

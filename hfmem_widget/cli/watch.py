@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from hfmem_widget.cli.output import FINE, NO, in_letters, say
+from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.recording.file import session_of
 from hfmem_widget.recording.follow import Follower
 from hfmem_widget.recording.limits import MOST_STEPS
@@ -39,16 +39,17 @@ def watch(arguments: Namespace, pause: Callable[[float], None] = time.sleep) -> 
         try:
             while True:
                 now = run.look()
-                if now is not None:
-                    show(now)
-                    if arguments.once or run.has_ended:
-                        return NO if run.broke_off else FINE
-                elif arguments.once:
+                if now is None and arguments.once:
                     say(f"{plain(path)} is empty so far")
                     return FINE
+                if now is not None and (not show(now) or arguments.once or run.has_ended):
+                    return NO if run.broke_off else FINE
                 pause(PACE)
         except KeyboardInterrupt:
-            return FINE  # that is how one leaves
+            # That is how one leaves. A terminal has written ^C.
+            if sys.stdout is not None and sys.stdout.isatty():
+                say("")
+            return FINE
 
 
 class _Run:
@@ -81,8 +82,8 @@ class _Run:
         return self._peaks
 
 
-def _shown_by(arguments: Namespace) -> Callable[[Glance], None]:
-    """Return what shows a run: data, a screen that is drawn anew each time, or lines."""
+def _shown_by(arguments: Namespace) -> Callable[[Glance], bool]:
+    """Return what shows a run, and whether anybody looks: data, a screen drawn anew each time, or lines."""
     stdout = sys.stdout
     if arguments.json:
         return lambda now: say(json.dumps(data(now)))
@@ -93,13 +94,12 @@ def _shown_by(arguments: Namespace) -> Callable[[Glance], None]:
     if not is_terminal:
         return lambda now: say(line(now))
     # What stands on the screen moves up, to where one can scroll; nothing else is changed of the terminal.
-    stdout.write("\n" * _size()[1])
+    say("\n" * _size()[1], end="")
 
-    def redraw(now: Glance) -> None:
+    def redraw(now: Glance) -> bool:
         lines = screen(now, *_size(), in_colour=in_colour)
-        text = "".join(f"{in_letters(each, stdout)}{TO_LINE_END}\n" for each in lines)
-        stdout.write(f"{HOME}{text}{TO_SCREEN_END}")
-        stdout.flush()
+        text = "".join(f"{each}{TO_LINE_END}\n" for each in lines)
+        return say(f"{HOME}{text}{TO_SCREEN_END}", end="")
 
     return redraw
 

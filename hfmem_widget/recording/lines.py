@@ -259,6 +259,9 @@ class Lines:
         devices = session.steps.devices[: (len(columns) - len(FIGURES)) // len(PER_DEVICE)]
         if len(table):
             self._steps_until = float(table[:, columns.index("stop")].max())
+            # Bytes as they are elsewhere: a step's peak is that of a span.
+            times = [columns.index("start"), columns.index("stop")]
+            table[:, times] = np.round(table[:, times], 4)
         for first in range(0, len(table), MOST_STEPS_IN_LINE):
             rows = table[first : first + MOST_STEPS_IN_LINE]
             yield _line(
@@ -266,7 +269,7 @@ class Lines:
                 devices=list(devices),
                 count=session.steps.count,
                 columns=list(columns),
-                rows=[_numbers(row, decimals=4) for row in rows],
+                rows=[_numbers(row) for row in rows],
             )
 
     def _phases(self) -> Iterator[bytes]:

@@ -27,7 +27,8 @@ RANKS = (
     ("monitor", "view", "recording"),
     ("features",),
     ("drivers", "testing", "ci"),
-    ("magics",),
+    ("magics", "cli"),
+    ("__main__",),
 )
 """The rooms, lowest first. A module imports from lower rooms and from its own."""
 
@@ -255,6 +256,13 @@ HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pan
 def test_importing_loads_nothing_heavy() -> None:
     """`import hfmem_widget` leaves every heavy library alone, and IPython too."""
     assert loaded_by("import hfmem_widget") & (HEAVY | {"IPython"}) == set()
+
+
+def test_the_help_of_the_command_loads_nothing_heavy() -> None:
+    """`hfmem -h` answers at once: it loads no heavy library, not even numpy."""
+    code = "from hfmem_widget.cli.main import main\ntry: main(['-h'])\nexcept SystemExit: pass"
+
+    assert loaded_by(code) & (HEAVY | {"IPython"}) == set()
 
 
 def test_loading_the_extension_loads_nothing_heavy() -> None:

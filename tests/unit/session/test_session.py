@@ -7,7 +7,8 @@ import math
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, StepGroup, Steps
+from hfmem_widget.session.steps import DeviceSteps
 
 ALLOCATED = Series("cuda:0", "allocated")
 RESERVED = Series("cuda:0", "reserved")
@@ -131,6 +132,17 @@ def test_a_span_keeps_the_highest_sample_within_it(recorder: Recorder) -> None:
 
     assert before.values[0] == 9.0
     assert span.peaks["cuda:0/allocated"] == Peak(7.0, "sampled")
+
+
+def test_a_steps_peak_wins_over_the_samples() -> None:
+    """A recording of a run that was killed has its steps, but not their spans."""
+    known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
+    steps = Steps()
+    steps.append(StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
+    session = Session("x", devices=[Device("cuda:0", "x")], steps=steps)
+
+    assert session.peak("cuda:0/allocated") == 9.0
+    assert math.isnan(session.peak("cuda:0/reserved"))
 
 
 def test_a_counters_peak_wins_over_the_samples(recorder: Recorder, session: Session) -> None:

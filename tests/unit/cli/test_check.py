@@ -1,0 +1,76 @@
+"""`hfmem check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import FINE, NO
+
+Make = Callable[..., Path]
+
+
+def test_a_check_says_what_a_recording_holds(
+    recorded: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Format, versions, label, length, devices, spans, steps, peaks and findings, a line each."""
+    assert main(["check", str(recorded("leak"))]) == FINE
+    lines = {line[:8].strip(): line[8:].strip() for line in capsys.readouterr().out.splitlines()}
+
+    assert lines["format"].startswith("version 1, written by hfmem ")
+    assert lines["label"] == "fine-tune"
+    assert lines["state"] == "done"
+    assert lines["length"].startswith("12.4 s: ")
+    assert lines["devices"] == "cuda:0 NVIDIA H200, 140.4 GiB"
+    assert lines["steps"] == "40"
+    assert lines["peaks"] == "cuda:0 6.68 GiB exact"
+    assert lines["findings"[:8]].isdigit()
+    assert lines["damage"] == "none"
+
+
+@pytest.mark.parametrize("name", ["short", "cpu", "two gpus", "idle gpu"])
+def test_every_whole_recording_is_fine(name: str, recorded: Make) -> None:
+    """Whatever was watched: nothing is said to be damaged."""
+    assert main(["check", str(recorded(name))]) == FINE
+
+
+def without_the_end(lines: list[bytes]) -> list[bytes]:
+    return lines[:-1]
+
+
+def with_a_stranger(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:2], b"hello\n", *lines[2:]]
+
+
+def without_a_block(lines: list[bytes]) -> list[bytes]:
+    first = next(at for at, line in enumerate(lines) if line.startswith(b'{"k":"rows"'))
+    renumbered = lines[first].replace(b'"n":0', b'"n":1')
+    return [*lines[:first], renumbered, *lines[first + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (without_the_end, "no end"),
+        (with_a_stranger, "1 line of the recording could not be read"),
+        (without_a_block, "lacks 1 block"),
+    ],
+)
+def test_damage_is_said_and_counted(
+    damage: Callable[[list[bytes]], list[bytes]],
+    said: str,
+    recorded: Make,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is damaged or missing stands in a note, and the exit code is 1."""
+    path = recorded("training")
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
+
+    assert main(["check", str(path)]) == NO
+    shown = capsys.readouterr().out
+
+    assert said in shown
+    assert "damage    see the notes" in shown

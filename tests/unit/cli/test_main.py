@@ -1,0 +1,172 @@
+"""What every command has in common: help, errors in one line, exit codes, letters, closed pipes."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.cli import main as command
+from hfmem_widget.cli.main import INTERRUPTED, main
+from hfmem_widget.cli.output import FINE, NO, WRONG
+from hfmem_widget.display import resolve
+from tests.data import ROOT
+
+COMMANDS = ("report", "compare", "export", "check", "watch")
+Make = Callable[..., Path]
+
+
+def test_the_installed_script_is_this_one() -> None:
+    """`hfmem` runs `main`."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+
+    assert list(scripts) == ["hfmem"]
+    assert resolve(scripts["hfmem"]) is main
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`-h` everywhere prints help in ASCII, at most 80 columns wide, with a line that can be typed."""
+    with pytest.raises(SystemExit, match="0"):
+        main([*words, "-h"])
+    said = capsys.readouterr().out
+
+    assert re.search(rf"^example: hfmem {words[0] if words else ''}", said, re.MULTILINE)
+    assert said.isascii()
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` prints it."""
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+
+    assert capsys.readouterr().out == f"hfmem_widget {hfmem_widget.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "COMMAND"),
+        (["shout"], "shout"),
+        (["check"], "RUN"),
+        (["check", "a", "b\x1b[31m"], "unrecognized"),
+        (["export", "a", "--to", "xls"], "parquet"),
+        (["compare", "a", "b", "--metric", "speed"], "reserved"),
+        (["export", "a", "--to", "perfetto", "--resolution", "fast"], "resolution"),
+    ],
+)
+def test_a_slip_is_said_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that cannot be read names what is wrong in one line on stderr, and ends with 2."""
+    with pytest.raises(SystemExit, match=str(WRONG)):
+        main(words)
+    shown = capsys.readouterr()
+
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert "\x1b" not in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])
+@pytest.mark.parametrize("words", [["check"], ["watch", "--once"], ["export", "--to", "csv"]])
+def test_what_cannot_be_read_is_said_in_one_line(
+    words: list[str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is not there, a folder, a stranger, a newer version, a pipe: one line, and 2."""
+    (tmp_path / "text").write_text("hello\n")
+    (tmp_path / "newer").write_text('{"k":"head","format":"hfmem","version":9,"started":5.0}\n')
+    os.mkfifo(tmp_path / "pipe")
+
+    assert main([words[0], str(tmp_path / name), *words[1:]]) == WRONG
+    shown = capsys.readouterr()
+
+    assert shown.err.startswith("hfmem: ")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+class Closed(io.StringIO):
+    """The output of a command whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_closed_pipe_is_no_error(
+    recorded: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`| head` ends a command in silence."""
+    monkeypatch.setattr(sys, "stdout", Closed())
+
+    assert main(["check", str(recorded())]) == FINE
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_pipe_does_not_hide_the_answer(
+    recorded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a comparison found is the exit code, whether anybody reads the table or not."""
+    words = [str(recorded("training", "a.hfmem.jsonl")), str(recorded("failed", "b.hfmem.jsonl"))]
+    monkeypatch.setattr(sys, "stdout", Closed())
+
+    assert main(["compare", *words, "--fail-over", "2%"]) == NO
+
+
+def test_no_stdout_is_no_error(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command whose stdout the shell has closed still has its exit code."""
+    monkeypatch.setattr(sys, "stdout", None)
+
+    assert main(["check", str(recorded())]) == FINE
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted command ends with the code that shells know."""
+
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "resolve", interrupted)
+
+    assert main(["check", "x"]) == INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("locale", "encoding", "is_ascii"),
+    [
+        ({"LANG": "de_DE.UTF-8"}, "utf-8", False),
+        ({"LANG": "C"}, "utf-8", True),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "utf-8", True),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, "utf-8", False),
+        ({}, "utf-8", False),
+        ({"LANG": "de_DE"}, "latin-1", True),
+    ],
+)
+def test_a_terminal_gets_letters_that_it_has(
+    locale: dict[str, str],
+    encoding: str,
+    is_ascii: bool,
+    recorded: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bars and signs stand for others where the locale has only ASCII, and none becomes a question mark."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+
+    assert main(["watch", str(recorded("training")), "--once"]) == FINE
+    text = raw.getvalue().decode(encoding)
+
+    assert ("\u2588" in text) != is_ascii
+    assert ("# allocated" in text) == is_ascii
+    assert "?" not in text

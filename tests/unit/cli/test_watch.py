@@ -1,0 +1,196 @@
+"""`hfmem watch`: follows a recording until it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import FINE, NO, WRONG
+from hfmem_widget.cli.watch import PACE, watch
+
+Make = Callable[..., Path]
+
+
+class Growing:
+    """A recording that gets more lines whenever its watcher pauses."""
+
+    def __init__(self, whole: Path, parts: int = 3) -> None:
+        lines = whole.read_bytes().splitlines(keepends=True)
+        size = -(-len(lines) // parts)
+        self.path = whole.with_name("growing.hfmem.jsonl")
+        self.pauses: list[float] = []
+        self._parts = [b"".join(lines[at : at + size]) for at in range(0, len(lines), size)]
+        self.path.write_bytes(b"")
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        with self.path.open("ab") as file:
+            file.write(self._parts.pop(0))
+
+
+@pytest.fixture
+def growing(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> Growing:
+    """Return a recording of a training, which is being written at this moment."""
+    path = recorded("training")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    return Growing(path)
+
+
+def asked(path: Path, *, once: bool = False, as_json: bool = False) -> Namespace:
+    return Namespace(RUN=str(path), once=once, json=as_json)
+
+
+def test_a_run_is_followed_until_it_ends(
+    growing: Growing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once a second what was added is read, a line for each; the last one says how it ended."""
+    assert watch(asked(growing.path), growing.pause) == FINE
+    lines = capsys.readouterr().out.splitlines()
+
+    assert len(lines) == 3
+    assert ["done" in line for line in lines] == [False, False, True]
+    assert lines[-1] == "11.6 s · done · step 31 · cuda:0 3.75 GiB (peak 6.99 GiB) of 140.4 GiB"
+    assert growing.pauses == [PACE] * 3
+
+
+def test_json_has_a_line_for_each_second(
+    growing: Growing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is an object with figures in bytes."""
+    watch(asked(growing.path, as_json=True), growing.pause)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert [line["state"] for line in lines] == ["running", "running", "done"]
+    assert lines[-1]["devices"][0]["total"] == 150754820096
+    assert lines[-1]["step"] == 31
+
+
+def test_a_peak_of_an_earlier_step_is_remembered(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though only the newest steps are looked at again, the peak never falls."""
+    monkeypatch.setattr("hfmem_widget.cli.watch.NEWEST_STEPS", 1)
+    watch(asked(growing.path, as_json=True), growing.pause)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    peaks = [line["devices"][0]["peak"] for line in lines]
+
+    assert peaks == sorted(peaks)
+
+
+def test_once_shows_it_as_it_stands(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--once` nothing is waited for, also where nothing was written yet."""
+    assert watch(asked(growing.path, once=True), growing.pause) == FINE
+    assert "is empty so far" in capsys.readouterr().out
+
+    growing.pause(0)
+    assert watch(asked(growing.path, once=True), growing.pause) == FINE
+    assert "running" in capsys.readouterr().out.splitlines()[0]
+    assert growing.pauses == [0]
+
+
+def test_a_run_that_broke_off_is_told_by_its_code(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that gave no sign of life for long is over: the exit code is 1."""
+    growing.pause(0)
+    monkeypatch.setattr(time, "time", lambda: 1e12)
+
+    assert watch(asked(growing.path), growing.pause) == NO
+    assert "broken off" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_it(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
+    """That is how one leaves: no traceback, and the exit code 0."""
+    growing.pause(0)
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    assert watch(asked(growing.path), interrupted) == FINE
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced", "cut"])
+def test_a_file_that_is_another_one_is_said(
+    what: str, growing: Growing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recording that is removed, replaced or cut while it is followed ends the watch with a sentence."""
+    growing.pause(0)
+
+    def change(seconds: float) -> None:
+        if what == "cut":
+            growing.path.write_bytes(b"")
+            return
+        growing.path.rename(growing.path.with_name("moved"))
+        if what == "replaced":
+            growing.path.write_bytes(b"")
+
+    with pytest.raises(Exception, match="was removed, replaced or cut"):
+        watch(asked(growing.path), change)
+
+
+def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
+    """Until then its lines lie beside it; the last one is read though the file is gone."""
+    at_last = growing.path.with_name("growing.hfmem.jsonl.gz")
+
+    def pause(seconds: float) -> None:
+        while growing._parts:
+            growing.pause(seconds)
+        growing.path.unlink()
+        at_last.write_bytes(b"")
+
+    assert watch(asked(at_last), pause) == FINE
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what it got."""
+
+    encoding = "utf-8"  # type: ignore[assignment]  # StringIO has none
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_terminal_is_redrawn(
+    no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second from the top left; nothing else is changed of it, and NO_COLOR is obeyed."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+
+    assert watch(asked(growing.path), growing.pause) == FINE
+    text = terminal.getvalue()
+
+    assert text.count("\x1b[H") == 3
+    assert ("\x1b[1m" in text) == (not no_color)
+    assert {code.lstrip("0123456789")[0] for code in text.split("\x1b[")[1:]} <= set("HKJm")
+
+
+def test_a_recording_that_has_ended_is_shown_once(
+    recorded: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a compressed one."""
+    assert main(["watch", str(recorded("short", "run.hfmem.jsonl.gz"))]) == FINE
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_what_is_no_recording_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of other lines is refused at once."""
+    path = tmp_path / "notes.txt"
+    path.write_text("hello\n")
+
+    assert main(["watch", str(path)]) == WRONG
+    assert "not a recording" in capsys.readouterr().err

@@ -1,0 +1,119 @@
+"""`hfmem export` and `hfmem report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import FINE, WRONG
+from hfmem_widget.cli.write import stem
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder of the test's own, with pandas."""
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["--to", "csv"], ("run.samples.csv", "time,cuda:0/allocated")),
+        (["--to", "csv", "--table", "steps"], ("run.steps.csv", "parent,first,last")),
+        (["--to", "csv", "--table", "spans"], ("run.spans.csv", "id,parent,kind,label")),
+        (["--to", "perfetto"], ("run.perfetto.json", '{"displayTimeUnit"')),
+        (["--to", "perfetto", "-o", "x.trace.json"], ("x.trace.json", '{"displayTimeUnit"')),
+        (["--to", "csv", "-o", "x.csv"], ("x.csv", "time,")),
+    ],
+)
+def test_an_export_is_written_here_and_named(
+    words: list[str],
+    written: tuple[str, str],
+    recorded: Make,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without -o the name is the recording's; the path is printed."""
+    name, begins = written
+
+    assert main(["export", str(recorded("steps")), *words]) == FINE
+    assert capsys.readouterr().out == f"{name}\n"
+    assert (here / name).read_text("utf-8").startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--to", "csv", "-o", "x.txt"], "ends in .csv, not 'x.txt'"),
+        (["--to", "perfetto", "-o", "x.json"], "ends in .perfetto.json or .trace.json"),
+        (["--to", "perfetto", "--table", "steps"], "--table is for csv and parquet"),
+        (["--to", "csv", "--resolution", "2"], "--resolution is for perfetto"),
+        (["--to", "perfetto", "--resolution", "0"], "resolution must be"),
+        (["--to", "perfetto", "--resolution", "nan"], "resolution must be"),
+        (["--to", "csv", "-o", "taken.csv"], "already exists"),
+        (["--to", "csv", "-o", "nowhere/x.csv"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(
+    words: list[str],
+    said: str,
+    recorded: Make,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line says what is allowed; nothing is written, and nothing overwritten."""
+    (here / "taken.csv").write_text("mine")
+    path = recorded()
+
+    assert main(["export", str(path), *words]) == WRONG
+    shown = capsys.readouterr()
+
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert {each.name for each in here.iterdir()} == {"taken.csv", path.name}
+    assert (here / "taken.csv").read_text() == "mine"
+
+
+def test_an_export_has_every_sample(here: Path) -> None:
+    """A recording of more than an hour is not folded on its way into a table."""
+    path = here / "long.hfmem.jsonl"
+    head = '{"k":"head","format":"hfmem","version":1,"started":5.0,"label":"x","interval":1.0}\n'
+    columns = (
+        '{"k":"series","first":0,"devices":[{"key":"cpu","name":"c","total":9}],'
+        '"series":["cpu/allocated"],"labels":["heap in use"]}\n'
+    )
+    blocks, seconds = [], 100
+    for block in range(60):
+        times = [float(seconds * block + second) for second in range(seconds)]
+        rows = {"k": "rows", "n": block, "w": 5.0 + times[-1], "t": times, "s": [0], "v": [times]}
+        fold = {"k": "fold", "n": block, "t": [times[0], times[-1]], "samples": seconds}
+        fold |= {"low": [times[0]], "high": [times[-1]], "last": [times[-1]]}
+        blocks += [json.dumps(rows), json.dumps(fold)]
+    path.write_text(head + columns + "\n".join(blocks) + "\n")
+
+    assert main(["export", str(path), "--to", "csv"]) == FINE
+    assert len((here / "long.samples.csv").read_text().splitlines()) == 1 + 60 * seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("run.hfmem.jsonl", "run"),
+        ("run.hfmem.jsonl.gz", "run"),
+        ("run.jsonl", "run"),
+        ("run.jsonl.gz", "run"),
+        ("a.b.hfmem.jsonl", "a.b"),
+        ("run.txt", "run"),
+    ],
+)
+def test_a_name_without_its_ending(name: str, expected: str) -> None:
+    """Whatever a recording's name ends in."""
+    assert stem(Path("folder") / name) == expected

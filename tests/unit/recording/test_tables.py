@@ -1,0 +1,76 @@
+"""Samples, steps and spans as files for other programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.recording.tables import TABLES
+from hfmem_widget.session import Session
+from hfmem_widget.testing import scripted_run
+
+pd = pytest.importorskip("pandas")
+
+
+def test_the_table_of_spans_has_a_row_for_each(tmp_path: Path) -> None:
+    """With edges, outcome, counts, and allocated and reserved of each device."""
+    session = scripted_run("leak")
+    table = pd.read_csv(session.save(tmp_path / "x.csv", table="spans")).set_index("id")
+    step = next(span for span in session.spans if span.kind == "step")
+    peak = step.peaks["cuda:0/allocated"]
+
+    assert len(table) == len(session.spans)
+    assert table["parent"].iloc[:3].tolist()[1:] == [1.0, 2.0]
+    assert table.loc[step.id, "cuda:0/allocated/peak"] == pytest.approx(peak.value)
+    assert table.loc[step.id, "cuda:0/allocated/certainty"] == "exact"
+    assert table.loc[step.id, "tokens"] == 768
+    assert table.loc[step.id, "stop"] == pytest.approx(step.stop)
+
+
+def test_the_table_of_steps_is_that_of_the_session(tmp_path: Path) -> None:
+    """With the same columns."""
+    session = scripted_run("steps")
+    table = pd.read_csv(session.save(tmp_path / "x.csv", table="steps"))
+
+    assert list(table.columns) == list(session.steps.to_pandas().columns)
+    assert len(table) == len(session.steps)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("empty", [False, True])
+def test_parquet_has_the_same_figures(table: str, empty: bool, tmp_path: Path) -> None:
+    """Also of a session that has none."""
+    pytest.importorskip("pyarrow")
+    session = Session() if empty else scripted_run("leak")
+    text = session.save(tmp_path / "x.csv", table=table)
+    same = pd.read_parquet(session.save(tmp_path / "x.parquet", table=table))
+
+    assert len(same) == len(text.read_text("utf-8").splitlines()) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "said"),
+    [
+        ("x.csv", "rows", "table must be samples, steps or spans, not 'rows'"),
+        ("x.hfmem.jsonl", "steps", "ends in .csv or .parquet for a table"),
+        ("x.perfetto.json", "spans", "ends in .csv or .parquet for a table"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(name: str, table: str, said: str, tmp_path: Path) -> None:
+    """One sentence says which there are, and what a table is written to."""
+    with pytest.raises(OptionError, match=said):
+        scripted_run("short").save(tmp_path / name, table=table)
+
+
+@pytest.mark.parametrize(("ending", "missing"), [("csv", "pandas"), ("parquet", "pyarrow")])
+def test_a_missing_library_is_named(
+    ending: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table needs pandas, Parquet also pyarrow: the sentence says what to install."""
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    with pytest.raises(OptionError, match=f"pip install {missing}"):
+        scripted_run("short").save(tmp_path / f"x.{ending}")

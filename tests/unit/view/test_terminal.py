@@ -1,0 +1,154 @@
+"""A session as a screen, a line and data for a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from dataclasses import replace
+
+import pytest
+
+from hfmem_widget.session import Device, Finding, Session, Span
+from hfmem_widget.session.model import Sample
+from hfmem_widget.session.spans import Spans
+from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.text import GIB
+from hfmem_widget.view.terminal import RED, DeviceNow, Glance, data, glance, line, screen
+
+NAN = math.nan
+
+
+def device(number: int, allocated: float = 10.0, total: float = 80.0) -> DeviceNow:
+    """Return a device of some GiB."""
+    about = Device(f"cuda:{number}", "NVIDIA H100", total=total * GIB)
+    labels = ("allocated", "reserved")
+    figures = (
+        allocated * GIB,
+        1.1 * allocated * GIB,
+        1.2 * allocated * GIB,
+        1.05 * allocated * GIB,
+    )
+    return DeviceNow(about, labels, *figures)
+
+
+def at_work(count: int = 1, **changes: object) -> Glance:
+    """Return a training on some devices."""
+    devices = tuple(device(number, 5.0 + number) for number in range(count))
+    now = Glance("fine-tune", "running", 61.0, ("train", "epoch 2"), 40, 40, devices, None)
+    return replace(now, **changes)  # type: ignore[arg-type]  # of a glance
+
+
+def columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (200, 60)])
+def test_a_screen_fits_the_terminal(name: str, width: int, height: int) -> None:
+    """No line is wider than the terminal, and the last row stays free for the cursor."""
+    lines = screen(glance(RUNS[name], {}), width, height)
+
+    assert max(map(columns, lines)) <= width
+    assert len(lines) < height
+
+
+RUNS = {name: scripted_run(name) for name in SCRIPTED_RUNS if name != "100,000 steps"}
+RUNS["100,000 steps"] = RUNS["steps"]
+
+
+def test_eight_devices_have_a_row_each() -> None:
+    """With a finding of three lines, all fit on 24 rows of 80 columns."""
+    finding = Finding("leak", "warn", "word " * 60)
+    lines = screen(at_work(8, finding=finding))
+
+    assert [row.split()[0] for row in lines[4:12]] == [f"cuda:{number}" for number in range(8)]
+    assert len(lines) < 24
+
+
+def test_of_many_devices_the_fullest_are_shown() -> None:
+    """The others are added up in one line."""
+    lines = screen(at_work(20), height=14)
+
+    assert [row.split()[0] for row in lines[4:8]] == ["cuda:19", "cuda:18", "cuda:17", "cuda:16"]
+    assert lines[8].startswith("16 more devices: 200.0 GiB allocated together, at most 30 % of one")
+
+
+def test_a_row_has_the_figures_and_a_bar() -> None:
+    """A bar has what is allocated, reserved, in use besides and free; all figures have one unit."""
+    row = screen(at_work(devices=(device(0, 50.0),)))[4]
+
+    assert row.split()[0] == "cuda:0"
+    assert row.split()[2:] == ["50.0", "55.0", "52.5", "60.0", "80.0"]
+    assert [row.count(cell) > 0 for cell in "\u2588\u2593\u2592\u2591"] == [True, True, True, True]
+
+
+def test_what_is_not_known_is_said() -> None:
+    """A figure that is not available is no zero, and a device of unknown size has an empty bar."""
+    unknown = replace(device(0), device=Device("cuda:0", "x"), reserved=NAN)
+    row = screen(at_work(devices=(unknown,)))[4]
+
+    assert row.split()[2:] == ["10.0", "n/a", "10.5", "12.0", "n/a"]
+    assert "\u2588" not in row
+
+
+def test_a_device_that_is_nearly_full_is_red() -> None:
+    """And nothing is coloured where that is not wanted."""
+    now = at_work(devices=(device(0, 70.0), device(1, 5.0)))
+
+    assert [row.startswith(RED) for row in screen(now, in_colour=True)[4:6]] == [True, False]
+    assert not any("\x1b" in row for row in screen(now))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "train \u203a epoch 2 · step 40"),
+        ({"step": 140}, "train \u203a epoch 2 · step 140 (40 steps so far)"),
+        ({"phase": ()}, "step 40"),
+        ({"steps": 0}, "train \u203a epoch 2"),
+    ],
+)
+def test_phase_and_step_are_named(changes: dict[str, object], said: str) -> None:
+    """The open spans, the newest step, and how many there were if that is another number."""
+    assert screen(at_work(**changes))[1] == said
+
+
+def test_open_spans_are_the_phase() -> None:
+    """Those that have not ended, without the run itself and its steps."""
+    before = Sample(0.0, ())
+    kinds = (("cell", "run"), ("train", "train"), ("epoch", "epoch 1"), ("step", "step 3"))
+    spans = Spans(Span(at, kind, label, 0.0, before) for at, (kind, label) in enumerate(kinds))  # type: ignore[arg-type]
+
+    assert glance(Session("run", spans=spans), {}).phase == ("train", "epoch 1")
+
+
+def test_a_session_without_anything_is_shown() -> None:
+    """Before the first reading there is a screen, a line, and data."""
+    now = glance(Session(), {})
+
+    assert "No memory was read yet." in screen(now)
+    assert line(now) == "0.0 ms"
+    assert json.loads(json.dumps(data(now), allow_nan=False))["devices"] == []
+
+
+def test_the_newest_finding_is_shown() -> None:
+    """As a sentence, with the word for how grave it is."""
+    session = scripted_run("leak")
+
+    assert screen(glance(session, {}))[-2].startswith("warning: Allocated memory grows by")
+
+
+def test_a_line_names_the_fullest_devices() -> None:
+    """Three of them, and how many more there are."""
+    said = line(at_work(5))
+
+    assert said.startswith(
+        "1 min 01 s · train \u203a epoch 2 · step 40 · cuda:4 9.00 GiB (peak 9.45 GiB)"
+    )
+    assert said.endswith(" · 2 more")
+
+
+def test_wide_letters_count_twice() -> None:
+    """A label in Chinese does not push the screen out of place."""
+    assert columns(screen(at_work(label="\u8bad" * 60))[0]) <= 80
