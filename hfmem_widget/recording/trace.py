@@ -208,10 +208,10 @@ def _counters(session: Session, resolution: float) -> Iterator[Event]:
         name, unit = plain(series.label) or series.metric, _UNITS.get(series.metric, "bytes")
         process = processes.get(series.device, _RUN)
         values = (*high[:, column].tolist(), session.value(last, series.key))
-        before = math.nan
-        for ts, value in zip((*at, _micro(last.time)), values, strict=True):
-            # A counter holds its value until the next event.
-            if math.isfinite(value) and value != before:
+        before, end = math.nan, len(at)
+        for point, (ts, value) in enumerate(zip((*at, _micro(last.time)), values, strict=True)):
+            # A counter holds its value until the next event, but viewers draw it only up to the last one.
+            if math.isfinite(value) and (value != before or point == end):
                 yield {
                     "ph": "C", "name": name, "pid": process, "tid": process, "ts": ts,
                     "args": {unit: _number(value)},

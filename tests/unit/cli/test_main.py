@@ -51,6 +51,18 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"hfmem_widget {hfmem_widget.__version__}\n"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page of the command line names each command, and each of its options."""
+    with pytest.raises(SystemExit):
+        main([name, "-h"])
+    options = re.findall(r"--[a-z-]+", capsys.readouterr().out)
+    page = (ROOT / "docs/command-line.md").read_text("utf-8")
+
+    assert f"| `hfmem {name} " in page
+    assert [one for one in {*options} - {"--help", "--output"} if one not in page] == []
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

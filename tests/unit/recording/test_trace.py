@@ -117,9 +117,9 @@ def test_steps_without_spans_are_slices() -> None:
     assert [event["name"] for event in of_phase(events_of(session), "X")] == [
         "train", "step 1", "step 2",
     ]  # fmt: skip
-    (one,) = of_phase(events_of(folded), "X")
-    assert (one["name"], one["dur"]) == ("steps 1\u20138", 8_000_000)
-    assert one["args"]["cuda:0/allocated peak"] == "1.00 GiB exact"
+    (slice_,) = of_phase(events_of(folded), "X")
+    assert (slice_["name"], slice_["dur"]) == ("steps 1\u20138", 8_000_000)
+    assert slice_["args"]["cuda:0/allocated peak"] == "1.00 GiB exact"
 
 
 def row(one: StepGroup) -> list[float]:

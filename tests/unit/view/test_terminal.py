@@ -6,6 +6,7 @@ import json
 import math
 import unicodedata
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,11 @@ def device(number: int, allocated: float = 10.0, total: float = 80.0) -> DeviceN
     return DeviceNow(about, labels, *figures)
 
 
-def at_work(count: int = 1, **changes: object) -> Glance:
+def at_work(count: int = 1, **changes: Any) -> Glance:
     """Return a training on some devices."""
     devices = tuple(device(number, 5.0 + number) for number in range(count))
     now = Glance("fine-tune", "running", 61.0, ("train", "epoch 2"), 40, 40, devices, None)
-    return replace(now, **changes)  # type: ignore[arg-type]  # of a glance
+    return replace(now, **changes)
 
 
 def columns(text: str) -> int:
@@ -109,7 +110,7 @@ def test_a_device_that_is_nearly_full_is_red() -> None:
         ({"steps": 0}, "train \u203a epoch 2"),
     ],
 )
-def test_phase_and_step_are_named(changes: dict[str, object], said: str) -> None:
+def test_phase_and_step_are_named(changes: dict[str, Any], said: str) -> None:
     """The open spans, the newest step, and how many there were if that is another number."""
     assert screen(at_work(**changes))[1] == said
 
