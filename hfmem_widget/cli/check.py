@@ -41,7 +41,7 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
         written = ", ".join(f"{name} {version}" for name, version in head.software.items())
         yield "format", f"version {head.version}" + (f", written by {written}" if written else "")
     yield "label", session.label or "none"
-    yield "began", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session.started_at))
+    yield "began", _when(session.started_at)
     outcomes = dict.fromkeys(span.outcome for span in session.spans if span.parent is None)
     said = ", ".join(filter(None, outcomes)) or "finished"
     yield "state", "running" if session.running else "broken off" if session.broken_off else said
@@ -60,6 +60,13 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     for at, device in enumerate(active_devices(session)[:MOST_DEVICES]):
         yield "" if at else "peaks", f"{device.key} {peak_text(_peak(session, device))}"
     yield "findings", format_count(len(session.findings))
+
+
+def _when(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (OSError, OverflowError, ValueError):
+        return "at no time that a calendar has"
 
 
 def _peak(session: Session, device: Device) -> Peak:

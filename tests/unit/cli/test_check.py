@@ -37,6 +37,16 @@ def test_every_whole_recording_is_fine(name: str, recorded: Make) -> None:
     assert main(["check", str(recorded(name))]) == FINE
 
 
+def test_any_time_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stranger's recording may begin in the year 30 billion."""
+    path = tmp_path / "x.hfmem.jsonl"
+    path.write_text('{"k":"head","format":"hfmem","version":1,"started":1e18,"interval":0.1}\n')
+
+    main(["check", str(path)])
+
+    assert "began     at no time" in capsys.readouterr().out
+
+
 def without_the_end(lines: list[bytes]) -> list[bytes]:
     return lines[:-1]
 
