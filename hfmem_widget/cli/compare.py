@@ -92,13 +92,11 @@ def judge(a: Record, b: Record, metric: str, limit: Limit) -> Iterator[tuple[boo
         share = percent_text(100 * (value / before - 1)) if before >= NEXT_TO_NOTHING else ""
         change = ", ".join(filter(None, (format_bytes(value - before, signed=True), share)))
         is_over = not limit.allows(before, value)
-        yield (
-            is_over,
-            (
-                f"{device.key} {name}: {format_bytes(before)} in {a.name}, {format_bytes(value)} in {b.name} "
-                f"({change}), {'more than' if is_over else 'within'} the limit of {limit.said}."
-            ),
+        line = (
+            f"{device.key} {name}: {format_bytes(before)} in {a.name}, {format_bytes(value)} in {b.name} "
+            f"({change}), {'more than' if is_over else 'within'} the limit of {limit.said}."
         )
+        yield is_over, line
 
 
 def _records(*paths: str) -> tuple[Record, Record]:

@@ -31,7 +31,7 @@ _COLOURS = {"critical": RED, "warn": YELLOW, "info": ""}
 
 NEARLY_FULL = 0.95
 
-WIDEST = 120
+NARROWEST, WIDEST = 20, 120
 NARROWEST_BAR, WIDEST_BAR = 4, 40
 ON_A_LINE = 3
 MOST_OF_A_FINDING = 3
@@ -93,8 +93,11 @@ class Glance:
 def glance(session: Session, peaks: Mapping[str, float]) -> Glance:
     """Return how a session stands; `peaks` are those of allocated memory, in bytes by device."""
     spans = session.spans
-    phase = [plain(span.label) or span.kind for span in spans if span.stop is None]
-    fine = {plain(span.label) or span.kind for span in spans if span.kind in FINE_KINDS}
+    phase = (
+        plain(span.label) or span.kind
+        for span in spans
+        if span.stop is None and span.kind not in FINE_KINDS
+    )
     outcomes = [span.outcome for span in spans if span.parent is None and span.outcome]
     state = "broken off" if session.broken_off else "".join(outcomes[-1:]) or "finished"
     label = plain(session.label) or "run"
@@ -104,7 +107,7 @@ def glance(session: Session, peaks: Mapping[str, float]) -> Glance:
         label=label,
         state="running" if session.running else state,
         elapsed=session.last_sample.time if stop is None else max(0.0, stop - start),
-        phase=tuple(name for name in phase if name not in {label, *fine}),
+        phase=tuple(name for name in phase if name != label),
         step=int(newest[0][session.steps.columns.index("last")]) if newest else 0,
         steps=session.steps.count,
         devices=tuple(_now(session, device, peaks) for device in active_devices(session)),
@@ -131,7 +134,7 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
 
     Of devices that find no room, the fullest are shown, and the others are added up.
     """
-    width = max(40, min(width, WIDEST))
+    width = max(NARROWEST, min(width, WIDEST))
     shown, left = _that_fit(now.devices, max(1, height - _AROUND))
     lines = [(BOLD, f"{now.label} · {now.state} · {format_duration(now.elapsed)}")]
     if where := _where(now):

@@ -11,6 +11,7 @@ import pytest
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.cli.write import stem
+from hfmem_widget.session import Session
 
 Make = Callable[..., Path]
 
@@ -101,6 +102,34 @@ def test_an_export_has_every_sample(here: Path) -> None:
 
     assert main(["export", str(path), "--to", "csv"]) == FINE
     assert len((here / "long.samples.csv").read_text().splitlines()) == 1 + 60 * seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "is_static"),
+    [
+        ([], "run.html", False),
+        (["--static"], "run.html", True),
+        (["-o", "page.html"], "page.html", False),
+    ],
+)
+def test_a_report_is_that_of_the_session(
+    words: list[str],
+    name: str,
+    is_static: bool,
+    recorded: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`hfmem report` passes path and kind on to `Session.report`."""
+    asked: list[object] = []
+
+    def report(session: Session, path: str, *, static: bool = False) -> Path:
+        asked.extend((session.label, path, static))
+        return Path(path)
+
+    monkeypatch.setattr(Session, "report", report, raising=False)
+
+    assert main(["report", str(recorded("leak")), *words]) == FINE
+    assert asked == ["fine-tune", name, is_static]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def columns(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (20, 8), (200, 60)])
 def test_a_screen_fits_the_terminal(name: str, width: int, height: int) -> None:
     """No line is wider than the terminal, and the last row stays free for the cursor."""
     lines = screen(glance(RUNS[name], {}), width, height)
