@@ -67,10 +67,12 @@ class _Run:
         reader = self._follower.reader
         if reader.head is None and not reader.dropped:
             return None
-        session = session_of(self._follower.path, reader, newest_steps=self._newest_steps)
+        now = time.time()
+        session = session_of(self._follower.path, reader, now, newest_steps=self._newest_steps)
         self._newest_steps = NEWEST_STEPS
         self.has_ended, self.broke_off = not session.running, session.broken_off
-        return glance(session, self._highest(session))
+        silent = max(0.0, now - reader.last_sign) if session.running else 0.0
+        return glance(session, self._highest(session), silent)
 
     def _highest(self, session: Session) -> dict[str, float]:
         """Return the highest peaks: those of steps that are not looked at again are remembered."""

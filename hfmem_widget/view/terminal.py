@@ -32,6 +32,10 @@ _COLOURS = {"critical": RED, "warn": YELLOW, "info": ""}
 NEARLY_FULL = 0.95
 
 NARROWEST, WIDEST = 20, 120
+
+SILENT = 4.0
+"""Seconds without a sign of life that are said; there is one every second."""
+
 NARROWEST_BAR, WIDEST_BAR = 4, 40
 ON_A_LINE = 3
 MOST_OF_A_FINDING = 3
@@ -78,6 +82,8 @@ class Glance:
     devices : tuple of DeviceNow
     finding : Finding or None
         The newest.
+    silent : float
+        Seconds since the last sign of life.
     """
 
     label: str
@@ -88,10 +94,20 @@ class Glance:
     steps: int
     devices: tuple[DeviceNow, ...]
     finding: Finding | None
+    silent: float = 0.0
+
+    @property
+    def how(self) -> str:
+        """The state, and whether nothing was heard for longer than usual."""
+        is_silent = self.state == "running" and self.silent >= SILENT
+        return f"{self.state}, silent for {self.silent:.0f} s" if is_silent else self.state
 
 
-def glance(session: Session, peaks: Mapping[str, float]) -> Glance:
-    """Return how a session stands; `peaks` are those of allocated memory, in bytes by device."""
+def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) -> Glance:
+    """Return how a session stands.
+
+    `peaks` are those of allocated memory, in bytes by device; `silent` is as that of a `Glance`.
+    """
     spans = session.spans
     phase = (
         plain(span.label) or span.kind
@@ -112,6 +128,7 @@ def glance(session: Session, peaks: Mapping[str, float]) -> Glance:
         steps=session.steps.count,
         devices=tuple(_now(session, device, peaks) for device in active_devices(session)),
         finding=session.findings[-1] if session.findings else None,
+        silent=silent,
     )
 
 
@@ -136,7 +153,7 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
     """
     width = max(NARROWEST, min(width, WIDEST))
     shown, left = _that_fit(now.devices, max(1, height - _AROUND))
-    lines = [(BOLD, f"{now.label} · {now.state} · {format_duration(now.elapsed)}")]
+    lines = [(BOLD, f"{now.label} · {now.how} · {format_duration(now.elapsed)}")]
     if where := _where(now):
         lines.append(("", where))
     lines.append(("", ""))
@@ -169,7 +186,7 @@ def line(now: Glance) -> str:
         for each in shown
     ]
     more = [f"{len(left)} more"] if left else []
-    state = [] if now.state == "running" else [now.state]
+    state = [] if now.how == "running" else [now.how]
     where = [where] if (where := _where(now)) else []
     return " · ".join((format_duration(now.elapsed), *state, *where, *devices, *more))
 
@@ -181,6 +198,7 @@ def data(now: Glance) -> dict[str, Any]:
         "label": now.label,
         "state": now.state,
         "elapsed": round(now.elapsed, 4),
+        "silent": round(now.silent, 1),
         "phase": list(now.phase),
         "step": now.step,
         "steps": now.steps,

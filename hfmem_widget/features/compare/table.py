@@ -153,4 +153,5 @@ def _notes(
         failed = [record.outcome for record in records if record.outcome != "done"]
         if failed:
             which = "" if len(records) == 1 else f" in {len(failed)} of {len(records)} runs"
-            yield f"{plain(name)}: {plain(failed[-1])}{which}."
+            # A run that was killed has no outcome.
+            yield f"{plain(name)}: {plain(failed[-1]) or 'broken off'}{which}."

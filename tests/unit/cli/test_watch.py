@@ -85,6 +85,25 @@ def test_a_peak_of_an_earlier_step_is_remembered(
     assert peaks == sorted(peaks)
 
 
+@pytest.mark.parametrize(("seconds", "is_said"), [(3.0, False), (8.0, True)])
+def test_silence_is_said(
+    seconds: float,
+    is_said: bool,
+    growing: Growing,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There is a sign of life each second: when none comes for some, a screen says so."""
+    growing.pause(0)
+    lines = [json.loads(line) for line in growing.path.read_bytes().splitlines()]
+    newest = max(line["w"] for line in lines if line["k"] == "rows")
+    monkeypatch.setattr(time, "time", lambda: newest + seconds)
+
+    watch(asked(growing.path, once=True), growing.pause)
+
+    assert ("running, silent for 8 s" in capsys.readouterr().out) == is_said
+
+
 def test_once_shows_it_as_it_stands(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
     """With `--once` nothing is waited for, also where nothing was written yet."""
     assert watch(asked(growing.path, once=True), growing.pause) == FINE
