@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ from hfmem_widget.session import Finding, Session, Span, StepGroup, Steps
 from hfmem_widget.session.model import Sample
 from hfmem_widget.session.spans import Spans
 from hfmem_widget.session.steps import DeviceSteps
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.testing import scripted_run
 
 Events = list[dict[str, Any]]
 
-RUNS = [name for name in SCRIPTED_RUNS if name != "100,000 steps"]
+RUNS = ("training", "eight gpus", "short", "hour with gaps", "steps", "leak")
+
+
+@cache
+def trace_of(name: str) -> Events:
+    """Return the events of a scripted run's trace."""
+    return events_of(scripted_run(name))
 
 
 def events_of(session: Session, resolution: float = 1.0) -> Events:
@@ -36,7 +43,7 @@ def of_phase(events: Events, phase: str) -> Events:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_trace_obeys_the_rules(name: str) -> None:
     """Known phases, whole microseconds from 0 on that never fall, names for every process and track."""
-    events = events_of(scripted_run(name))
+    events = trace_of(name)
     named = {(event["name"], event["pid"], event["tid"]) for event in of_phase(events, "M")}
     rest = [event for event in events if event["ph"] != "M"]
     times = [event["ts"] for event in rest]
@@ -57,7 +64,7 @@ def test_a_trace_obeys_the_rules(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_slices_of_a_track_lie_within_each_other_or_follow(name: str) -> None:
     """None begins in another and ends after it: that is what a viewer cannot draw."""
-    assert overlapping(events_of(scripted_run(name))) == []
+    assert overlapping(trace_of(name)) == []
 
 
 def overlapping(events: Events) -> Events:
@@ -154,7 +161,7 @@ def test_findings_are_instants() -> None:
 
 def test_a_gap_is_a_slice_of_its_own_track() -> None:
     """Where nothing was sampled a counter only holds its value: it is said beside it."""
-    events = events_of(scripted_run("hour with gaps"))
+    events = trace_of("hour with gaps")
     gaps = [event for event in of_phase(events, "X") if event["name"] == "not sampled"]
 
     assert len(gaps) == 3
