@@ -38,7 +38,9 @@ def check(arguments: Namespace) -> int:
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     head, end = reader.head, session.stopped_at
     if head is not None:
-        written = ", ".join(f"{name} {version}" for name, version in head.software.items())
+        written = ", ".join(
+            f"{name} {version}" for name, version in head.software.items() if version
+        )
         yield "format", f"version {head.version}" + (f", written by {written}" if written else "")
     yield "label", session.label or "none"
     yield "began", _when(session.started_at)
