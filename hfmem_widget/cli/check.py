@@ -36,12 +36,10 @@ def check(arguments: Namespace) -> int:
 
 
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
-    head, end = reader.head, session.stopped_at
-    if head is not None:
-        written = ", ".join(
-            f"{name} {version}" for name, version in head.software.items() if version
-        )
-        yield "format", f"version {head.version}" + (f", written by {written}" if written else "")
+    end = session.stopped_at
+    written = ", ".join(f"{name} {version}" for name, version in session.software.items())
+    by = f", written by {written}" if written else ""
+    yield "format", f"version {0 if reader.head is None else reader.head.version}{by}"
     yield "label", session.label or "none"
     yield "began", _when(session.started_at)
     outcomes = dict.fromkeys(span.outcome for span in session.spans if span.parent is None)

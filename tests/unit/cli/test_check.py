@@ -20,7 +20,7 @@ def test_a_check_says_what_a_recording_holds(
     assert main(["check", str(recorded("leak"))]) == FINE
     lines = {line[:8].strip(): line[8:].strip() for line in capsys.readouterr().out.splitlines()}
 
-    assert lines["format"].startswith("version 1, written by hfmem ")
+    assert lines["format"].startswith("version 1, written by python ")
     assert lines["label"] == "fine-tune"
     assert lines["state"] == "done"
     assert lines["length"].startswith("12.4 s: ")

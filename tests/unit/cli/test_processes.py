@@ -31,6 +31,7 @@ def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
         {HFMEM} compare a.hfmem.jsonl b.hfmem.jsonl.gz --fail-over 0.1% | true; echo "code ${{PIPESTATUS[0]}}"
         {HFMEM} export a.hfmem.jsonl --to perfetto; echo "code $?"
         {HFMEM} check b.hfmem.jsonl; echo "code $?"
+        {HFMEM} report a.hfmem.jsonl --static; echo "code $?"
         {HFMEM} --help | head -1
     """
     run = subprocess.run(
@@ -39,13 +40,14 @@ def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert [line for line in run.stdout.splitlines() if line.startswith("code")] == [
-        "code 0", "code 1", "code 0", "code 2",
+        "code 0", "code 1", "code 0", "code 2", "code 0",
     ]  # fmt: skip
     assert run.stderr.splitlines() == [
         "hfmem: b.hfmem.jsonl cannot be read: No such file or directory"
     ]
     assert run.stdout.isascii()
     assert run.stdout.splitlines()[-1].startswith("usage: hfmem")
+    assert "base" in (tmp_path / "a.html").read_text("utf-8")
     assert json.loads((tmp_path / "a.perfetto.json").read_text("utf-8"))["traceEvents"]
 
 

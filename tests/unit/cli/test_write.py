@@ -126,7 +126,7 @@ def test_a_report_is_that_of_the_session(
         asked.extend((session.label, path, static))
         return Path(path)
 
-    monkeypatch.setattr(Session, "report", report, raising=False)
+    monkeypatch.setattr(Session, "report", report)
 
     assert main(["report", str(recorded("leak")), *words]) == FINE
     assert asked == ["fine-tune", name, is_static]
