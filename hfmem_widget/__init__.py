@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hfmem_widget.features.fit.room import max_memory
     from hfmem_widget.features.free.api import free
     from hfmem_widget.features.free.model import Release
+    from hfmem_widget.features.history.api import history
+    from hfmem_widget.features.history.model import CellHistory
     from hfmem_widget.features.holders.api import holders
     from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.features.memory_map.model import MemoryMap
@@ -64,6 +66,8 @@ _HOMES = {
         "features.fit.room": "max_memory",
         "features.free.api": "free",
         "features.free.model": "Release",
+        "features.history.api": "history",
+        "features.history.model": "CellHistory",
         "features.holders.api": "holders",
         "features.memory_map.api": "memory_map",
         "features.memory_map.model": "MemoryMap",
@@ -78,6 +82,7 @@ _HOMES = {
 
 __all__ = [
     "Anatomy",
+    "CellHistory",
     "Comparison",
     "Device",
     "Finding",
@@ -107,6 +112,7 @@ __all__ = [
     "compare",
     "fit",
     "free",
+    "history",
     "holders",
     "max_memory",
     "memory_map",

@@ -47,7 +47,7 @@ class EveryCell:
         """Open the span of a cell; `also` goes along with this one."""
         with interrupts_deferred():
             self._span = self._monitor.open_span(self.session, "cell", title)
-            self._companions = (*companions_for(self._options, self._screen), *also)
+            self._companions = (*also, *companions_for(self._options, self._screen))
             for companion in self._companions:
                 harmless(companion.begin, self._monitor, self._recorder, self._span)
 

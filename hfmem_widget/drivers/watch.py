@@ -121,7 +121,7 @@ class Watch(Decorates):
     def _start(self) -> Session:
         self._span = None
         # What cannot go along, such as a recording of a name that is taken, is said before anything begins.
-        companions = (*companions_for(self._options, self._screen), *self._also)
+        companions = (*self._also, *companions_for(self._options, self._screen))
         outer = self._monitor.enclosing
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)

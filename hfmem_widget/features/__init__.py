@@ -68,6 +68,11 @@ FEATURES = (
     Feature("compare", magic=f"{_MAGICS}.memcompare:MemcompareMagics"),
     Feature("fit", magic=f"{_MAGICS}.memfit:MemfitMagics"),
     Feature(
+        "history",
+        companion=f"{_HERE}.history.companion:Historian",
+        magic=f"{_MAGICS}.memhistory:MemhistoryMagics",
+    ),
+    Feature(
         "record",
         companion=f"{_HERE}.record.companion:Recording",
         goes_along=lambda options: bool(options.record),
@@ -79,7 +84,7 @@ FEATURES = (
 - ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
 - ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
   what has been named.
-- ``record`` comes last: what the others have found is in the recording.
+- ``history`` and ``record`` come last: they keep what the others have found.
 
 All checks are made before any companion reports: ``oom`` asks whether a leak was found.
 """

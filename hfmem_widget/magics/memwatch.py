@@ -25,6 +25,7 @@ from IPython.core.magic_arguments import (
 
 from hfmem_widget.analysis.history import History
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.history import cell as cells
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
@@ -163,8 +164,7 @@ class MemwatchMagics(Magics):
             self._in_every_cell = execution
             # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
             number = execution.count - self._counted_early
-            lines = [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
-            title = plain(" ".join([f"[{number}]", *lines[:1]]), MOST_OF_TITLE)
+            title = plain(" ".join([f"[{number}]", *_lines(info)[:1]]), MOST_OF_TITLE)
             every_cell.cell_begins(title, self._rerun(execution))
 
     @entry()
@@ -233,9 +233,8 @@ class MemwatchMagics(Magics):
     def _stands_above_code(self) -> bool:
         """Return whether the cell that runs begins with the bare magic and goes on with something else."""
         execution = self._executions.current()
-        raw = "" if execution is None else execution.info.raw_cell or ""
-        lines = [line.strip() for line in raw.splitlines()]
-        code = [line for line in lines if line and line[0] != "#"]
+        lines = [] if execution is None else _lines(execution.info)
+        code = [line for line in lines if line[0] != "#"]
         return len(code) > 1 and code[0] == f"%{NAME}"
 
     @usage_errors()
@@ -355,6 +354,19 @@ class MemwatchMagics(Magics):
             return ()
         return (Rerun(lambda: self._history.runs_of(label, cell_id)),)
 
+    def running_cell(self) -> cells.Cell | None:
+        """Return the cell that runs on this thread, for the history."""
+        execution = self._executions.current()
+        if execution is None:
+            return None
+        number = self._cell_number()
+        code = [line for line in _lines(execution.info) if not line.startswith(("#", "%%"))]
+        return cells.Cell(
+            execution.count - self._counted_early if number is None else number,
+            execution.cell_id,
+            plain(next(iter(code), ""), MOST_OF_TITLE),
+        )
+
     def _cell_number(self) -> int | None:
         result: ExecutionResult | None = self._shell.displayhook.exec_result
         return None if result is None else result.execution_count
@@ -412,6 +424,7 @@ def register(shell: InteractiveShell, history: History) -> None:
     shell.events.register("pre_run_cell", magics.cell_begins)
     shell.events.register("post_run_cell", magics.cell_ends)
     shell.input_transformers_cleanup.append(arm_first_line)
+    cells.ask(magics.running_cell)
 
 
 def unregister(shell: InteractiveShell) -> None:
@@ -420,6 +433,7 @@ def unregister(shell: InteractiveShell) -> None:
     if magics is None:
         return
     magics.close()
+    cells.forget(magics.running_cell)
     shell.events.unregister("pre_run_cell", magics.cell_begins)
     shell.events.unregister("post_run_cell", magics.cell_ends)
     while arm_first_line in shell.input_transformers_cleanup:
@@ -431,6 +445,11 @@ def _silence(least: float) -> str:
         f"Cells that change less than {format_bytes(least)} show nothing; %memwatch on --min 0 shows "
         "every cell."
     )
+
+
+def _lines(info: ExecutionInfo) -> list[str]:
+    """Return the lines of a cell that are not empty."""
+    return [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
 
 
 def _open_parser() -> ArgumentParser:

@@ -62,6 +62,7 @@ HOMES = {
         "magics/memcompare.py",
         "magics/memfit.py",
         "magics/memfree.py",
+        "magics/memhistory.py",
         "magics/memholders.py",
         "magics/memmap.py",
         "magics/memwatch.py",

@@ -1,0 +1,295 @@
+"""The history keeps small rows of what was watched, those of a cell together, and forgets the oldest."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.history.cell import Cell
+from hfmem_widget.features.history.companion import Historian, run_of
+from hfmem_widget.features.history.html import history_bundle
+from hfmem_widget.features.history.log import Log
+from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
+from hfmem_widget.session import Finding
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.text import MIB
+
+CLOCK = count()
+CELL = Cell(7, "abc", "x = model(**batch)")
+
+
+def run(
+    name: str = "a", peak: float = 100.0, left: float = 0.0, *, before: float = 50.0, **more: Any
+) -> CellRun:
+    """Return a run of a cell; sizes are MiB."""
+    use = DeviceUse("cuda:0", before * MIB, (before + left) * MIB, peak * MIB, "exact")
+    known: dict[str, Any] = {"number": 1, "kind": "cell", "outcome": "done", "duration": 1.0}
+    known["started_at"] = float(next(CLOCK))
+    return CellRun("k", name=name, identity=name, devices=(use,), **(known | more))
+
+
+def names(history: CellHistory) -> list[str]:
+    return [runs[-1].name for runs in history.cells]
+
+
+@pytest.mark.parametrize(
+    "name", ["training", "two gpus", "cpu", "short", "failed", "idle gpu", "leak"]
+)
+def test_any_session_is_a_row(name: str) -> None:
+    """Its outcome, its devices that moved with the card's own figures, and its findings."""
+    session = scripted_run(name)
+    span = session.spans[0]
+
+    row = run_of(session, span, None, "k")
+
+    assert row.name == span.label
+    assert (row.outcome, row.duration) == (span.outcome, span.duration)
+    assert 1 <= len(row.devices) <= len(session.devices)
+    assert row.peak == max(span.peaks[f"{use.key}/allocated"].value for use in row.devices)
+    assert len(row.findings) == len(session.findings)
+
+
+def test_a_row_refers_to_nothing_of_the_session() -> None:
+    """It is kept for as long as the kernel lives: figures and words alone, about a kilobyte."""
+    session = scripted_run("leak")
+    row = run_of(session, session.spans[0], CELL, "k")
+    seen, to_see = {}, [row]
+    while to_see:
+        one = to_see.pop()
+        if id(one) not in seen and not isinstance(one, type):
+            seen[id(one)] = one
+            to_see += gc.get_referents(one)
+
+    assert {type(one) for one in seen.values()} <= {CellRun, DeviceUse, tuple, str, int, float}
+    assert sum(map(sys.getsizeof, seen.values())) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "cell", "name", "identity"),
+    [
+        ("cell", "fine-tune", CELL, "fine-tune", "fine-tune"),
+        ("cell", "cell [7]", CELL, "x = model(**batch)", "cell abc"),
+        ("cell", "[7] x = model(**batch)", CELL, "x = model(**batch)", "cell abc"),
+        ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell x = model(**batch)"),
+        ("cell", "cell [7]", Cell(7, "", ""), "cell [7]", "cell cell [7]"),
+        ("cell", "cell [7]", None, "cell [7]", "cell [7]"),
+        ("block", "load", CELL, "load", "load"),
+        ("block", "block", CELL, "block", "block in abc"),
+        ("block", "training", CELL, "training", "training in abc"),
+        ("block", "training", None, "training", "training"),
+    ],
+)
+def test_what_a_watch_is_called(
+    kind: Any, label: str, cell: Cell | None, name: str, identity: str
+) -> None:
+    """By its label, else by its first line; runs of a label, or else of a cell, have one identity."""
+    session = scripted_run("short")
+    span = replace(session.spans[0], kind=kind, label=label)
+
+    row = run_of(session, span, cell, "k")
+
+    assert (row.name, row.identity) == (name, identity)
+
+
+def test_what_others_found_in_the_session_is_not_this_cells() -> None:
+    """A session of many cells has findings of each."""
+    session = scripted_run("short")
+    session.findings += [Finding("leak", "warn", "mine", span_id=session.spans[0].id)]
+    session.findings += [Finding("leak", "warn", "another's", span_id=99)]
+
+    assert run_of(session, session.spans[0], None, "k").findings == (("leak", "mine"),)
+
+
+def test_the_companion_adds_a_row_and_shows_nothing() -> None:
+    """Whatever the watch was; a file is not asked for."""
+    log, session = Log(), scripted_run("training")
+    watch = Historian(log=log)
+
+    assert watch.report(session, session.spans[0]) == {}
+    assert names(log.history()) == ["fine-tune"]
+
+
+def test_runs_of_a_cell_stand_together_and_the_one_that_ran_last_comes_last() -> None:
+    """In the order of their newest runs."""
+    log = Log()
+    for name in "abcab":
+        log.add(run(name))
+
+    assert names(log.history()) == ["c", "a", "b"]
+    assert [len(runs) for runs in log.history().cells] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"), [("cell", "abcd"), ("peak", "cabd"), ("left", "bacd"), ("time", "acbd")]
+)
+def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
+    """Highest first; what is not known comes last."""
+    log = Log()
+    log.add(run("a", peak=5000, left=0.0))
+    log.add(run("a", peak=200, left=1.0, duration=9.0))
+    log.add(run("b", peak=100, left=2.0, duration=1.0))
+    log.add(run("c", peak=300, left=0.0, duration=2.0))
+    log.add(run("d", peak=math.nan, left=math.nan, duration=math.nan))
+
+    assert names(log.history(sort=sort)) == list(order)
+    assert len(names(log.history(sort=sort, last=2))) == 2
+
+
+def test_the_last_are_those_that_ran_last() -> None:
+    """Whatever they are sorted by."""
+    log = Log()
+    for name, peak in (("a", 300), ("b", 100), ("c", 200)):
+        log.add(run(name, peak))
+
+    assert names(log.history(sort="peak", last=2)) == ["c", "b"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "found"),
+    [
+        ([run(peak=100, left=90)], None),
+        ([run(peak=100, left=90), run(peak=130, left=10)], (2, 30, 10)),
+        ([run(peak=100, left=90)] + [run(peak=100 + 10 * at, left=10) for at in range(9, 12)], (4, 10, 10)),
+        ([run(), run(outcome="interrupted", peak=999), run(), run()], (3, 0, 0)),
+        ([replace(run(left=70), kernel="old"), run(), run()], (2, 0, 0)),
+        ([replace(run(), devices=()), run()], None),
+    ],
+)  # fmt: skip
+def test_the_drift_of_a_cell(runs: list[CellRun], found: tuple[float, ...] | None) -> None:
+    """From run to run of this kernel, without the first and without those that were broken off."""
+    moved = drift(runs, "cuda:0")
+
+    assert (moved and (moved.runs, moved.peak / MIB, moved.left_behind / MIB)) == found
+
+
+def test_the_oldest_runs_go_and_it_says_so() -> None:
+    """The history of a kernel that runs for weeks takes no more room."""
+    log = Log(most=3)
+    for name in "abcde":
+        log.add(run(name))
+    text = history_bundle(log.history())["text/plain"]
+
+    assert names(log.history()) == ["c", "d", "e"]
+    assert "2 older runs not kept" in text
+
+
+def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
+    """Under `%memwatch on` it is watched twice; as with the cards, its own watch counts."""
+    log = Log()
+    log.add(run("own", number=4, started_at=10.1))
+    log.add(run("[4] own", number=4, started_at=10.0))
+    log.add(run("[5] next", number=5, started_at=11.0))
+    log.add(run("a block in it", number=6, started_at=12.1, kind="block"))
+    log.add(run("[6] another", number=6, started_at=12.0))
+
+    assert names(log.history()) == ["own", "[5] next", "a block in it", "[6] another"]
+
+
+def test_the_table_says_what_moved() -> None:
+    """A row for a cell with its newest figures, below them the drift, and what was found."""
+    log = Log()
+    log.kernel = "k"
+    for at in range(4):
+        log.add(
+            run("leaky", 100 + 12 * at, 12, findings=(("rerun", "It leaves more."),) * (at == 3))
+        )
+    log.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
+    shown = history_bundle(log.history())
+    lines = [line.split() for line in shown["text/plain"].splitlines()]
+
+    assert lines[0][:5] == ["memhistory:", "2", "cells,", "5", "runs"]
+    assert " ".join(lines[2]).startswith("leaky 1 4 1.0 s cuda:0 136.0 MiB exact +12.0 MiB leaves")
+    assert " ".join(lines[3]) == "+12.0 MiB a run +12.0 MiB a run"
+    assert lines[4][1:4] == ["1", "1.0", "s"]
+    assert "leaky: It leaves more." in shown["text/plain"]
+    assert "raised ValueError" in shown["text/plain"]
+    assert "<b>" not in shown["text/html"]
+
+
+def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
+    """With its number among the runs of its cell."""
+    log = Log()
+    for peak in (100, 120):
+        log.add(run("a", peak))
+    lines = history_bundle(log.history(each_run=True))["text/plain"].splitlines()
+
+    assert [line.split()[2] for line in lines[1:4]] == ["duration", "1", "2"]
+
+
+def test_devices_that_moved_have_a_row_each() -> None:
+    """Of eight only those."""
+    session = scripted_run("two gpus")
+    log = Log()
+    log.add(run_of(session, session.spans[0], None, "k"))
+    lines = history_bundle(log.history())["text/plain"].splitlines()
+
+    assert [word for line in lines for word in line.split() if ":" in word and "cuda" in word] == [
+        "cuda:0",
+        "cuda:1",
+    ]
+
+
+def test_a_history_of_nothing_says_so() -> None:
+    """And has an empty table with its columns."""
+    history = Log().history()
+
+    assert "No watched cell" in history_bundle(history)["text/plain"]
+    assert list(history.to_pandas().columns)[:2] == ["cell", "name"]
+    assert repr(history) == "<CellHistory: 0 cells, 0 runs>"
+
+
+def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Path) -> None:
+    """The file is CSV, and never written over another."""
+    log = Log()
+    for name in ("a", "b, or c", "a"):
+        log.add(run(name, left=3))
+    history = log.history()
+    frame = history.to_pandas()
+
+    path = history.save(tmp_path / "h.csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    assert [(row["name"], row["run"]) for row in rows] == [("b, or c", "1"), ("a", "1"), ("a", "2")]
+    assert (
+        [float(row["left_behind"]) for row in rows]
+        == frame["left_behind"].tolist()
+        == [3 * MIB] * 3
+    )
+    with pytest.raises(OptionError, match="already exists"):
+        history.save(path)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: Log().history(sort="pek"), "sort must be cell, peak, left or time, not 'pek'"),
+        (lambda: Log().history(last=0), "last must be a number of cells, 1 or more, not 0"),
+        (lambda: Log().history(last=True), "last must be"),
+        (lambda: Log().history().save("h.parquet"), "a name that ends in .csv"),
+        (lambda: hfmem_widget.history(sort="x"), "sort must be"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said(ask: Callable[[], object], says: str) -> None:
+    """In one sentence that names what can."""
+    with pytest.raises(OptionError, match=says):
+        ask()
+
+
+def test_a_watch_is_in_the_history() -> None:
+    """In a script as in a notebook, quiet or not."""
+    with hfmem_widget.watch("in the history", quiet=True):
+        pass
+
+    assert hfmem_widget.history(last=1).runs[-1].name == "in the history"
