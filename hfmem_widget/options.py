@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypedDict, TypeGuard, TypeVar, get_type_hints
 
 from hfmem_widget.errors import OptionError
@@ -75,12 +76,19 @@ def device_keys(devices: object) -> tuple[str, ...]:
     return keys
 
 
-def path_text(path: object) -> str:
+def path_text(path: object, name: str = "record", what: str = "a file or a folder") -> str:
     """Return a path as text; whether it can be written is known when it is."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
-        raise wrong_value(path, "record", "the path of a file or a folder")
+        raise wrong_value(path, name, f"the path of {what}")
     return text
+
+
+def function(given: object) -> Callable[..., object] | None:
+    """Return a function that may be called at any time on any thread; None where there is none."""
+    if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+        raise wrong_value(given, "on_finding", "a function that takes a finding, and is not async")
+    return given
 
 
 def _value(
@@ -116,6 +124,8 @@ class WatchKeywords(TypedDict, total=False):
     stacks: bool
     memory_map: bool
     record: str | os.PathLike[str]
+    oom_dump: str | os.PathLike[str]
+    on_finding: Callable[..., object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +210,19 @@ class WatchOptions:
         "at the end. In a folder, each run gets a name of its own. hfmem_widget.open(PATH) shows it again.",
         path_text,
         heading="what is kept",
+    )
+    oom_dump: str = _value(
+        "",
+        "--oom-dump DIR",
+        "If memory runs out, write the card, the session and the allocator's blocks to a new folder in DIR. "
+        "The newest five are kept.",
+        partial(path_text, name="oom_dump", what="a folder"),
+    )
+    on_finding: Callable[..., object] | None = _value(  # noqa: RUF009  (a field, as the others)
+        None,
+        "--on-finding NAME",
+        "Call this function with each finding, such as a leak, once, on a thread of its own.",
+        function,
     )
 
     def __post_init__(self) -> None:

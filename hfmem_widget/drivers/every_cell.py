@@ -28,6 +28,9 @@ class EveryCell:
                 "with %memwatch on -o NAME and write NAME.save(PATH)"
             )
             raise OptionError(message)
+        companions_for(
+            options
+        )  # one that cannot go along, such as for a folder that is not there, says so
         self._options = options
         self._monitor = monitor
         self._screen = screen

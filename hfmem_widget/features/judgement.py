@@ -9,6 +9,7 @@ from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
 from hfmem_widget.session import Finding, Guide, Session, Span
 
+Subject = tuple[str, int | None, object]
 Check = Callable[[Session, Span], Iterable[Finding | Guide]]
 
 
@@ -24,10 +25,11 @@ def judge(session: Session, span: Span | None = None) -> Session:
             if isinstance(found, Guide):
                 if found not in session.guides:
                     session.guides.append(found)
-            elif _subject(found) not in set(map(_subject, session.findings)):
+            elif subject_of(found) not in set(map(subject_of, session.findings)):
                 session.findings.append(found)
     return session
 
 
-def _subject(finding: Finding) -> tuple[str, int | None, object]:
+def subject_of(finding: Finding) -> Subject:
+    """Return what two findings have in common that say the same: their kind, span and device."""
     return finding.kind, finding.span_id, finding.evidence.get("device")

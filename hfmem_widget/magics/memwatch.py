@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from argparse import SUPPRESS
+from functools import reduce
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -312,7 +313,18 @@ class MemwatchMagics(Magics):
         # Empty text, such as that of an empty {variable}, is not an option.
         known = vars(arguments).items()
         given = {name: value for name, value in known if name in OPTIONS and value != ""}
+        if "on_finding" in given:
+            given["on_finding"] = self._function(given["on_finding"])
         return WatchOptions().changed(given, NAME)
+
+    def _function(self, name: str) -> object:
+        """Return what the user calls so; `WatchOptions` says whether it can be called."""
+        first, *others = name.split(".")
+        try:
+            return reduce(getattr, others, self._shell.user_ns[first])
+        except (KeyError, AttributeError):
+            message = f"--on-finding needs the name of a function; there is no {plain(name)!r}"
+            raise UsageError(message) from None
 
     @usage_errors()
     def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:

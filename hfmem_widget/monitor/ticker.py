@@ -7,6 +7,28 @@ import time
 from collections.abc import Callable
 
 
+def done_within(seconds: float, action: Callable[[], object]) -> bool:
+    """Do something on a thread of its own, and say whether it was done within some seconds.
+
+    Where there is no thread to be had, it is done here. An exception out of it is lost.
+    """
+    done = threading.Event()
+
+    def once() -> None:
+        ticker.stopping = True
+        try:
+            action()
+        finally:
+            done.set()
+
+    ticker = Ticker(once, max(seconds, 1.0))
+    try:
+        ticker.start()
+    except (RuntimeError, MemoryError):
+        once()
+    return done.wait(seconds)
+
+
 class Ticker:
     """Calls `tick` on its own daemon thread, every `interval` seconds of an absolute schedule, until stopped.
 

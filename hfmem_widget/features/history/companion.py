@@ -33,20 +33,17 @@ class Historian(Companion):
     ) -> None:
         del options, screen
         self._log = log
-        self._monitor: Monitor | None = None
         self._cell: Cell | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note which cell it is in."""
-        del recorder, span
-        self._monitor = monitor
+        del monitor, recorder, span
         self._cell = running_cell()
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add it; a file is written on another thread."""
         self._log.add(run_of(session, span, self._cell, self._log.kernel))
-        if self._log.keeps and not (self._monitor and self._monitor.aside(self._log.flush)):
-            self._log.flush()
+        self._log.write()
         return NOTHING
 
 

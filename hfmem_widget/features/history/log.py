@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import threading
@@ -13,13 +12,14 @@ from pathlib import Path
 from hfmem_widget.features.history.file import append, read_runs
 from hfmem_widget.features.history.model import CellHistory, CellRun
 from hfmem_widget.guard import warn
+from hfmem_widget.monitor.ticker import done_within
 from hfmem_widget.text import plain
 
 MOST_RUNS = 2_000
 """Runs that are kept, of about 1 kB each."""
 
 PATIENCE = 2.0
-"""Seconds that the end of the process waits for the disk."""
+"""Seconds that the end of a cell waits for the disk."""
 
 
 class Log:
@@ -41,7 +41,7 @@ class Log:
         return self._path is not None and os.getpid() == self._pid
 
     def add(self, run: CellRun) -> None:
-        """Add a run, which `flush` is to write."""
+        """Add a run, which `write` is to write."""
         # A cell with a watch of its own under `%memwatch on`: as with the cards, its own counts.
         if run.kind == "cell" and any(_is_within(known, run) for known in tuple(self._runs)[-8:]):
             return
@@ -67,13 +67,16 @@ class Log:
         others = [run for run in earlier if run.kernel != self.kernel]
         self._forgotten += max(0, len(others) + len(own) - (self._runs.maxlen or 0))
         self._runs = deque([*others, *own], self._runs.maxlen)
-        if self._path is None:
-            atexit.register(self.flush)
         self._path, self._name = place, plain(path)
 
+    def write(self) -> None:
+        """Write what is to be written; a disk that hangs is waited for once."""
+        if self.keeps and not self._writing.locked():
+            done_within(PATIENCE, self.flush)
+
     def flush(self) -> None:
-        """Write what is to be written; if the disk refuses, say so and keep no more."""
-        if not self.keeps or not self._writing.acquire(timeout=PATIENCE):
+        """Write it now; if the disk refuses, say so and keep no more."""
+        if not self.keeps or not self._writing.acquire(blocking=False):
             return
         try:
             runs: list[CellRun] = []

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hfmem_widget.display import Shown
-from hfmem_widget.recording.file import write_new
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
 from hfmem_widget.text import wrong_value
@@ -209,6 +208,8 @@ class CellHistory(Shown):
         OptionError
             If something is there already, the ending is another one, or the file cannot be written.
         """
+        from hfmem_widget.recording.file import write_new
+
         place = Path(path).expanduser()
         if place.suffix != ".csv":
             raise wrong_value(place.name, "path", "a name that ends in .csv")

@@ -9,7 +9,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
@@ -57,6 +59,14 @@ class OutOfMemory(Companion):
         self._observer = observer
         self._shows = options is None or not options.quiet
         self._shown_within: OutOfMemoryText | None = None
+        self._name = "" if options is None else options.oom_dump
+        self._folder: Path | None = None
+        if self._name:
+            from hfmem_widget.features.oom.dump import folder_of
+
+            # At once: where nothing can be written, the watch is refused before the user's code has run.
+            self._folder = folder_of(self._name)
+        self._dumped_within: OutOfMemoryText | None = None
         self._monitor: Monitor | None = None
         self._recorder: Recorder | None = None
         self._root = 0
@@ -93,8 +103,11 @@ class OutOfMemory(Companion):
             model=_facts_of(monitor.attribution.subjects.all()[0]) if monitor else ModelFacts(),
             host=HostLimit(*address_space()),
         )
-        for around in _watching if self._shows else ():
-            around._shown_within = found[1]  # noqa: SLF001  (one of its own kind)
+        for around in _watching:
+            if self._shows:
+                around._shown_within = found[1]  # noqa: SLF001  (one of its own kind)
+            if self._folder is not None:
+                around._dumped_within = found[1]  # noqa: SLF001
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add the finding to the session, and return the card; nothing if memory was not the reason."""
@@ -109,14 +122,26 @@ class OutOfMemory(Companion):
         diagnosis = diagnose(incident)
         advice = advise(incident, diagnosis)
         session.findings.append(finding_of(incident, diagnosis, advice, span))
-        # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
-        if self._shown_within and astuple(self._shown_within) == astuple(failure.said):
+        is_shown = not _are_same(self._shown_within, failure.said)
+        folder = None if _are_same(self._dumped_within, failure.said) else self._folder
+        if not is_shown and folder is None:
             return NOTHING
         # Not before it is needed: nearly no cell runs out of memory.
         from hfmem_widget.features.oom.html import out_of_memory_bundle
 
         earlier = self._count - is_observed
-        return out_of_memory_bundle(incident, diagnosis, advice, earlier=earlier)
+        card = partial(out_of_memory_bundle, incident, diagnosis, advice, earlier=earlier)
+        kept = "" if folder is None else self._dump(folder, session, span, card())
+        if kept and not (is_shown and self._shows):
+            session.notes.append(kept)
+        return card(kept=kept) if is_shown else NOTHING
+
+    def _dump(self, folder: Path, session: Session, span: Span, lead: Mapping[str, str]) -> str:
+        from hfmem_widget.features.oom.dump import dump
+        from hfmem_widget.view.card import card_bundle
+
+        card = card_bundle(session, span, with_chart=False, lead=lead)
+        return dump(folder, self._name, session, card, self._observer.segments)
 
     def _incident(
         self, session: Session, span: Span, failure: Failure
@@ -167,6 +192,11 @@ class OutOfMemory(Companion):
         self._observer.attach()
         if self._observer.settled and self._recorder is not None:
             self._recorder.unsubscribe(self._attach)
+
+
+def _are_same(one: OutOfMemoryText | None, other: OutOfMemoryText) -> bool:
+    # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
+    return one is not None and astuple(one) == astuple(other)
 
 
 def _calls_in(error: BaseException) -> tuple[str, ...]:

@@ -31,9 +31,17 @@ _DOT = " \u00b7 "
 
 
 def out_of_memory_bundle(
-    incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], *, earlier: int = 0
+    incident: Incident,
+    diagnosis: Diagnosis,
+    advice: Sequence[Advice],
+    *,
+    earlier: int = 0,
+    kept: str = "",
 ) -> dict[str, str]:
-    """Return the card by MIME type; `earlier` is how many such errors were caught before this one."""
+    """Return the card by MIME type.
+
+    `earlier` is how many such errors were caught before this one, and `kept` a sentence about the bundle.
+    """
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),
@@ -50,6 +58,7 @@ def out_of_memory_bundle(
         _processes(incident),
         advice_list(advice),
         kit.note(*foot(advice, earlier)),
+        kit.note(kept),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
         frame=_FRAME,
     )

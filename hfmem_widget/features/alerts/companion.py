@@ -1,0 +1,74 @@
+"""Calls the user's function for each finding once, on a thread of its own: no code waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+
+from hfmem_widget.features.judgement import Subject, subject_of
+from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.ticker import Ticker, done_within
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Recorder, Session, Span
+from hfmem_widget.view.screen import Screen
+
+EVERY = 1.0
+"""Seconds between two looks while the code runs."""
+
+PATIENCE = 5.0
+"""Seconds that the end of a watch waits for the function."""
+
+
+class Alerts(Companion):
+    """Tells of what is found in one watch."""
+
+    def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
+        del screen
+        self._tell: Callable[..., object] = options.on_finding or (lambda _finding: None)
+        self._session: Session | None = None
+        self._told: set[Subject] = set()
+        self._telling = threading.Lock()
+        self._context = copy_context()
+        self._ticker = Ticker(self.look, EVERY)
+
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
+        """Look at the findings from now on, and not at those of earlier cells of the session."""
+        del monitor
+        self._session = recorder.session
+        earlier = (each for each in self._session.findings if each.span_id != span.id)
+        self._told.update(map(subject_of, earlier))
+        self._ticker.start()
+
+    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
+        """Look no longer while nothing runs."""
+        del recorder, span, error
+        self._ticker.stop(0.0)
+
+    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Tell of the rest."""
+        del span
+        # What the user's code has set up meanwhile, such as the run of a tracker.
+        self._context = copy_context()
+        if not done_within(PATIENCE, self.look):
+            session.notes.append(f"on_finding was still busy after {PATIENCE:.0f} s.")
+        return NOTHING
+
+    def look(self) -> None:
+        """Tell of what is new."""
+        with self._telling:
+            for finding in tuple(self._session.findings if self._session is not None else ()):
+                subject = subject_of(finding)
+                if subject in self._told:
+                    continue
+                self._told.add(subject)
+                try:
+                    self._context.run(self._tell, finding)
+                except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and costs itself)
+                    self._failed(type(error).__name__)
+
+    def _failed(self, error: str) -> None:
+        notes = [] if self._session is None else self._session.notes
+        if not any(note.startswith("on_finding raised") for note in notes):
+            notes.append(f"on_finding raised {error}; everything else went on.")

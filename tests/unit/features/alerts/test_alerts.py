@@ -1,0 +1,163 @@
+"""`on_finding` is told of each finding once, in nobody's way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.alerts import companion
+from hfmem_widget.features.alerts.companion import Alerts
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Finding
+from hfmem_widget.testing.stage import Stage
+
+NO_MONITOR: Any = None
+
+
+class Watched:
+    """A stage whose findings are told to a function; looks are made by hand."""
+
+    def __init__(self, tell: Callable[[Finding], object], *earlier: Finding) -> None:
+        self.stage = Stage("run", gpus=1)
+        self.session = self.stage.session
+        self.session.findings.extend(earlier)
+        self.alerts = Alerts(WatchOptions(on_finding=tell))
+        self.alerts._ticker.start = lambda: None  # type: ignore[method-assign]  # looks come by hand
+        self._cell = self.stage.span("cell", "run")
+        self.span = self._cell.__enter__()
+        self.alerts.begin(NO_MONITOR, self.stage.recorder, self.span)
+
+    def find(self, kind: str = "leak", device: str = "cuda:0", title: str = "It grows.") -> None:
+        """Enter a finding of the cell."""
+        finding = Finding(kind, "warn", title, {"device": device}, span_id=self.span.id)
+        self.session.findings.append(finding)
+
+    def end(self) -> None:
+        """End the cell."""
+        self.alerts.end(self.stage.recorder, self.span, None)
+        self._cell.__exit__(None, None, None)
+        assert self.alerts.report(self.session, self.span) == {}
+
+
+def test_each_finding_is_told_once() -> None:
+    """While the code runs and at its end; one that is worded anew at the end is the same."""
+    told: list[Finding] = []
+    watched = Watched(told.append)
+    watched.find("budget", title="It exceeded its budget.")
+    watched.alerts.look()
+    watched.alerts.look()
+    assert [finding.kind for finding in told] == ["budget"]
+
+    watched.session.findings.clear()
+    watched.find("budget", title="It exceeded its budget, by 2 GiB at its peak.")
+    watched.find("leak")
+    watched.find("leak", "cuda:1")
+    watched.end()
+
+    assert [(finding.kind, finding.evidence["device"]) for finding in told] == [
+        ("budget", "cuda:0"),
+        ("leak", "cuda:0"),
+        ("leak", "cuda:1"),
+    ]
+
+
+def test_what_is_found_as_the_cell_begins_is_told() -> None:
+    """A cell may begin above its budget, of which the budget is the first to know."""
+    told: list[Finding] = []
+    watched = Watched(told.append)
+    watched.find("budget")
+    watched.alerts.begin(NO_MONITOR, watched.stage.recorder, watched.span)
+    watched.end()
+
+    assert [finding.kind for finding in told] == ["budget"]
+
+
+def test_findings_of_earlier_cells_are_not_told_again() -> None:
+    """All cells after `%memwatch on` are in one session."""
+    told: list[Finding] = []
+    watched = Watched(told.append, Finding("leak", "warn", "An earlier cell's.", span_id=99))
+    watched.find("leak")
+    watched.end()
+
+    assert [finding.title for finding in told] == ["It grows."]
+
+
+@pytest.mark.parametrize("error", [ValueError("/home/me/secret"), SystemExit(1)])
+def test_an_error_in_it_is_said_once_and_changes_nothing(error: BaseException) -> None:
+    """The next finding is told all the same; the note has no text of the error, which may have a path."""
+    told: list[str] = []
+
+    def fails(finding: Finding) -> None:
+        told.append(finding.kind)
+        raise error
+
+    watched = Watched(fails)
+    for kind in ("leak", "budget", "oom"):
+        watched.find(kind)
+    watched.end()
+
+    assert told == ["leak", "budget", "oom"]
+    assert watched.session.notes == [
+        f"on_finding raised {type(error).__name__}; everything else went on."
+    ]
+
+
+def test_it_runs_on_a_thread_of_its_own_with_what_the_code_has_set() -> None:
+    """Context variables, such as the run of a tracker that was begun in the cell, are there."""
+    tracker: ContextVar[str] = ContextVar("tracker", default="none")
+    seen: list[tuple[str, bool]] = []
+    here = threading.get_ident()
+    watched = Watched(lambda _: seen.append((tracker.get(), threading.get_ident() == here)))
+    watched.find()
+    tracker.set("begun in the cell")
+    watched.end()
+
+    assert seen == [("begun in the cell", False)]
+
+
+def test_one_that_hangs_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell ends, and a note says why the rest was not told."""
+    monkeypatch.setattr(companion, "PATIENCE", 0.01)
+    may_go_on = threading.Event()
+    watched = Watched(lambda _: may_go_on.wait())
+    watched.find()
+    watched.end()
+    may_go_on.set()
+
+    assert watched.session.notes == ["on_finding was still busy after 0 s."]
+
+
+async def coroutine(_finding: Finding) -> None: ...
+
+
+@pytest.mark.parametrize("given", [5, "alert", coroutine])
+def test_what_cannot_be_called_is_refused(given: object) -> None:
+    """Before anything is watched."""
+    with pytest.raises(OptionError, match="on_finding must be a function that takes a finding"):
+        hfmem_widget.watch(on_finding=given)  # type: ignore[arg-type]
+
+
+def test_a_cell_names_a_function_of_the_notebook(shell: InteractiveShell) -> None:
+    """Also a method of something; what is not there is said, and the cell does not run."""
+    told: list[str] = []
+    shell.user_ns["told"] = told
+    shell.user_ns["keep"] = partial(lambda finding: told.append(finding.kind))
+    budget = "%%memwatch --quiet --budget 1MiB --on-finding"
+    shell.run_cell(f"{budget} keep\nx = 1")
+    shell.run_cell(f"{budget} told.append\ny = 1")
+
+    assert told[0] == "budget"
+    assert isinstance(told[1], Finding)
+    for wrong in ("missing", "told.missing", "x"):
+        result = shell.run_cell(f"{budget} {wrong}\nz = 1")
+        assert isinstance(result.error_in_exec, UsageError)
+    assert "z" not in shell.user_ns
