@@ -149,3 +149,18 @@ def test_the_notebook_about_running_out_says_why_and_lets_go() -> None:
     assert "eight at a time (baseline" in text
     assert re.search(r"exceeded its budget of \d+\.0 MiB", text)
     assert not any(words in text for words in LEAK)
+
+
+def test_what_was_watched_is_kept_compared_and_told() -> None:
+    """A recording opens as it was; the history has the drift of what ran again; a finding is told."""
+    notebook = run(NOTEBOOKS[5])
+    text = said(notebook)
+    opened = next(cell for cell in notebook.cells if cell.source.startswith("adamw = "))
+    history = next(cell for cell in notebook.cells if cell.source.startswith("%memhistory --sort"))
+
+    assert 'memwatch "AdamW"' in opened.outputs[0].data["text/plain"]
+    assert "AdamW (baseline)" in text
+    assert re.search(r"evaluate +\d+ +4 ", history.outputs[0].data["text/plain"])
+    assert "+16.0 MiB a run" in history.outputs[0].data["text/plain"]
+    assert "warn cpu exceeded its budget of 10.0 MiB" in text
+    assert not any(words in text for words in LEAK)

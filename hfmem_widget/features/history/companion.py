@@ -9,7 +9,7 @@ from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.features.history.cell import Cell, running_cell
 from hfmem_widget.features.history.file import MOST_DEVICES, MOST_FINDINGS, SENTENCE
 from hfmem_widget.features.history.log import LOG, Log
-from hfmem_widget.features.history.model import CellRun, DeviceUse
+from hfmem_widget.features.history.model import UNLABELLED, CellRun, DeviceUse
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
@@ -84,7 +84,7 @@ def _names(span: Span, cell: Cell | None) -> tuple[str, str]:
     own = cell.id or cell.first_line
     # As they are called if they have no label, one by one and under `%memwatch on`.
     if span.kind == "cell" and label.startswith((f"cell [{cell.number}]", f"[{cell.number}]")):
-        return cell.first_line or label, f"cell {own or label}"
+        return cell.first_line or label, f"{UNLABELLED}{own or label}"
     return label, f"{label} in {own}" if label in UNNAMED else label
 
 

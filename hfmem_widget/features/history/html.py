@@ -8,6 +8,7 @@ from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
 from hfmem_widget.text import format_bytes, format_counted, format_duration
 from hfmem_widget.view import html as kit
+from hfmem_widget.view.findings import sentence
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
@@ -16,14 +17,13 @@ DRIFT = (
     "Small figures: by how much the peak rose from run to run, whatever ran in between, and what a run left "
     "behind, on average. The first run is left out: it may leave what stays for good."
 )
-EARLIER = "Numbers in parentheses are of earlier kernels."
+EARLIER = "Earlier: in another kernel."
 
 MOST_CELLS = 100
-"""Rows of one table; `last` shows fewer."""
+MOST_ROWS = 300
+"""Of one table; `last` shows fewer."""
 
 MOST_FINDINGS = 20
-
-_HEADS = ("", "cell", "runs", "duration", "device", "peak", "left behind", "outcome")
 
 _WORDS = {"oom": "out of memory", "rerun": "leaves more each run"}
 """What is said of a kind of finding whose name does not say it."""
@@ -34,23 +34,23 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
     cells = history.cells
     listed = cells[:MOST_CELLS] if history.sort != "cell" else cells[-MOST_CELLS:]
     shown = [run for runs in listed for run in runs]
-    if history.each_run:
-        each = [runs[:count] for runs in listed for count in range(1, len(runs) + 1)]
-        rows = [row for runs in each[-MOST_CELLS:] for row in _rows(runs, history)]
-    else:
-        rows = [row for runs in listed for row in _rows(runs, history)]
-    columns = [
-        Column(
-            "run" if head == "runs" and history.each_run else head,
-            head == "outcome",
-            is_bold=not head,
-        )
-        for head in _HEADS
-    ]
+    devices = dict.fromkeys(use.key for run in shown for use in run.devices)
+    several = len(devices) > 1
+    rows: list[Row] = []
+    for runs in listed:
+        if history.each_run:
+            for at, run in enumerate(runs, 1):
+                rows += _rows((run,), history, f"run {at} of {len(runs)}", with_device=several)
+        else:
+            count = f"{len(runs)} runs" if len(runs) > 1 else ""
+            rows += _rows(runs, history, count, with_device=several)
+    heads = ("", *(["device"] if several else []), "peak", "left behind")
+    columns = [Column(head, is_bold=not head) for head in heads]
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
+    about = " \u00b7 ".join((about, *([] if several else devices)))
     return kit.bundle(
         kit.headed("memhistory", about if cells else ""),
-        table(columns, rows, scrolls="cells"),
+        table(columns, rows[-MOST_ROWS:], scrolls="cells"),
         _findings([runs[-1] for runs in listed]),
         *kit.notes(_notes(history, shown, left_out=len(cells) - len(listed))),
         title=f"memhistory: {about}" if cells else "",
@@ -72,27 +72,36 @@ def _notes(history: CellHistory, shown: Sequence[CellRun], left_out: int) -> Ite
         yield f"Kept in {history.file}."
 
 
-def _rows(runs: Sequence[CellRun], history: CellHistory) -> Iterator[Row]:
+def _rows(
+    runs: Sequence[CellRun], history: CellHistory, count: str, *, with_device: bool
+) -> Iterator[Row]:
+    """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
-    number = "" if newest.number is None else str(newest.number)
-    if number and newest.kernel != history.kernel:
-        number = f"({number})"
-    about = (newest.name, number, str(len(runs)), format_duration(newest.duration))
-    outcome = "" if newest.outcome == "done" else newest.outcome
-    kinds = dict.fromkeys(_WORDS.get(kind, kind) for kind, _ in newest.findings)
-    found = "; ".join(filter(None, (outcome, *kinds)))
-    compared = () if history.each_run else runs
-    first, *others = [_figures(use, compared) for use in newest.devices] or [("", "", "")]
-    yield Row((*about, *first, found))
-    yield from (Row(("", "", "", "", *figures)) for figures in others)
+    number = "" if newest.number is None else f"cell [{newest.number}]"
+    facts = [
+        number and f"{number} earlier" if newest.kernel != history.kernel else number,
+        count,
+        format_duration(newest.duration),
+        "" if newest.outcome == "done" else newest.outcome,
+        *dict.fromkeys(_WORDS.get(kind, kind) for kind, _ in newest.findings),
+    ]
+    name, below = _name(newest), " \u00b7 ".join(filter(None, facts))
+    for use in newest.devices:
+        device = (use.key,) if with_device else ()
+        yield Row((name, *device, *_figures(use, runs)), below=(below,))
+        name, below = kit.NOTHING, ""
 
 
-def _figures(use: DeviceUse, runs: Sequence[CellRun]) -> tuple[Cell, ...]:
+def _name(run: CellRun) -> kit.Fragment:
+    return kit.code(run.name) if run.is_code else kit.shown(run.name)
+
+
+def _figures(use: DeviceUse, runs: Sequence[CellRun]) -> tuple[Cell, Cell]:
     moved = drift(runs, use.key)
     peak, left = peak_text(use.known_peak), format_bytes(use.left_behind, signed=True)
     if moved is None:
-        return use.key, peak, left
-    return use.key, (peak, _each(moved.peak)), (left, _each(moved.left_behind))
+        return peak, left
+    return (peak, _each(moved.peak)), (left, _each(moved.left_behind))
 
 
 def _each(size: float) -> str:
@@ -102,11 +111,16 @@ def _each(size: float) -> str:
 
 def _findings(newest: Sequence[CellRun]) -> kit.Fragment:
     """Return the sentences of what was found in the newest run of each cell, behind a click."""
-    found = [(run, sentence) for run in newest for _, sentence in run.findings]
+    found = [(run, title) for run in newest for _, title in run.findings]
     if not found:
         return kit.NOTHING
     lines = [
-        kit.block("margin:3px 0 0;overflow-wrap:anywhere", kit.strong(f"{run.name}:"), sentence)
-        for run, sentence in found[-MOST_FINDINGS:]
+        kit.block(
+            "margin:3px 0 0;overflow-wrap:anywhere",
+            kit.strong(_name(run)),
+            "\u00b7",
+            sentence(title),
+        )
+        for run, title in found[-MOST_FINDINGS:]
     ]
     return kit.fold(format_counted(len(found), "finding"), *lines, style="margin:8px 0 0")

@@ -20,6 +20,9 @@ from hfmem_widget.text import wrong_value
 if TYPE_CHECKING:
     import pandas as pd
 
+UNLABELLED = "cell "
+"""How the identity of a cell without a label begins."""
+
 COLUMNS = (
     *("cell", "name", "kind", "run", "kernel", "outcome", "started", "duration", "device"),
     *("peak", "certainty", "left_behind", "before", "after", "findings"),
@@ -83,6 +86,11 @@ class CellRun:
     duration: float
     devices: tuple[DeviceUse, ...]
     findings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Whether its name is a line of code."""
+        return self.identity.startswith(UNLABELLED)
 
     def on(self, device: str) -> DeviceUse | None:
         """Return what it did to a device; None if it left that alone."""

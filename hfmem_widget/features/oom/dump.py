@@ -108,7 +108,7 @@ def dump(
             return
         failed = "".join(f" {piece} is missing: {why}." for piece, why in missing.items())
         where = f"{plain(name).rstrip('/')}/{place}"
-        said.append(f"This card and the session are kept in {where}.{failed}")
+        said.append(f"The out-of-memory bundle is in {where}.{failed}")
 
     if not done_within(PATIENCE, write):
         return f"The out-of-memory bundle was not complete after {PATIENCE:.0f} s."

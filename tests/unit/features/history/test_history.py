@@ -206,14 +206,17 @@ def test_the_table_says_what_moved() -> None:
         )
     log.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
     shown = history_bundle(log.history())
-    lines = [line.split() for line in shown["text/plain"].splitlines()]
+    lines = [" ".join(line.split()) for line in shown["text/plain"].splitlines()]
 
-    assert lines[0][:5] == ["memhistory:", "2", "cells,", "5", "runs"]
-    assert " ".join(lines[2]).startswith("leaky 1 4 1.0 s cuda:0 136.0 MiB exact +12.0 MiB leaves")
-    assert " ".join(lines[3]) == "+12.0 MiB a run +12.0 MiB a run"
-    assert lines[4][1:4] == ["1", "1.0", "s"]
-    assert "leaky: It leaves more." in shown["text/plain"]
-    assert "raised ValueError" in shown["text/plain"]
+    assert lines[:5] == [
+        "memhistory: 2 cells, 5 runs \u00b7 cuda:0",
+        "peak left behind",
+        "leaky 136.0 MiB exact +12.0 MiB",
+        "+12.0 MiB a run +12.0 MiB a run",
+        "cell [1] \u00b7 4 runs \u00b7 1.0 s \u00b7 leaves more each run",
+    ]
+    assert lines[6] == "1.0 s \u00b7 raised ValueError"
+    assert "leaky \u00b7 It leaves more." in shown["text/plain"]
     assert "<b>" not in shown["text/html"]
 
 
@@ -224,7 +227,7 @@ def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
         log.add(run("a", peak))
     lines = history_bundle(log.history(each_run=True))["text/plain"].splitlines()
 
-    assert [line.split()[2] for line in lines[1:4]] == ["duration", "1", "2"]
+    assert [line.split(" \u00b7 ")[1] for line in lines[3:7:2]] == ["run 1 of 2", "run 2 of 2"]
 
 
 def test_devices_that_moved_have_a_row_each() -> None:

@@ -83,7 +83,7 @@ def test_a_bundle_has_card_session_and_blocks(folder: Folder) -> None:
     sentence = folder.dump()
     (bundle,) = folder.bundles
 
-    assert sentence == f"This card and the session are kept in dumps/{bundle.name}."
+    assert sentence == f"The out-of-memory bundle is in dumps/{bundle.name}."
     assert sorted(one.name for one in bundle.iterdir()) == sorted(dump_module.FILES)
     assert "Out of memory" in (bundle / "card.html").read_text()
     assert (bundle / "card.txt").read_text() == "out of memory\n"
@@ -270,11 +270,11 @@ def test_a_watch_that_runs_out_says_where_its_bundle_is(
     (bundle,) = Folder(tmp_path / "dumps").bundles
     said = capsys.readouterr().out
 
-    assert f"kept in dumps/{bundle.name}." in said
+    assert f"is in dumps/{bundle.name}." in said
     card = (bundle / "card.txt").read_text()
     assert card.startswith("out of memory")
     assert 'memwatch "deep"' in card
-    assert "kept in" not in card
+    assert "bundle" not in card
     assert hfmem_widget.open(bundle / "session.hfmem.jsonl.gz").findings[0].kind == "oom"
 
 

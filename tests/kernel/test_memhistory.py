@@ -1,0 +1,51 @@
+"""`%memhistory` in a real kernel: cells by their numbers and first lines, and a file for the next kernel."""
+
+from __future__ import annotations
+
+from tests.kernel.drive import Kernel, Result
+
+WATCHED = "%%memwatch --label leaky\nkept.append(torch.ones(8, 1024, 1024))"
+
+
+def told(result: Result) -> str:
+    """Return the plain text of the last output."""
+    assert result.status == "ok", result.reply
+    return str(result.displays[-1].content["data"]["text/plain"])
+
+
+def test_the_history_of_a_notebook(kernel: Kernel) -> None:
+    """Every watched cell once, re-runs with their drift; what was kept is there after a restart."""
+    kernel.run("%load_ext hfmem_widget\nimport torch, hfmem_widget\nkept = []")
+    for _ in range(3):
+        kernel.run(WATCHED)
+    kernel.run("# a comment\nprint('not watched')")
+    kernel.run("%memwatch on --min 0")
+    kernel.run("more = torch.ones(8, 1024, 1024)\n2 + 2")
+    kernel.run("%%memwatch\n# a comment\nraise ValueError('mine')")
+    kernel.run("%memwatch off")
+    kernel.run("with hfmem_widget.watch('a block', quiet=True): pass")
+
+    lines = told(kernel.run("%memhistory --keep h.jsonl")).splitlines()
+
+    assert lines[0] == "memhistory: 4 cells, 6 runs \u00b7 cpu"
+    assert lines[2].startswith("leaky ")
+    assert lines[3].split()[:2] == ["+32.0", "MiB"]
+    assert lines[4].startswith("  cell [4] \u00b7 3 runs \u00b7 ")
+    assert lines[5].startswith("more = torch.ones(8, 1024, 1024) ")
+    assert lines[6].startswith("  cell [7] \u00b7 ")
+    assert lines[7].startswith("raise ValueError('mine') ")
+    assert lines[8].startswith("  cell [8] \u00b7 ")
+    assert lines[8].endswith(" \u00b7 raised ValueError")
+    assert lines[9].startswith("a block ")
+
+    kernel.restart()
+    kernel.run("%load_ext hfmem_widget\nimport torch\nkept = []")
+    kernel.run("%memhistory --keep h.jsonl")
+    kernel.run(WATCHED)
+
+    lines = told(kernel.run("%memhistory --sort left --last 2")).splitlines()
+
+    assert lines[2].startswith("leaky ")
+    assert lines[3].startswith("  cell [3] \u00b7 4 runs")
+    assert lines[5].startswith("  cell [10] earlier \u00b7 ")
+    assert len((kernel.folder / "h.jsonl").read_bytes().splitlines()) == 7
