@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypedDict, TypeGuard, TypeVar, get_type_hints
 
 from hfmem_widget.errors import OptionError
@@ -82,6 +83,11 @@ def path_text(path: object, name: str = "record", what: str = "a file or a folde
     if not isinstance(text, str) or "\0" in text:
         raise wrong_value(path, name, f"the path of {what}")
     return text
+
+
+def expanded(path: str) -> Path:
+    """Return an absolute path; ``~`` is the user's home, and stays where there is none."""
+    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  (pathlib raises where there is none)
 
 
 def function(given: object) -> Callable[..., object] | None:

@@ -13,6 +13,7 @@ from hfmem_widget.features.history.file import append, read_runs
 from hfmem_widget.features.history.model import CellHistory, CellRun
 from hfmem_widget.guard import warn
 from hfmem_widget.monitor.ticker import done_within
+from hfmem_widget.options import expanded, path_text
 from hfmem_widget.text import plain
 
 MOST_RUNS = 2_000
@@ -58,7 +59,8 @@ class Log:
         OptionError
             If it cannot be written, or has something else in it; nothing has changed then.
         """
-        place = Path(path).expanduser().absolute()
+        name = path_text(path, "keep", "a file")
+        place = expanded(name)
         if place == self._path:
             return
         earlier = read_runs(place)
@@ -67,7 +69,7 @@ class Log:
         others = [run for run in earlier if run.kernel != self.kernel]
         self._forgotten += max(0, len(others) + len(own) - (self._runs.maxlen or 0))
         self._runs = deque([*others, *own], self._runs.maxlen)
-        self._path, self._name = place, plain(path)
+        self._path, self._name = place, plain(name)
 
     def write(self) -> None:
         """Write what is to be written; a disk that hangs is waited for once."""
@@ -86,7 +88,7 @@ class Log:
             if self._path is not None:
                 append(self._path, runs)
         except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
-            self._path = None
+            self._path, self._name = None, ""
             warn(f"%memhistory is not kept any longer: {plain(error)}")
         finally:
             self._writing.release()

@@ -19,6 +19,7 @@ from typing import Any
 
 from hfmem_widget.errors import OptionError, SourceUnavailable
 from hfmem_widget.monitor.ticker import done_within
+from hfmem_widget.options import expanded
 from hfmem_widget.recording.api import save
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.recording.limits import SUFFIX
@@ -56,7 +57,7 @@ def folder_of(path: str) -> Path:
     OptionError
         If it cannot be written.
     """
-    folder = Path(path).expanduser().absolute()
+    folder = expanded(path)
     there = folder if os.path.lexists(folder) else folder.parent
     if not there.is_dir():
         what = "it is no folder" if there == folder else "there is no folder to make it in"
@@ -119,11 +120,11 @@ def _write_all(
     folder: Path, label: str, pieces: Pieces, now: float
 ) -> tuple[str, Mapping[str, str]]:
     """Write the pieces that can be written; return the bundle's name, and why others are missing."""
-    name = PREFIX + path_for(f"{folder}/", label, now).name.removesuffix(SUFFIX)
-    half, missing = folder / f".{name}.part", {}
+    name, missing = PREFIX + path_for(f"{folder}/", label, now).name.removesuffix(SUFFIX), {}
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    half.mkdir(mode=0o700)
+    while (folder / name).exists() or not (half := _made(folder / f".{name}.part")):
+        name += "-2"  # another process ran out at the same instant
     try:
         for piece, write in pieces.items():
             try:
@@ -140,6 +141,15 @@ def _write_all(
         raise
     _keep_newest(folder, now)
     return name, missing
+
+
+def _made(half: Path) -> Path | None:
+    """Make a folder and return it; None if it is there."""
+    try:
+        half.mkdir(mode=0o700)
+    except FileExistsError:
+        return None
+    return half
 
 
 def _reason(error: BaseException) -> str:

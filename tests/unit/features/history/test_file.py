@@ -137,13 +137,15 @@ def test_a_file_with_something_else_is_left_alone(tmp_path: Path, content: bytes
         ("missing/h.jsonl", "there is no such folder"),
         (".", "is no regular file"),
         ("pipe", "is no regular file"),
+        ("nul\0", "keep must be the path of a file"),
+        ("~nobody-here/h.jsonl", "there is no such folder"),
     ],
 )
 def test_a_path_that_cannot_be_is_refused(tmp_path: Path, name: str, says: str) -> None:
     """In one sentence; a pipe would be waited for."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OptionError, match=says):
-        Log().keep(tmp_path / name)
+        Log().keep(name if name.startswith("~") else tmp_path / name)
 
 
 def test_a_disk_that_refuses_ends_the_file_and_nothing_else(

@@ -179,6 +179,15 @@ def test_a_slow_disk_is_waited_for_only_so_long(
     assert folder.dump() == "The out-of-memory bundle was not complete after 10 s."
 
 
+def test_two_processes_may_run_out_at_once(folder: Folder) -> None:
+    """As ranks of one training do: each has its own bundle."""
+    for _ in range(3):
+        folder.clock.advance(-1.0)
+        assert "bundle is in" in folder.dump()
+
+    assert len(folder.bundles) == 3
+
+
 def test_the_newest_are_kept(folder: Folder) -> None:
     """Older bundles of ours go, whatever their labels."""
     for _ in range(KEPT + 3):
