@@ -8,6 +8,7 @@ its first line into a call that starts a watch, and the watch ends with the `pos
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 from argparse import SUPPRESS
 from functools import reduce
@@ -321,7 +322,7 @@ class MemwatchMagics(Magics):
         """Return what the user calls so; `WatchOptions` says whether it can be called."""
         first, *others = name.split(".")
         try:
-            return reduce(getattr, others, self._shell.user_ns[first])
+            return reduce(getattr, others, {**vars(builtins), **self._shell.user_ns}[first])
         except (KeyError, AttributeError):
             message = f"--on-finding needs the name of a function; there is no {plain(name)!r}"
             raise UsageError(message) from None

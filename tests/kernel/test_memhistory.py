@@ -47,5 +47,5 @@ def test_the_history_of_a_notebook(kernel: Kernel) -> None:
 
     assert lines[2].startswith("leaky ")
     assert lines[3].startswith("  cell [3] \u00b7 4 runs")
-    assert lines[5].startswith("  cell [10] earlier \u00b7 ")
+    assert lines[5].startswith("  cell [10] \u00b7 earlier kernel \u00b7 ")
     assert len((kernel.folder / "h.jsonl").read_bytes().splitlines()) == 7

@@ -17,7 +17,6 @@ DRIFT = (
     "Small figures: by how much the peak rose from run to run, whatever ran in between, and what a run left "
     "behind, on average. The first run is left out: it may leave what stays for good."
 )
-EARLIER = "Earlier: in another kernel."
 
 MOST_CELLS = 100
 MOST_ROWS = 300
@@ -62,8 +61,6 @@ def _notes(history: CellHistory, shown: Sequence[CellRun], left_out: int) -> Ite
         yield NONE_YET
     if not history.each_run and len(shown) > len({run.identity for run in shown}):
         yield DRIFT
-    if any(run.kernel != history.kernel for run in shown):
-        yield EARLIER
     if left_out > 0:
         yield f"{format_counted(left_out, 'more cell')} not shown; to_pandas() has them."
     if history.forgotten:
@@ -77,9 +74,9 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
-    number = "" if newest.number is None else f"cell [{newest.number}]"
     facts = [
-        number and f"{number} earlier" if newest.kernel != history.kernel else number,
+        "" if newest.number is None else f"cell [{newest.number}]",
+        "" if newest.kernel == history.kernel else "earlier kernel",
         count,
         format_duration(newest.duration),
         "" if newest.outcome == "done" else newest.outcome,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hfmem_widget.display import Shown
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
-from hfmem_widget.text import wrong_value
+from hfmem_widget.text import format_counted, wrong_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +189,8 @@ class CellHistory(Shown):
             raise wrong_value(last, "last", "a number of cells, 1 or more")
 
     def __repr__(self) -> str:
-        return f"<CellHistory: {len(self.cells)} cells, {len(self.runs)} runs>"
+        counts = format_counted(len(self.cells), "cell"), format_counted(len(self.runs), "run")
+        return f"<CellHistory: {', '.join(counts)}>"
 
     @property
     def cells(self) -> tuple[tuple[CellRun, ...], ...]:

@@ -157,6 +157,7 @@ def test_a_cell_names_a_function_of_the_notebook(shell: InteractiveShell) -> Non
 
     assert told[0] == "budget"
     assert isinstance(told[1], Finding)
+    assert shell.run_cell(f"{budget} print\nx = 1").success
     for wrong in ("missing", "told.missing", "x"):
         result = shell.run_cell(f"{budget} {wrong}\nz = 1")
         assert isinstance(result.error_in_exec, UsageError)

@@ -47,7 +47,7 @@ def test_the_next_kernel_has_the_runs_of_this_one(tmp_path: Path) -> None:
     ]
     assert len(path.read_text().splitlines()) == 4
     text = history_bundle(second.history())["text/plain"]
-    assert "cell [1] earlier" in text
+    assert "cell [1] \u00b7 earlier kernel" in text
     assert str(path) in text
 
 

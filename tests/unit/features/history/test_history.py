@@ -223,6 +223,7 @@ def test_the_table_says_what_moved() -> None:
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
     """With its number among the runs of its cell."""
     log = Log()
+    log.kernel = "k"
     for peak in (100, 120):
         log.add(run("a", peak))
     lines = history_bundle(log.history(each_run=True))["text/plain"].splitlines()
