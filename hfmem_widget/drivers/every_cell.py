@@ -28,9 +28,8 @@ class EveryCell:
                 "with %memwatch on -o NAME and write NAME.save(PATH)"
             )
             raise OptionError(message)
-        companions_for(
-            options
-        )  # one that cannot go along, such as for a folder that is not there, says so
+        # What cannot go along, such as a bundle in a folder that is not there, is said now.
+        companions_for(options)
         self._options = options
         self._monitor = monitor
         self._screen = screen

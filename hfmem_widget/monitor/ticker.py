@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 
 def done_within(seconds: float, action: Callable[[], object]) -> bool:
@@ -25,7 +26,8 @@ def done_within(seconds: float, action: Callable[[], object]) -> bool:
     try:
         ticker.start()
     except (RuntimeError, MemoryError):
-        once()
+        with suppress(Exception):
+            once()
     return done.wait(seconds)
 
 

@@ -140,7 +140,7 @@ class OutOfMemory(Companion):
         from hfmem_widget.features.oom.dump import dump
         from hfmem_widget.view.card import card_bundle
 
-        card = card_bundle(session, span, with_chart=False, lead=lead)
+        card = partial(card_bundle, session, span, with_chart=False, lead=lead)
         return dump(folder, self._name, session, card, self._observer.segments)
 
     def _incident(

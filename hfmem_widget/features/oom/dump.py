@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def dump(
     folder: Path,
     name: str,
     session: Session,
-    card: Mapping[str, str],
+    card: Callable[[], Mapping[str, str]],
     segments: Callable[[], Segments],
     *,
     clock: Callable[[], float] = time.time,
@@ -86,16 +86,17 @@ def dump(
     name : str
         What the user calls the folder.
     session : Session
-    card : mapping of str to str
-        By MIME type.
+    card : callable
+        Returns the card by MIME type.
     segments : callable
         Returns the allocator's segments, or raises `SourceUnavailable`.
     clock : callable, optional
         Seconds since the epoch.
     """
+    drawn = cache(card)
     pieces: Pieces = {
-        CARD: partial(_write, _page(session.label, card["text/html"])),
-        CARD_TEXT: partial(_write, f"{card['text/plain']}\n".encode()),
+        CARD: lambda path: _write(_page(session.label, drawn()["text/html"]), path),
+        CARD_TEXT: lambda path: _write(f"{drawn()['text/plain']}\n".encode(), path),
         BLOCKS: lambda path: _write(pickle.dumps(snapshot_of(segments()), protocol=4), path),
         SESSION: partial(save, session),
     }

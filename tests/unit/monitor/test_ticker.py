@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.testing import FakeClock
 
 LONG = 300.0
@@ -94,3 +94,29 @@ def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
     finally:
         release.set()
         assert ticker.stop(timeout=LONG)
+
+
+def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
+    """Who asks learns which, and never of an error in it."""
+    release, where = threading.Event(), []
+
+    assert done_within(LONG, lambda: where.append(threading.get_ident()))
+    assert where != [threading.get_ident()]
+    assert done_within(LONG, [].pop)
+    assert not done_within(0.01, lambda: release.wait(LONG))
+    release.set()
+
+
+def test_where_no_thread_can_be_had_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has so many threads at most, and each needs memory for its stack."""
+    where: list[int] = []
+
+    def refuse(_ticker: Ticker) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Ticker, "start", refuse)
+
+    assert done_within(LONG, lambda: where.append(threading.get_ident()))
+    assert done_within(LONG, [].pop)
+    assert where == [threading.get_ident()]

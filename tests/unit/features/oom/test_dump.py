@@ -66,7 +66,7 @@ class Folder:
     ) -> str:
         self.clock.advance(1.0)
         session = session or scripted_run("failed")
-        return dump(self.path, name, session, CARD, segments, clock=self.clock)
+        return dump(self.path, name, session, lambda: CARD, segments, clock=self.clock)
 
     @property
     def bundles(self) -> list[Path]:
