@@ -28,6 +28,9 @@ _WORDS = {"oom": "out of memory", "rerun": "leaves more each run"}
 """What is said of a kind of finding whose name does not say it."""
 
 
+_COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
+
+
 def history_bundle(history: CellHistory) -> dict[str, str]:
     """Return the history by MIME type."""
     cells = history.cells
@@ -43,13 +46,11 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
         else:
             count = f"{len(runs)} runs" if len(runs) > 1 else ""
             rows += _rows(runs, history, count, with_device=several)
-    heads = ("", *(["device"] if several else []), "peak", "left behind")
-    columns = [Column(head, is_bold=not head) for head in heads]
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
     about = " \u00b7 ".join((about, *([] if several else devices)))
     return kit.bundle(
         kit.headed("memhistory", about if cells else ""),
-        table(columns, rows[-MOST_ROWS:], scrolls="cells"),
+        table(_COLUMNS, rows[-MOST_ROWS:], scrolls="cells"),
         _findings([runs[-1] for runs in listed]),
         *kit.notes(_notes(history, shown, left_out=len(cells) - len(listed))),
         title=f"memhistory: {about}" if cells else "",
@@ -77,16 +78,16 @@ def _rows(
     facts = [
         "" if newest.number is None else f"cell [{newest.number}]",
         "" if newest.kernel == history.kernel else "earlier kernel",
+        newest.devices[0].key if with_device and newest.devices else "",
         count,
         format_duration(newest.duration),
         "" if newest.outcome == "done" else newest.outcome,
         *dict.fromkeys(_WORDS.get(kind, kind) for kind, _ in newest.findings),
     ]
-    name, below = _name(newest), " \u00b7 ".join(filter(None, facts))
-    for use in newest.devices:
-        device = (use.key,) if with_device else ()
-        yield Row((name, *device, *_figures(use, runs)), below=(below,))
-        name, below = kit.NOTHING, ""
+    first, *others = [_figures(use, runs) for use in newest.devices] or [("", "")]
+    yield Row((_name(newest), *first), below=(" \u00b7 ".join(filter(None, facts)),))
+    for use, figures in zip(newest.devices[1:], others, strict=True):
+        yield Row((kit.quiet(use.key), *figures), is_indented=True)
 
 
 def _name(run: CellRun) -> kit.Fragment:
