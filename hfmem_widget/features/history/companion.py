@@ -80,12 +80,12 @@ def _names(span: Span, cell: Cell | None) -> tuple[str, str]:
     """Return what to call a watch, and what it has in common with its other runs."""
     label = plain(span.label) or span.kind
     if cell is None:
-        return label, label
+        return label, f"label {label}"
     own = cell.id or cell.first_line
     # As they are called if they have no label, one by one and under `%memwatch on`.
     if span.kind == "cell" and label.startswith((f"cell [{cell.number}]", f"[{cell.number}]")):
         return cell.first_line or label, f"{UNLABELLED}{own or label}"
-    return label, f"{label} in {own}" if label in UNNAMED else label
+    return label, f"label {label}" + (f" in {own}" if label in UNNAMED else "")
 
 
 def _has_moved(facts: Facts) -> bool:

@@ -85,7 +85,7 @@ def _rows(
         *dict.fromkeys(_WORDS.get(kind, kind) for kind, _ in newest.findings),
     ]
     first, *others = [_figures(use, runs) for use in newest.devices] or [("", "")]
-    yield Row((_name(newest), *first), below=(" \u00b7 ".join(filter(None, facts)),))
+    yield Row((_name(newest), *first), below=(kit.phrases(facts),))
     for use, figures in zip(newest.devices[1:], others, strict=True):
         yield Row((kit.quiet(use.key), *figures), is_indented=True)
 

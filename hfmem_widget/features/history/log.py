@@ -6,7 +6,6 @@ import os
 import secrets
 import threading
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 
 from hfmem_widget.features.history.file import append, read_runs
@@ -77,21 +76,17 @@ class Log:
             done_within(PATIENCE, self.flush)
 
     def flush(self) -> None:
-        """Write it now; if the disk refuses, say so and keep no more."""
-        if not self.keeps or not self._writing.acquire(blocking=False):
-            return
-        try:
-            runs: list[CellRun] = []
-            with suppress(IndexError):
-                while True:
-                    runs.append(self._unwritten.popleft())
-            if self._path is not None:
-                append(self._path, runs)
-        except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
-            self._path, self._name = None, ""
-            warn(f"%memhistory is not kept any longer: {plain(error)}")
-        finally:
-            self._writing.release()
+        """Write it now, with what comes meanwhile; if the disk refuses, say so and keep no more."""
+        while self._unwritten and self.keeps and self._writing.acquire(blocking=False):
+            try:
+                if self._path is not None:
+                    append(self._path, [self._unwritten.popleft()])
+            except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
+                self._path, self._name = None, ""
+                self._unwritten.clear()
+                warn(f"%memhistory is not kept any longer: {plain(error)}")
+            finally:
+                self._writing.release()
 
     def clear(self) -> None:
         """Forget all runs; a file stays as it is."""

@@ -78,16 +78,16 @@ def test_a_row_refers_to_nothing_of_the_session() -> None:
 @pytest.mark.parametrize(
     ("kind", "label", "cell", "name", "identity"),
     [
-        ("cell", "fine-tune", CELL, "fine-tune", "fine-tune"),
+        ("cell", "fine-tune", CELL, "fine-tune", "label fine-tune"),
         ("cell", "cell [7]", CELL, "x = model(**batch)", "cell abc"),
         ("cell", "[7] x = model(**batch)", CELL, "x = model(**batch)", "cell abc"),
         ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell x = model(**batch)"),
         ("cell", "cell [7]", Cell(7, "", ""), "cell [7]", "cell cell [7]"),
-        ("cell", "cell [7]", None, "cell [7]", "cell [7]"),
-        ("block", "load", CELL, "load", "load"),
-        ("block", "block", CELL, "block", "block in abc"),
-        ("block", "training", CELL, "training", "training in abc"),
-        ("block", "training", None, "training", "training"),
+        ("cell", "cell [7]", None, "cell [7]", "label cell [7]"),
+        ("block", "load", CELL, "load", "label load"),
+        ("block", "block", CELL, "block", "label block in abc"),
+        ("block", "training", CELL, "training", "label training in abc"),
+        ("block", "training", None, "training", "label training"),
     ],
 )
 def test_what_a_watch_is_called(
