@@ -159,6 +159,7 @@ def test_what_was_watched_is_kept_compared_and_told() -> None:
     history = next(cell for cell in notebook.cells if cell.source.startswith("%memhistory --sort"))
 
     assert 'memwatch "AdamW"' in opened.outputs[0].data["text/plain"]
+    assert "'adamw.html'" in text
     assert "AdamW (baseline)" in text
     assert " \u00b7 4 runs \u00b7 " in history.outputs[0].data["text/plain"]
     assert "+16.0 MiB a run" in history.outputs[0].data["text/plain"]
