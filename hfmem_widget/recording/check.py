@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +22,7 @@ from hfmem_widget.recording.limits import (
     LARGEST,
     LONGEST_LINE,
     LONGEST_TEXT,
+    MOST_FIGURES,
     MOST_IN_BLOCK,
     MOST_OF_A_LIST,
     MOST_SERIES,
@@ -45,6 +47,7 @@ from hfmem_widget.text import DEVICE_KEY, plain
 Floats = NDArray[np.float64]
 
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_FIGURES = frozenset({int, float, type(None)})
 _BRACKETS = re.compile(rb"[][{}]")
 _SHORT = 1 << 16
 """Bytes of a line that the parser may take as it is: its own limit of depth holds."""
@@ -76,13 +79,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A block of samples: `time` has shape ``(samples,)``; a column that stood still has one value."""
+    """A block of samples: `time` has shape ``(samples,)``, `values` ``(samples, columns)``."""
 
     block: int
     wall: float
     time: Floats
     columns: tuple[int, ...]
-    values: tuple[Floats, ...]
+    values: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,9 @@ class SpanLine:
 
 @dataclass(frozen=True, slots=True)
 class StepsLine:
-    """Rows of the table of steps, and how many steps there were."""
+    """Rows of the table of steps, and how many steps there were; no `devices` if they are those before."""
 
-    devices: tuple[str, ...]
+    devices: tuple[str, ...] | None
     count: int
     rows: Floats
 
@@ -247,6 +250,15 @@ def _count(value: object, most: float = LARGEST) -> int:
     return value
 
 
+def _places(value: object) -> tuple[int, ...]:
+    """Return numbers of columns."""
+    places = _list(value)
+    if not {int}.issuperset(map(type, places)) or (places and min(places) < 0):
+        message = "not a column"
+        raise Wrong(message)
+    return tuple(places)
+
+
 def _text(value: object, limit: int = LONGEST_TEXT) -> str:
     if not isinstance(value, str):
         message = "not a text"
@@ -269,7 +281,31 @@ def _mapping(value: object, of: Callable[[Any], Any], most: int = 256) -> dict[s
 
 
 def _floats(value: object, most: int = MOST_SERIES) -> Floats:
-    return np.array([_number(one) for one in _list(value, most)], dtype=np.float64)
+    figures = _list(value, most)
+    return _array(figures, figures)
+
+
+def _table(rows: list[Any], width: int) -> Floats:
+    table = _array(rows, chain.from_iterable(rows))
+    if rows and table.shape != (len(rows), width):
+        message = "rows of other lengths"
+        raise Wrong(message)
+    return table.reshape(-1, width)
+
+
+def _array(value: list[Any], figures: Iterable[object]) -> Floats:
+    """Return lists of figures as an array, NaN for null: checked together, since there are so many."""
+    if not _FIGURES.issuperset(map(type, figures)):
+        message = "not a figure"
+        raise Wrong(message)
+    return _within_range(np.array(value, dtype=np.float64))
+
+
+def _within_range(values: Floats) -> Floats:
+    if (np.abs(values) >= LARGEST).any():
+        message = "a figure out of range"
+        raise Wrong(message)
+    return values
 
 
 def _choice(value: object, choices: Any) -> Any:
@@ -332,21 +368,33 @@ def _columns(fields: Mapping[str, Any]) -> Columns:
 
 def _rows(fields: Mapping[str, Any]) -> Rows:
     time = _floats(fields["t"], MOST_IN_BLOCK)
-    columns = tuple(_count(at, MOST_SERIES) for at in _list(fields["s"]))
-    values = tuple(_floats(column, MOST_IN_BLOCK) for column in _list(fields["v"]))
-    if len(columns) != len(values) or any(len(one) not in {1, len(time)} for one in values):
-        message = "columns of other lengths"
+    columns, values = _places(fields["s"]), _list(fields["v"])
+    if len(columns) != len(values) or len(columns) * len(time) > max(len(columns), MOST_FIGURES):
+        message = "too few columns, or too many"
         raise Wrong(message)
     if np.isnan(time).any() or (np.diff(time) < 0).any() or (columns and not len(time)):
         message = "times that run backwards"
         raise Wrong(message)
-    return Rows(_count(fields["n"]), _known(fields["w"]), time, columns, values)
+    block = np.empty((len(time), len(columns)))
+    stands = [len(column) == 1 for column in values]
+    still, moves = np.flatnonzero(stands), np.flatnonzero(np.logical_not(stands))
+    block[:, still] = _table([values[at] for at in still], 1).T
+    block[:, moves] = _added_up(_table([values[at] for at in moves], len(time) or 1)).T
+    return Rows(_count(fields["n"]), _known(fields["w"]), time, columns, block)
+
+
+def _added_up(differences: Floats) -> Floats:
+    """Return the values of columns, each written as the difference from the last that was available."""
+    is_missing = np.isnan(differences)
+    values = _within_range(np.where(is_missing, 0.0, differences).cumsum(axis=1))
+    return np.where(is_missing, np.nan, values)
 
 
 def _fold(fields: Mapping[str, Any]) -> Fold:
     start, stop = map(_known, _list(fields["t"], 2))
-    low, high, last = (_floats(fields[name]) for name in ("low", "high", "last"))
-    if not len(low) == len(high) == len(last) or stop < start or (low > high).any():
+    parts = [_list(fields[name]) for name in ("low", "high", "last")]
+    low, high, last = _table(parts, len(parts[0]))
+    if stop < start or (low > high).any():
         message = "extremes that do not go together"
         raise Wrong(message)
     return Fold(start, stop, _count(fields["samples"]), low, high, last)
@@ -371,7 +419,7 @@ def _span(fields: Mapping[str, Any]) -> SpanLine:
         start=start,
         stop=None if stop is None else _known(stop),
         outcome=_text(fields["outcome"]),
-        columns=tuple(_count(at, MOST_SERIES) for at in _list(fields["s"])),
+        columns=_places(fields["s"]),
         before=tuple(_floats(fields["before"]).tolist()),
         after=tuple(_floats(fields["after"]).tolist()),
         peaks=tuple(peaks),
@@ -380,19 +428,21 @@ def _span(fields: Mapping[str, Any]) -> SpanLine:
 
 
 def _steps(fields: Mapping[str, Any]) -> StepsLine:
-    devices = tuple(map(_device_key, _list(fields["devices"])))
-    width = len(FIGURES) + len(devices) * len(PER_DEVICE)
-    rows = [_floats(row) for row in _list(fields["rows"], MOST_IN_BLOCK)]
-    table = np.array(rows, dtype=np.float64).reshape(-1, width)
+    devices = tuple(map(_device_key, _list(fields["devices"]))) if "devices" in fields else None
+    rows = _list(fields["rows"], MOST_IN_BLOCK)
+    width = len(rows[0]) if rows else len(FIGURES)
+    table = _table(rows, width)
+    count, left = divmod(width - len(FIGURES), len(PER_DEVICE))
     numbers = table[:, :5]  # parent, first, last, start, stop
-    known = table[:, len(FIGURES) :].reshape(len(table), -1, len(PER_DEVICE))
-    certainties, worst = known[..., 1], known[..., 3]
+    per_device = table[:, len(FIGURES) :].reshape(len(table), max(0, count), len(PER_DEVICE))
+    peaks, certainties, _, worst, *_ = np.moveaxis(per_device, -1, 0)
+    is_certain = np.equal.outer(certainties, range(len(CERTAINTIES))).any(axis=-1)
     if (
-        np.isnan(numbers).any()
-        or (numbers < 0).any()
+        count < 0
+        or left
+        or not (numbers >= 0).all()
         or (numbers[:, 1] > numbers[:, 2]).any()
-        or not np.isin(certainties[~np.isnan(known[..., 0])], range(len(CERTAINTIES))).all()
-        or np.isnan(worst[~np.isnan(known[..., 0])]).any()
+        or not (np.isnan(peaks) | (is_certain & ~np.isnan(worst))).all()
     ):
         message = "steps that cannot be"
         raise Wrong(message)

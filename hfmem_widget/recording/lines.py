@@ -52,6 +52,8 @@ class Lines:
         self._fold = _Fold()
         self._spans: dict[int, Span] = {}
         self._steps_until = -math.inf
+        self._steps_lines = 0
+        self._steps_devices: tuple[str, ...] = ()
         self._written: dict[str, list[object]] = {"note": [], "finding": [], "guide": []}
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
@@ -197,14 +199,16 @@ class Lines:
 
     def _rows(self, time: Floats, values: Floats, wall: float) -> bytes:
         is_key = self._block % KEY_EVERY == 0
+        values = np.rint(values)
         still: Any = np.ones(values.shape[1], dtype=bool)
         columns = np.empty(0, dtype=np.intp)
         if len(time):
             still = _same(values, values[0]).all(axis=0)
             columns = np.flatnonzero(is_key | ~(still & _same(values[0], self._last)))
+        differences = _differences(values[:, columns]).T.tolist()
         kept = [
             column[:1] if stands else column
-            for column, stands in zip(_columns(values[:, columns]), still[columns], strict=True)
+            for column, stands in zip(differences, still[columns].tolist(), strict=True)
         ]
         line = _line(
             k="rows",
@@ -264,11 +268,13 @@ class Lines:
             table[:, times] = np.round(table[:, times], 4)
         for first in range(0, len(table), MOST_STEPS_IN_LINE):
             rows = table[first : first + MOST_STEPS_IN_LINE]
+            is_key = self._steps_lines % KEY_EVERY == 0 or devices != self._steps_devices
+            names = {"devices": list(devices), "columns": list(columns)} if is_key else {}
+            self._steps_lines, self._steps_devices = self._steps_lines + 1, devices
             yield _line(
                 k="steps",
-                devices=list(devices),
                 count=session.steps.count,
-                columns=list(columns),
+                **names,
                 rows=[_numbers(row) for row in rows],
             )
 
@@ -329,7 +335,9 @@ class _Fold:
 
     def line(self, block: int) -> bytes:
         parts = {"low": self.low, "high": self.high, "last": self.last}
-        figures = {name: _numbers(part) for name, part in parts.items() if part is not None}
+        figures = {
+            name: _numbers(np.rint(part)) for name, part in parts.items() if part is not None
+        }
         times = [_time(self.start), _time(self.stop)]
         return _line(k="fold", n=block, t=times, samples=self.samples, **figures)
 
@@ -350,21 +358,23 @@ def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
 def _numbers(values: Floats, decimals: int = 9) -> list[Any]:
     """Return figures as JSON has them: whole ones as such, None where one is not available."""
     values = np.asarray(values, dtype=np.float64)
-    if np.isfinite(values).all() and not (values % 1).any():
-        whole: list[Any] = values.astype(np.int64).tolist()
-        return whole
-    return [_number(value, decimals) for value in values.tolist()]
+    whole = np.where(np.isfinite(values), np.trunc(values), 0.0)
+    known: list[Any] = whole.astype(np.int64).tolist()
+    for at in np.flatnonzero(whole != values):
+        known[at] = _number(float(values[at]), decimals)
+    return known
 
 
-def _columns(values: Floats) -> list[list[Any]]:
-    """Return the columns of a table as JSON has them: at once, since a column alone costs as much as all."""
-    is_whole = np.isfinite(values).all(axis=0)
-    whole = np.where(is_whole, values, 0.0)
-    is_whole &= (whole % 1 == 0).all(axis=0)
-    columns: list[list[Any]] = whole.astype(np.int64).T.tolist()
-    for at in np.flatnonzero(~is_whole):
-        columns[at] = _numbers(values[:, at])
-    return columns
+def _differences(values: Floats) -> NDArray[Any]:
+    """Return each value less the last in its column that was available; None where it is not itself."""
+    is_known = np.isfinite(values)
+    newest = np.maximum.accumulate(np.where(is_known, np.arange(len(values))[:, None], 0), axis=0)
+    last = np.take_along_axis(np.where(is_known, values, 0.0), newest, axis=0)
+    differences: NDArray[Any] = np.diff(last.astype(np.int64), axis=0, prepend=0)
+    if not is_known.all():
+        differences = differences.astype(object)
+        differences[~is_known] = None
+    return differences
 
 
 def _number(value: float, decimals: int = 9) -> float | int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
@@ -13,6 +14,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.check import (
     Columns,
     End,
+    Floats,
     Fold,
     Gap,
     Head,
@@ -47,7 +49,7 @@ from hfmem_widget.session import (
     Steps,
     Timeline,
 )
-from hfmem_widget.session.steps import FIGURES, PER_DEVICE, group_of
+from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.text import format_counted, plain
 
 DETAIL = 4096.0
@@ -57,6 +59,13 @@ UNBOUNDED = 1 << 40
 
 SILENT = 15.0
 """Seconds without a line after which a run is taken for over; there is a line every second."""
+
+MOST_PUT_OFF = 32 << 20
+"""Bytes of blocks that wait to be read: more than come within `DETAIL`, except from a stranger."""
+
+_START_OF_ROWS = re.compile(rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),')
+_START_OF_STEPS, _START_OF_SERIES = b'{"k":"steps",', b'{"k":"series",'
+_FIRST_GROUP, _NEXT_GROUP = re.compile(rb'{"k":"steps","count":\d+,"rows":\[\[(\d+,\d+),'), b"],["
 
 NO_END = "The recording has no end: the process was killed, or has written nothing for 15 seconds."
 NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
@@ -73,7 +82,7 @@ class StreamReader:
     Attributes
     ----------
     dropped : int
-        Lines that could not be read.
+        Lines that could not be read; some are read by `session` alone.
     holes : int
         Blocks of samples that are missing.
     head : Head or None
@@ -98,9 +107,14 @@ class StreamReader:
             Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
         )
         self._folds: list[Fold] = []
+        self._unfolded: list[Fold] = []
+        self._blocks: list[bytes] = []
+        self._bytes_of_blocks = 0
+        self._growing: tuple[bytes, bytes] | None = None
         self._gaps: list[tuple[float, float]] = []
         self._spans: dict[int, SpanLine] = {}
-        self._steps: list[tuple[tuple[str, ...], list[float]]] = []
+        self._steps: list[tuple[list[float], Floats]] = []
+        self._steps_of: tuple[str, ...] = ()
         self._steps_made = 0
         self._phases: dict[int, PhasesLine] = {}
         self._items: dict[str, list[str | Finding | Guide]] = {
@@ -114,11 +128,51 @@ class StreamReader:
         for line in lines:
             if self._skips:
                 self._skips = False
-            elif line:
+            elif line and not self._can_wait(line):
                 self._take(line)
         if len(self._rest) > LONGEST_LINE:
             self.dropped += not self._skips
             self._rest, self._skips = b"", True
+
+    def _can_wait(self, line: bytes) -> bool:
+        """Put off what a later line may make needless: then a day is opened in seconds.
+
+        A block of a run that turns out to be long, of which the folds are read; and a group of steps that
+        is written again as it grows.
+        """
+        if block := _START_OF_ROWS.match(line):
+            self._note_block(int(block[1]), float(block[2]))
+            self._blocks.append(line)
+            self._bytes_of_blocks += len(line)
+            if self._bytes_of_blocks > MOST_PUT_OFF:
+                self._catch_up()
+            return True
+        if line.startswith(_START_OF_STEPS):
+            group = None if _NEXT_GROUP in line else _FIRST_GROUP.match(line)
+            before, self._growing = self._growing, None if group is None else (group[1], line)
+            if before is not None and (group is None or group[1] != before[0]):
+                self._take(before[1])
+            return group is not None
+        if line.startswith(_START_OF_SERIES):
+            self._catch_up()
+        return False
+
+    def _catch_up(self) -> None:
+        """Read what was put off."""
+        lines = [*self._blocks, *(self._growing or ())[1:]]
+        self._forget_blocks()
+        self._growing = None
+        for line in lines:
+            self._take(line)
+
+    def _forget_blocks(self) -> None:
+        self._blocks.clear()
+        self._bytes_of_blocks = 0
+
+    def _note_block(self, block: int, wall: float) -> None:
+        self.last_sign = max(self.last_sign, wall)
+        self.holes += max(0, block - self._next_block)
+        self._next_block = max(self._next_block, block + 1)
 
     def _take(self, line: bytes) -> None:
         try:
@@ -144,6 +198,7 @@ class StreamReader:
         head, end = self.head, self.end
         if head is None:
             raise OptionError(NOT_A_RECORDING)
+        self._catch_up()
         timeline = self._whole_timeline()
         last = Sample(self._time, tuple(self._values.tolist()))
         session = Session(
@@ -216,22 +271,19 @@ class StreamReader:
         if is_too_large or any(column >= len(self._values) for column in rows.columns):
             self.dropped += 1
             return
-        self.last_sign = max(self.last_sign, rows.wall)
-        self.holes += max(0, rows.block - self._next_block)
-        self._next_block = rows.block + 1
+        self._note_block(rows.block, rows.wall)
         if not len(rows.time):
             return
         block = np.tile(self._values, (len(rows.time), 1))
-        for column, values in zip(rows.columns, rows.values, strict=True):
-            block[:, column] = values
+        block[:, rows.columns] = rows.values
         self._values = block[-1].copy()
         self._time = float(rows.time[-1])
         if self._timeline is not None:
-            if self._time > DETAIL and self._folds and not self._everything:
-                self._timeline = None
-                return
-            for time, values in zip(rows.time.tolist(), block.tolist(), strict=True):
-                self._timeline.append(time, values)
+            self._timeline.extend(rows.time, block)
+        else:
+            low, high = np.fmin.reduce(block), np.fmax.reduce(block)
+            start = float(rows.time[0])
+            self._unfolded.append(Fold(start, self._time, len(block), low, high, block[-1]))
 
     @_enter.register
     def _(self, fold: Fold) -> None:
@@ -239,7 +291,11 @@ class StreamReader:
             self.dropped += 1
             return
         self._folds.append(fold)
-        if fold.stop > self._time:
+        self._unfolded.clear()
+        if fold.stop > DETAIL and not self._everything:
+            self._timeline = None
+            self._forget_blocks()
+        if fold.stop > self._time and not self._blocks:
             self._time = fold.stop
             self._values[: len(fold.last)] = fold.last
 
@@ -252,13 +308,18 @@ class StreamReader:
 
     @_enter.register
     def _(self, line: StepsLine) -> None:
+        devices = self._steps_of if line.devices is None else line.devices
+        width = len(FIGURES) + len(devices) * len(PER_DEVICE)
+        if devices[: len(self._steps_of)] != self._steps_of or line.rows.shape[1] != width:
+            self.dropped += 1
+            return
+        self._steps_of = devices
         self._steps_made = max(self._steps_made, line.count)
-        for row in line.rows.tolist():
-            parent, first, last = row[:3]
-            while self._steps and _is_within(self._steps[-1][1], parent, first, last):
+        for numbers, row in zip(line.rows[:, :3].tolist(), line.rows, strict=True):
+            while self._steps and _is_within(self._steps[-1][0], *numbers):
                 self._steps.pop()
             if len(self._steps) < MOST_STEPS:
-                self._steps.append((line.devices, row))
+                self._steps.append((numbers, row))
 
     @_enter.register
     def _(self, line: PhasesLine) -> None:
@@ -307,30 +368,27 @@ class StreamReader:
         return rows
 
     def _from_folds(self) -> Timeline:
-        width = len(self._series)
-        low, high = (np.full((len(self._folds), width), np.nan) for _ in range(2))
-        for row, fold in enumerate(self._folds):
+        width, folds = len(self._series), [*self._folds, *self._unfolded]
+        low, high = (np.full((len(folds), width), np.nan) for _ in range(2))
+        for row, fold in enumerate(folds):
             low[row, : len(fold.low)], high[row, : len(fold.high)] = fold.low, fold.high
         return Timeline.from_rows(
-            [fold.start for fold in self._folds],
+            [fold.start for fold in folds],
             low,
             high,
-            bucket=max(1, *(fold.samples for fold in self._folds)),
-            samples=sum(fold.samples for fold in self._folds),
+            bucket=max(1, *(fold.samples for fold in folds)),
+            samples=sum(fold.samples for fold in folds),
         ).folded()
 
-    def _table_of(self, rows: Sequence[tuple[tuple[str, ...], list[float]]]) -> Steps:
-        devices = tuple(dict.fromkeys(key for known, _ in rows for key in known))
-        groups = [group_of(row, known) for known, row in rows]
-        steps = Steps()
-        if not self._everything and all(group.first == group.last for group in groups):
-            for group in groups:
-                steps.append(group)
+    def _table_of(self, rows: Sequence[tuple[list[float], Floats]]) -> Steps:
+        devices = self._steps_of
+        table = np.full((len(rows), len(FIGURES) + len(devices) * len(PER_DEVICE)), np.nan)
+        for at, (_, row) in enumerate(rows):
+            table[at, : len(row)] = row
+        if not self._everything and all(first == last for (_, first, last), _ in rows):
+            steps = Steps.from_table(devices, [], 0)
+            steps.extend(table)
         else:
-            width = len(FIGURES) + len(devices) * len(PER_DEVICE)
-            table = np.full((len(groups), width), np.nan)
-            for at, (_, row) in enumerate(rows):
-                table[at, : len(row)] = row
             steps = Steps.from_table(devices, table, 0)
         steps.count = max(self._steps_made, steps.count)
         return steps

@@ -184,20 +184,21 @@ class Steps(Growing):
     def append(self, group: StepGroup) -> None:
         """Add a finished step."""
         self._widen(group.devices)
-        row = row_of(group, self.devices)
-        self.count += 1
-        last = self._table[self._rows - 1 : self._rows]
-        if self._rows and self._in_last < self._size and last[0, _PARENT] == group.parent:
-            last[:] = _merged(np.stack([last[0], row]), _ALL)
-            self._in_last += 1
-            return
-        if self._rows >= min(self._most, max(8, CELLS // self._table.shape[1])):
-            self._make_room()
-        if self._rows == len(self._table):
-            self._table = np.concatenate([self._table, np.empty_like(self._table)])
-        self._table[self._rows] = row
-        self._rows += 1
-        self._in_last = 1
+        self.extend(row_of(group, self.devices)[None])
+
+    def extend(self, table: Table) -> None:
+        """Add finished steps as rows of the columns that there are."""
+        self.count += len(table)
+        while len(table):
+            newest = self._table[self._rows - 1 : self._rows]
+            taken = self._fitting(table)
+            if taken:
+                newest[:] = _merged(np.concatenate([newest, table[:taken]]), _ALL)
+                self._in_last += taken
+            else:
+                self._begin(table[0])
+                taken = 1
+            table = table[taken:]
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
         """Return the groups that ended after some second, folded to about `most` rows, as a copy.
@@ -229,6 +230,21 @@ class Steps(Growing):
             frame[f"{device}/certainty"] = known
             new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
         return with_old_names(frame) if old_names else frame.rename(columns=new)
+
+    def _fitting(self, table: Table) -> int:
+        """Return how many of the steps go into the newest group."""
+        room = self._size - self._in_last if self._rows else 0
+        is_other = table[:room, _PARENT] != self._table[self._rows - 1, _PARENT]
+        return int(is_other.argmax()) if is_other.any() else len(is_other)
+
+    def _begin(self, row: Table) -> None:
+        if self._rows >= min(self._most, max(8, CELLS // self._table.shape[1])):
+            self._make_room()
+        if self._rows == len(self._table):
+            self._table = np.concatenate([self._table, np.empty_like(self._table)])
+        self._table[self._rows] = row
+        self._rows += 1
+        self._in_last = 1
 
     def _make_room(self) -> None:
         folded = self._fold(self.table)

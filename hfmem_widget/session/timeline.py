@@ -143,6 +143,13 @@ class Timeline(Growing):
         if len(self._new) >= BLOCK:
             self._settle()
 
+    def extend(self, time: Floats, values: Floats) -> None:
+        """Add samples: seconds of shape ``(samples,)``, and values of shape ``(samples, width)``."""
+        self._settle()
+        self.samples += len(time)
+        with self._lock:
+            self._put(time, values)
+
     def add_gap(self, start: float, stop: float) -> None:
         """Add an interval in which nothing was sampled."""
         self.gaps.append((start, stop))

@@ -7,7 +7,10 @@ from copy import deepcopy
 from functools import cache
 from typing import Final
 
-from hfmem_widget.session import DeviceSteps, Session, Span, StepGroup, Steps
+import numpy as np
+
+from hfmem_widget.session import Session, Span, Steps
+from hfmem_widget.session.steps import CERTAINTIES
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 
@@ -101,17 +104,18 @@ def hundred_thousand_steps() -> Session:
 
 @cache
 def _long_steps(epochs: tuple[tuple[int, float], ...]) -> Steps:
-    steps = Steps()
     batches = _Batches(66 * GIB, _LONG_TOP / (8 * 144), 61_337)
+    rows = []
     for step in range(1, _LONG_STEPS + 1):
         epoch, within = divmod(step - 1, _LONG_STEPS // 4)
         parent, began = epochs[epoch]
         start = began + within * 0.4
         counts = batches.draw(step)
-        peak = batches.peak(counts["tokens"])
-        phases = {"forward": 0.96 * peak, "backward": peak, "optimizer": 67 * GIB}
-        device = DeviceSteps(peak, "exact", peak, step, counts["tokens"], 66 * GIB, phases)
-        figures = 8, counts["longest"], counts["tokens"], counts["content_tokens"]
-        times = start, start + 0.98 * 0.4
-        steps.append(StepGroup(parent, step, step, *times, *figures, {"cuda:0": device}))
+        peak, tokens = batches.peak(counts["tokens"]), counts["tokens"]
+        figures = 8, counts["longest"], tokens, counts["content_tokens"]
+        device = peak, CERTAINTIES.index("exact"), peak, step, tokens, 66 * GIB
+        phases = 0.96 * peak, peak, 67 * GIB
+        rows.append((parent, step, step, start, start + 0.98 * 0.4, *figures, *device, *phases))
+    steps = Steps.from_table(["cuda:0"], [], 0)
+    steps.extend(np.array(rows))
     return steps

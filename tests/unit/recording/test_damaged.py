@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.recording import reader as reader_module
 from hfmem_widget.recording.check import parse
 from hfmem_widget.recording.limits import MOST_FIGURES
 from hfmem_widget.recording.lines import Lines
@@ -21,18 +24,13 @@ from hfmem_widget.session import Series, Session
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.testing.stage import Stage
 from tests.data import ROOT
+from tests.unit.recording.written import recorded, saved
 
 HEAD = b'{"k":"head","format":"hfmem","version":1,"started":5.0,"label":"x","interval":0.1}\n'
 COLUMNS = (
     b'{"k":"series","first":0,"devices":[{"key":"cpu","name":"c","total":9}],'
     b'"series":["cpu/allocated"],"labels":["heap in use"]}\n'
 )
-
-
-def lines_of(session: Session) -> list[bytes]:
-    """Return the lines of a finished session."""
-    lines = Lines(session)
-    return [lines.head(), *lines.timeline(), *lines.changed(everything=True), lines.end(9.0)]
 
 
 def read(data: bytes) -> Session:
@@ -44,26 +42,58 @@ def read(data: bytes) -> Session:
 
 def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
     """Wherever it is cut: what stands before the cut is read, nothing is counted as damaged."""
-    lines = lines_of(scripted_run("short"))
+    lines = saved(scripted_run("short"))
     before = [read(b"".join(lines[:count])) for count in range(1, len(lines) + 1)]
-    data = b"".join(lines)
+    cut = StreamReader()
+    cut.feed(lines[0])
 
-    for at in range(len(lines[0]), len(data) + 1):
-        cut = StreamReader()
-        cut.feed(data[:at])
+    for count, line in enumerate(lines[1:]):
+        for at in range(len(line)):
+            assert cut.session() == before[count]
+            assert cut.dropped == 0
+            cut.feed(line[at : at + 1])
+    assert cut.session() == before[-1]
+
+
+def test_a_long_recording_may_be_cut_anywhere() -> None:
+    """At 200 random places: every block whose line ends before the cut is read."""
+    lines = recorded(scripted_run("steps"))
+    ends = np.cumsum([len(line) for line in lines])
+    samples = np.cumsum(
+        [len(json.loads(line).get("t", ())) if b'"rows"' in line[:20] else 0 for line in lines]
+    )
+    data, chance, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
+
+    for at in sorted(chance.sample(range(len(lines[0]), len(data)), 200)):
+        cut.feed(data[fed:at])
+        fed = at
+        assert cut.session().timeline.samples == samples[np.searchsorted(ends, at, "right") - 1]
         assert cut.dropped == 0
-        assert cut.session() == before[data[:at].count(b"\n") - 1]
 
 
-def test_bytes_may_come_in_any_pieces() -> None:
-    """A line counts once its end is there; the session is the same."""
-    data = b"".join(lines_of(scripted_run("short")))
-    reader = StreamReader()
+@pytest.mark.parametrize("detail", [reader_module.DETAIL, 4.0], ids=["short", "long"])
+def test_when_a_recording_is_read_makes_no_difference(
+    detail: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read after every line or at once: the same session, although a reader puts off what it can."""
+    monkeypatch.setattr(reader_module, "DETAIL", detail)
+    session = scripted_run("training")
+    lines = recorded(session)
+    more = json.loads(COLUMNS) | {
+        "first": len(session.series),
+        "series": ["cuda:0/stranger"],
+        "labels": ["x"],
+    }
+    lines.insert(4, json.dumps(more, separators=(",", ":")).encode() + b"\n")
+    often, once = StreamReader(), StreamReader()
 
-    for at in range(0, len(data), 7):
-        reader.feed(data[at : at + 7])
+    for line in lines:
+        often.feed(line)
+        often.session()
+    once.feed(b"".join(lines))
 
-    assert reader.session() == read(data)
+    assert once.session() == often.session()
+    assert once.dropped == often.dropped == 0
 
 
 @pytest.mark.parametrize(
@@ -198,7 +228,7 @@ def test_a_series_added_meanwhile_waits_for_the_next_block() -> None:
 
 def test_a_damaged_member_costs_itself_alone(tmp_path: Path) -> None:
     """Of a compressed recording the members before and after a flipped byte are read."""
-    lines = lines_of(scripted_run("steps"))
+    lines = saved(scripted_run("steps"))
     third = len(lines) // 3
     parts = [gzip.compress(b"".join(lines[at : at + third])) for at in range(0, len(lines), third)]
     parts[1] = parts[1][:40] + bytes([parts[1][40] ^ 255]) + parts[1][41:]
@@ -223,7 +253,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 def test_a_process_that_was_killed_leaves_a_session_that_says_so(tmp_path: Path) -> None:
     """A recording without an end, and without a sign of life for long, is over."""
     path = tmp_path / "run.hfmem.jsonl"
-    path.write_bytes(b"".join(lines_of(scripted_run("training"))[:-1]))
+    path.write_bytes(b"".join(saved(scripted_run("training"))[:-1]))
 
     session = hfmem_widget.open(path)
 
@@ -234,11 +264,11 @@ def test_a_process_that_was_killed_leaves_a_session_that_says_so(tmp_path: Path)
 
 MUTATE = """
 import random, re, sys
-from tests.unit.recording.test_damaged import lines_of
+from tests.unit.recording.written import saved
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.testing import scripted_run
 
-lines = [line for name in ("short", "leak", "two gpus") for line in lines_of(scripted_run(name))]
+lines = [line for name in ("short", "leak", "two gpus") for line in saved(scripted_run(name))]
 lines = [line for line in lines if len(line) < 4000]
 chance = random.Random(int(sys.argv[1]))
 nasty = [b"NaN", b"1e999", b"-1", b"[" * 50, b"\\x00", b"null", b"{}", b"18446744073709551616", b'"']

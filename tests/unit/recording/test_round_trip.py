@@ -46,9 +46,9 @@ def contents(session: Session) -> dict[str, Any]:
             "times": (session.started_at, session.stopped_at, session.broken_off),
             "devices": session.devices,
             "series": session.series,
-            "last": session.last_sample,
+            "last": session.last_sample.time,
             "timeline": (timeline.bucket, timeline.samples, timeline.gaps),
-            "rows": (timeline.time, timeline.low, timeline.high),
+            "rows": timeline.time,
             "spans": session.spans,
             "phases": [session.phases(span.id) for span in outermost],
             "steps": (steps.count, steps.columns, steps.table),
@@ -59,6 +59,10 @@ def contents(session: Session) -> dict[str, Any]:
             "contents": session.contents,
         }
     )
+    # Samples are whole bytes.
+    known["samples"] = [
+        np.rint(values) for values in (timeline.low, timeline.high, session.last_sample.values)
+    ]
     return known
 
 
