@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
+from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
@@ -81,6 +83,13 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     Attributes
     ----------
     options : WatchOptions
+    was_refused : bool
+        Whether the last training could not be followed.
+
+    Raises
+    ------
+    OptionError
+        If an option has a value that cannot be, or a recording cannot be written there.
 
     Examples
     --------
@@ -99,12 +108,15 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if not given.get("label", True):  # an empty one takes the place of no other
             del given["label"]
         self.options = (options or WatchOptions()).changed(given, "MemoryCallback()")
+        if given.get("record"):  # of a copy nothing is given
+            path_for(self.options.record, self.options.label, time.time())
         self._trainer: Any = None
         self._run: TrainingRun | None = None
         self._watch: Watch | None = None
         self._hooks: ModelHooks | None = None
         self._attempts = 0
         self._epochs = 0
+        self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # A copy of a Trainer has the callback, and no part in this training.
@@ -127,7 +139,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             forked = multiprocessing.parent_process() is not None and running_shell() is not None
             options = replace(self.options, quiet=self.options.quiet or forked)
             screen = Screen(running_shell())
-            self._watch = Watch(options, monitor=monitor, screen=screen, title="training")
+            self._watch = Watch(
+                options, monitor=monitor, screen=screen, title="training", recorded_if_possible=True
+            )
             session = self._watch.start()
         if monitor is None or session is None:
             return
@@ -187,6 +201,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._trainer is None and (self._run is None or not self._run.alive):
             if any(run.alive for run in _runs.values()):
                 return  # Another callback of this class follows it.
+            if self.was_refused:
+                return  # It could not begin, and that has been said.
             # Its `train` is not surrounded: its class has one of its own.
             self.begins(None, args, may_watch=True)
         run = self._run
@@ -313,7 +329,9 @@ class _Following:
         ours = self._callback
         # First, so that whatever writes logs sees what it adds.
         self._callbacks[:] = [ours, *(other for other in self._callbacks if other is not ours)]
+        ours.was_refused = True
         ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
+        ours.was_refused = False
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         each(partial(self._callback.ends, error), self._put_back)

@@ -13,7 +13,7 @@ from hfmem_widget.drivers.decorate import Decorates, failure
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.features.companions import companions_for
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.guard import entry, harmless, raised_by_handler
+from hfmem_widget.guard import entry, harmless, raised_by_handler, warn
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.optimizers import follow_optimizers
@@ -55,6 +55,8 @@ class Watch(Decorates):
         Models and optimizers whose tensors are counted; none is kept alive by it.
     also : tuple of Companion
         Companions besides those which the options ask for.
+    recorded_if_possible : bool
+        Whether to watch without a recording, and say so, where it cannot be written.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Watch(Decorates):
         follow: Follow | None = None,
         subjects: tuple[object, ...] = (),
         also: tuple[Companion, ...] = (),
+        recorded_if_possible: bool = False,
     ) -> None:
         self._label = options.label or title or kind
         self._options = replace(options, label=self._label)
@@ -83,6 +86,7 @@ class Watch(Decorates):
         self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
         self._also = also
+        self._recorded_if_possible = recorded_if_possible
         self._companions: list[Companion] = []
 
     def _give_up(self, _error: BaseException | None = None) -> None:
@@ -121,12 +125,14 @@ class Watch(Decorates):
     def _start(self) -> Session:
         self._span = None
         # What cannot go along, such as a recording of a name that is taken, is said before anything begins.
-        companions = (*self._also, *companions_for(self._options, self._screen))
+        companions, why_unrecorded = self._companions_to_begin()
         outer = self._monitor.enclosing
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
         if outer is not None:
             harmless(self._open_in, outer)
+        if why_unrecorded:
+            recorder.note(why_unrecorded)
         harmless(follow_optimizers)
         if not self._options.quiet:
             self._view = CellView(
@@ -143,6 +149,18 @@ class Watch(Decorates):
             self._companions.append(companion)
             harmless(companion.begin, self._monitor, recorder, self._span)
         return session
+
+    def _companions_to_begin(self) -> tuple[tuple[Companion, ...], str]:
+        """Return what goes along, and why that is no recording although it was asked for."""
+        try:
+            return (*self._also, *companions_for(self._options, self._screen)), ""
+        except OptionError as error:
+            if not (self._options.record and self._recorded_if_possible):
+                raise
+            unrecorded = replace(self._options, record="")
+            why = f"There is no recording: {error}."
+            warn(why)
+            return (*self._also, *companions_for(unrecorded, self._screen)), why
 
     @entry(undo=_give_up)
     def stop(self, error: BaseException | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import itertools
 import math
 import mmap
 import os
@@ -27,6 +28,11 @@ from hfmem_widget.recording.limits import (
 from hfmem_widget.recording.reader import StreamReader, readable
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain, wrong_value
+
+_recorded: dict[Path, bool] = {}
+"""Where this process has recorded to, and whether it still does."""
+
+_WITH_ENDINGS = (f"{SUFFIX}.gz", SUFFIX, *ENDINGS)
 
 MAGIC = b"\x1f\x8b\x08"
 AT_ONCE = 1 << 20
@@ -260,20 +266,48 @@ def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
 def path_for(path: str, label: str, now: float) -> Path:
     """Return where to record: a file as it is, or a new one in a folder, named after the label and the time.
 
+    Where this process has recorded to it before, as in a cell that is run again, the name gets a number.
+
     Raises
     ------
     OptionError
-        If the ending is none of ours.
+        If the ending is none of ours, or a recording cannot be begun there.
     """
     place = Path(path).expanduser()
     if path.endswith(("/", os.sep)) or place.is_dir():
         stem = "".join(char if char.isalnum() else "-" for char in plain(label, 40)).strip("-")
         when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
         milliseconds = int(math.modf(now)[0] * 1000)
-        return place / f"{stem or 'run'}-{when}-{milliseconds:03d}{SUFFIX}"
+        place /= f"{stem or 'run'}-{when}-{milliseconds:03d}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
         raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
+    if place.absolute() in _recorded:
+        place = next(other for other in _numbered(place) if not _is_taken(other))
+    check_new(place)
     return place
+
+
+def claim(path: Path) -> None:
+    """Keep other recordings of this process from an absolute path until `release`."""
+    _recorded[path] = True
+
+
+def release(path: Path) -> None:
+    """Have no part in a path any more."""
+    _recorded[path] = False
+
+
+def _numbered(place: Path) -> Iterator[Path]:
+    yield place
+    ending = next(ending for ending in _WITH_ENDINGS if place.name.endswith(ending))
+    stem = place.name.removesuffix(ending)
+    for number in itertools.count(2):
+        yield place.with_name(f"{stem}-{number}{ending}")
+
+
+def _is_taken(place: Path) -> bool:
+    is_there = any(map(os.path.lexists, (place, _growing(place))))
+    return is_there or _recorded.get(place.absolute(), False)
 
 
 def _is_there(path: Path) -> str:

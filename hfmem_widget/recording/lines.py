@@ -265,7 +265,7 @@ class Lines:
             self._steps_until = float(table[:, columns.index("stop")].max())
             # Bytes as they are elsewhere: a step's peak is that of a span.
             times = [columns.index("start"), columns.index("stop")]
-            table[:, times] = np.round(table[:, times], 4)
+            table[:, times] = np.round(table[:, times], 6)
         for first in range(0, len(table), MOST_STEPS_IN_LINE):
             rows = table[first : first + MOST_STEPS_IN_LINE]
             is_key = self._steps_lines % KEY_EVERY == 0 or devices != self._steps_devices
@@ -384,7 +384,7 @@ def _number(value: float, decimals: int = 9) -> float | int | None:
 
 
 def _time(seconds: float) -> float:
-    return round(seconds, 4)
+    return round(seconds, 6)
 
 
 def _finding(finding: Finding) -> dict[str, object]:

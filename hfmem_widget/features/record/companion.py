@@ -12,7 +12,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.recording.file import GrowingFile, check_new, path_for
+from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.text import format_counted, plain
@@ -68,9 +68,8 @@ class Recording(Companion):
     ) -> None:
         del screen
         self._clock = clock
-        path = path_for(options.record, options.label, clock())
         # At once: where it cannot be, the watch is refused before the user's code has run.
-        check_new(path)
+        path = path_for(options.record, options.label, clock())
         self._name = plain(path)
         self._path = path.absolute()  # the user's code may go to another folder
         self._opened = opened
@@ -89,6 +88,7 @@ class Recording(Companion):
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin the file, and take every sample from now on."""
         del monitor, span
+        claim(self._path)
         self._session = recorder.session
         self._lines = Lines(self._session)
         self._unwritten.append(self._lines.head())
@@ -161,9 +161,11 @@ class Recording(Companion):
         if is_last:
             self._file.close()
             self._is_closed = True
+            release(self._path)
 
     def _give_up(self, session: Session, error: Exception) -> None:
         self._is_closed = self._is_broken = True
+        release(self._path)
         self._ticker.stop(0.0)
         reason = plain(getattr(error, "strerror", None) or error)
         session.notes.append(f"The recording ended early: {reason} ({self._name}).")

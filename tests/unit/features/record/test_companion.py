@@ -142,6 +142,39 @@ def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
     assert path.name.endswith("-250.hfmem.jsonl")
 
 
+@pytest.mark.parametrize("ending", [".hfmem.jsonl", ".hfmem.jsonl.gz", ".jsonl"])
+def test_a_name_that_is_used_again_gets_a_number(ending: str, tmp_path: Path) -> None:
+    """A cell that is run again, a second training: the next free number, and nothing is overwritten."""
+    (tmp_path / f"run-3{ending}").write_text("mine")
+    names = []
+
+    for _ in range(3):
+        watched = Watched(tmp_path / f"run{ending}")
+        watched.hold(1)
+        names.append(watched.recording._path.name)
+        watched.end()
+
+    assert names == [f"run{ending}", f"run-2{ending}", f"run-4{ending}"]
+    assert (tmp_path / f"run-3{ending}").read_text() == "mine"
+
+
+def test_two_at_once_have_two_names(tmp_path: Path) -> None:
+    """A watch within a watch, before the file of the outer one is there."""
+    outer, inner = (Watched(tmp_path / "run.hfmem.jsonl") for _ in range(2))
+
+    assert inner.recording._path.name == "run-2.hfmem.jsonl"
+    outer.end()
+
+
+def test_a_name_that_is_free_again_is_taken_again(tmp_path: Path) -> None:
+    """Whoever deletes a recording and records again gets the same name."""
+    path = tmp_path / "run.hfmem.jsonl"
+    Watched(path).end()
+    path.unlink()
+
+    assert Watched(path).recording._path == path
+
+
 def test_a_full_disk_ends_the_recording_after_some_tries(tmp_path: Path) -> None:
     """Three tries ten seconds apart, then one sentence; the session has all it had."""
     disk = Disk()
