@@ -243,7 +243,7 @@ class MemwatchMagics(Magics):
     def _open(self, arguments: Namespace) -> None:
         from hfmem_widget.recording.api import open as open_recording
         from hfmem_widget.view.screen import Screen
-        from hfmem_widget.view.session import session_bundle
+        from hfmem_widget.view.session import still_bundles
 
         if not arguments.path:
             message = f"name a recording, such as: %{NAME} {OPEN} run.hfmem.jsonl"
@@ -251,7 +251,10 @@ class MemwatchMagics(Magics):
         check_output(arguments.output, self._shell)
         session = open_recording(arguments.path)
         self._keep(arguments, session)
-        Screen(self._shell).show(session_bundle(session))
+        screen = Screen(self._shell)
+        bundles = list(still_bundles(session))
+        for bundle in bundles if screen.live else bundles[:1]:
+            screen.show(bundle)
 
     @usage_errors()
     def _turn_on(self, arguments: Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hfmem_widget.recording.trace import TRACES, trace
 from hfmem_widget.session import Session
 from hfmem_widget.text import wrong_value
 
+SO_FAR = "This was saved while it was running, and is what was known then."
 
 def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, tarfile, xarray)
     """Return the session that a recording holds: it shows itself, and has figures, steps and findings.
@@ -74,5 +76,6 @@ def _lines(session: Session) -> Iterator[bytes]:
     yield lines.head()
     yield from lines.timeline()
     yield from lines.changed(everything=True)
-    if not session.running:
-        yield lines.end(session.stopped_at or session.started_at)
+    if session.running:
+        yield lines.note(SO_FAR)
+    yield lines.end(session.stopped_at or time.time())

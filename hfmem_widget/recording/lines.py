@@ -153,14 +153,18 @@ class Lines:
         if everything:
             yield from self._phases()
 
+    def note(self, text: str) -> bytes:
+        """Return a note that the session does not have, after all that it has."""
+        return _line(k="note", i=len(self._written["note"]), text=text)
+
     def end(self, wall: float) -> bytes:
-        """Return the last line."""
+        """Return the last line; a session that goes on has ended for its reader, at the wall clock."""
         session, polling = self._session, self._session.polling
         return _line(
             k="end",
             t=_time(session.last_sample.time),
             w=wall,
-            stopped=session.stopped_at,
+            stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
             ticks=polling.ticks,
             missed=polling.missed,

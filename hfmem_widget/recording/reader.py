@@ -68,6 +68,7 @@ _START_OF_STEPS, _START_OF_SERIES = b'{"k":"steps",', b'{"k":"series",'
 _FIRST_GROUP, _NEXT_GROUP = re.compile(rb'{"k":"steps","count":\d+,"rows":\[\[(\d+,\d+),'), b"],["
 
 NO_END = "The recording has no end: the process was killed, or has written nothing for 15 seconds."
+GROWS = "This recording is still being written. Open it again to see more."
 NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
 
 
@@ -228,6 +229,8 @@ class StreamReader:
             session.stopped_at = max(head.started, self.last_sign)
             session.broken_off = True
             session.notes.append(NO_END)
+        elif math.isfinite(now):
+            session.notes.append(GROWS)
         if self.dropped:
             lines = format_counted(self.dropped, "line")
             session.notes.append(f"{lines} of the recording could not be read.")

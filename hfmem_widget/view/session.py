@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from hfmem_widget.session import Session
+from collections.abc import Iterator
+
+from hfmem_widget.session import Session, Span
 from hfmem_widget.text import format_counted
 from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.html import BOX
+from hfmem_widget.view.screen import Bundle
 
 MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
-def session_bundle(session: Session) -> dict[str, str]:
+def session_bundle(session: Session) -> Bundle:
     """Return card and chart by MIME type; of a session of many cells a line for each and one chart."""
-    outermost = [span for span in session.spans if span.parent is None]
-    if len(outermost) == 1:
-        chart = chart_html(session, outermost[0])
-        card = card_bundle(session, outermost[0], with_chart=bool(chart))
-        return {**card, "text/html": f"{card['text/html']}{chart}"}
-    listed = [compact_bundle(session, span) for span in outermost[-MOST_CELLS:]]
+    span = _only_span(session)
+    chart = chart_html(session, span)
+    cards = _cards(session, span, with_chart=bool(chart))
+    html = cards.get("text/html", "") + chart
+    return {**cards, "text/html": html} if html else cards
+
+
+def still_bundles(session: Session) -> Iterator[Bundle]:
+    """Yield what watching leaves behind, an output each: the card, and the chart that can be zoomed."""
+    span = _only_span(session)
+    chart = chart_bundle(session, span)
+    yield _cards(session, span, with_chart=chart is not None)
+    if chart is not None:
+        yield chart
+
+
+def _only_span(session: Session) -> Span | None:
+    """Return the outermost span, if there is one alone."""
+    outermost = _outermost(session)
+    return outermost[0] if len(outermost) == 1 else None
+
+
+def _outermost(session: Session) -> list[Span]:
+    return [span for span in session.spans if span.parent is None]
+
+
+def _cards(session: Session, span: Span | None, *, with_chart: bool) -> Bundle:
+    if span is not None:
+        return card_bundle(session, span, with_chart=with_chart)
+    outermost = _outermost(session)
+    listed = [compact_bundle(session, each) for each in outermost[-MOST_CELLS:]]
     left_out = len(outermost) - len(listed)
     before = [f"{format_counted(left_out, 'cell')} before"] if left_out else []
-    html = "".join(
-        (
-            *(f"{BOX}{text} …</div>" for text in before),
-            *(line["text/html"] for line in listed),
-            chart_html(session),
-        )
-    )
+    html = [*(f"{BOX}{text} …</div>" for text in before), *(line["text/html"] for line in listed)]
     text = "\n".join((repr(session), *before, *(line["text/plain"] for line in listed)))
-    return {"text/html": html, "text/plain": text} if html else {"text/plain": text}
+    return {"text/plain": text, **({"text/html": "".join(html)} if html else {})}

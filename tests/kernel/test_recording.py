@@ -13,6 +13,7 @@ import pytest
 import hfmem_widget
 from hfmem_widget.recording.file import read
 from hfmem_widget.recording.reader import NO_END
+from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from tests.data import ROOT
 from tests.kernel.drive import Kernel
 
@@ -36,9 +37,10 @@ def test_a_cell_is_shown_again_in_another_kernel(tmp_path: Path) -> None:
     cards = [
         one.content["data"].get("text/plain", "") for one in shown.outputs if one.kind != "stream"
     ]
-    (again,) = opened.displays
-    assert next(card for card in cards if " peak " in card) in again.content["data"]["text/plain"]
-    assert "<svg" in again.content["data"]["text/html"]
+    card, chart = (each.content["data"] for each in opened.displays)
+    assert next(each for each in cards if " peak " in each) == card["text/plain"]
+    assert PLOTLY_MIME in chart
+    assert "<svg" in chart["text/html"]
     assert back.text().strip() == "mine False True"
 
 
