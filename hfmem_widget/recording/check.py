@@ -451,7 +451,7 @@ def _steps(fields: Mapping[str, Any]) -> StepsLine:
 
 def _phases(fields: Mapping[str, Any]) -> PhasesLine:
     rows = []
-    for row in _list(fields["rows"], 64):
+    for row in _list(fields["phases"], 64):
         kind = _choice(row["kind"], get_args(SpanKind))
         phase = Phase(kind, _text(row["label"]), _count(row["count"]), _known(row["seconds"]))
         rows.append((phase, _mapping(row["highest"], _count, MOST_SERIES)))
@@ -530,7 +530,7 @@ def _contents(fields: Mapping[str, Any]) -> Contents:
 def _end(fields: Mapping[str, Any]) -> End:
     stopped = fields.get("stopped")
     return End(
-        _known(fields["t"]),
+        _known(fields["time"]),
         None if stopped is None else _known(stopped),
         bool(fields.get("broken_off", False)),
         _count(fields.get("ticks", 0)),

@@ -162,7 +162,7 @@ class Lines:
         session, polling = self._session, self._session.polling
         return _line(
             k="end",
-            t=_time(session.last_sample.time),
+            time=_time(session.last_sample.time),
             w=wall,
             stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
@@ -297,7 +297,7 @@ class Lines:
             yield _line(
                 k="phases",
                 root=root.id,
-                rows=rows,
+                phases=rows,
                 spans=[self._span(one) for one in spans.values()],
             )
 

@@ -2,44 +2,57 @@
 
 from __future__ import annotations
 
-import math
+import gzip
 import re
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hfmem_widget.recording.lines import FOLD_EVERY, Lines
-from hfmem_widget.session import Sample
+from hfmem_widget.recording.lines import FOLD_EVERY
 from hfmem_widget.testing import scripted_run
 from tests.data import ROOT
+from tests.unit.recording.written import recorded
 
-PAGE = (ROOT / "docs/recording.md").read_text(encoding="utf-8")
-PROGRAMS = [
-    program
-    for program in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    if "pd.DataFrame" in program
-]
+PAGE = (
+    (ROOT / "docs/recording.md").read_text(encoding="utf-8").partition("## Read it without us")[2]
+)
+WORST, SAMPLES, *FOLDS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+COMPRESSED = (
+    (".jsonl", ".jsonl.gz"),
+    (" open(", " gzip.open("),
+    ("import json", "import gzip, json"),
+)
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb"])
 def test_the_programs_of_the_documentation_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    library: str, compressed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worst step and the extremes of ten seconds, by pandas alone, are those of the session."""
-    pytest.importorskip("pandas")
+    """The worst step, the highest sample, and the extremes of ten seconds are those of the session."""
+    pytest.importorskip(library)
     session = scripted_run("steps")
-    rows = session.between(-math.inf, math.inf)
-    values = zip(rows.time.tolist(), rows.high.tolist(), strict=True)
-    samples = [Sample(time, tuple(row)) for time, row in values]
-    lines = Lines(session)
-    seconds = [samples[at : at + 10] for at in range(0, len(samples), 10)]
-    blocks = [line for second in seconds for line in lines.samples(second, 0.0)]
-    path = tmp_path / "fine-tune.hfmem.jsonl"
-    path.write_bytes(b"".join([lines.head(), *blocks, *lines.changed()]))
+    lines = b"".join(recorded(session))
+    name = "fine-tune.hfmem.jsonl"
+    (tmp_path / name).write_bytes(lines)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(lines))
     monkeypatch.chdir(tmp_path)
+    own = [program for program in FOLDS if f"import {library}" in program]
+    shown: list[Any] = []
+    known: dict[str, Any] = {"print": shown.append}
 
-    exec("".join(PROGRAMS), {})  # what the page says, as a reader would run it
+    for program in (WORST, SAMPLES, *own):
+        replaced = reduce(lambda text, pair: text.replace(*pair), COMPRESSED, program)
+        exec(replaced if compressed else program, known)  # as a reader would run it
 
-    steps, _, folds = capsys.readouterr().out.partition("from")
+    steps, highest, *folds = shown
+    peaks = session.timeline.high[:, session.index("cuda:0/allocated")]
     worst = max(session.steps, key=lambda group: group.devices["cuda:0"].peak)
-    assert steps.splitlines()[1].split()[1] == str(worst.first)
-    assert len(folds.splitlines()) - 1 == samples[-1].time // FOLD_EVERY
+    assert steps.iloc[0]["first"] == worst.first
+    assert highest == round(max(peaks))
+    for table in folds:
+        rows = table.rows() if library == "polars" else table.fetchall()
+        assert len(rows) == session.last_sample.time // FOLD_EVERY + 1
+        assert max(high for _, _, high in rows) == highest
