@@ -246,13 +246,16 @@ class StreamReader:
 
     @_enter.register
     def _(self, head: Head) -> None:
+        if self.head is not None:
+            self.dropped += 1
+            return
         if head.version > VERSION:
             message = (
                 f"this recording has version {head.version} of the format, and this hfmem_widget reads "
                 f"version {VERSION}: pip install -U hfmem-widget"
             )
             raise OptionError(message)
-        self.head = self.head or head
+        self.head = head
         self.last_sign = max(self.last_sign, head.started)
 
     @_enter.register

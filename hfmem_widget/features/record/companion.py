@@ -167,8 +167,9 @@ class Recording(Companion):
         self._is_closed = self._is_broken = True
         release(self._path)
         self._ticker.stop(0.0)
-        reason = plain(getattr(error, "strerror", None) or error)
-        session.notes.append(f"The recording ended early: {reason} ({self._name}).")
+        strerror = getattr(error, "strerror", None)
+        reason = f"{plain(strerror)} ({self._name})" if strerror else plain(error)
+        session.notes.append(f"The recording ended early: {reason}.")
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.record import companion
 from hfmem_widget.features.record.companion import Recording
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.recording.file import read
+from hfmem_widget.recording.file import GrowingFile, read
 from hfmem_widget.session import Session
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.stage import Stage
@@ -122,6 +123,50 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         Recording(WatchOptions(record=str(path)))
 
     assert path.read_text() == "mine"
+
+
+def test_a_folder_without_rights_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything begins; root may write anywhere, so the system's answer is played."""
+    monkeypatch.setattr("os.access", lambda *_: False)
+
+    with pytest.raises(OptionError, match="you may not write there"):
+        Recording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")))
+
+
+def test_a_file_that_cannot_be_begun_is_said(tmp_path: Path) -> None:
+    """The folder has gone between the beginning of the watch and that of the file: one sentence."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    watched = Watched(folder / "run.hfmem.jsonl")
+    folder.rmdir()
+    folder.write_text("mine")
+    watched.hold(3)
+
+    session = watched.end()
+
+    assert [note for note in session.notes if "recording" in note] == [session.notes[-1]]
+    assert session.notes[-1].startswith("The recording ended early: ")
+    assert session.peak("cuda:0/allocated") == 3 * 2**30
+
+
+def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
+    """The system takes a part and refuses the rest: the part is taken back, and the next try has it all."""
+    file = GrowingFile(tmp_path / "run.hfmem.jsonl")
+    file.write(b"first\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            file.write(b"second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    halfway = file.path.read_bytes()
+    file.write(b"second\n")
+
+    assert halfway == b"first\n"
+    assert file.path.read_bytes() == b"first\nsecond\n"
 
 
 @pytest.mark.parametrize("name", ["run.txt", "run", "missing/run.hfmem.jsonl"])
