@@ -372,12 +372,12 @@ def _numbers(values: Floats, decimals: int = 9) -> list[Any]:
 def _differences(values: Floats) -> NDArray[Any]:
     """Return each value less the last in its column that was available; None where it is not itself."""
     is_known = np.isfinite(values)
+    if is_known.all():
+        return np.diff(values.astype(np.int64), axis=0, prepend=0)
     newest = np.maximum.accumulate(np.where(is_known, np.arange(len(values))[:, None], 0), axis=0)
     last = np.take_along_axis(np.where(is_known, values, 0.0), newest, axis=0)
-    differences: NDArray[Any] = np.diff(last.astype(np.int64), axis=0, prepend=0)
-    if not is_known.all():
-        differences = differences.astype(object)
-        differences[~is_known] = None
+    differences = np.diff(last.astype(np.int64), axis=0, prepend=0).astype(object)
+    differences[~is_known] = None
     return differences
 
 

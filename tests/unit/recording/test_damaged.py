@@ -57,8 +57,12 @@ def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
     assert cut.session() == before[-1]
 
 
-def test_a_long_recording_may_be_cut_anywhere() -> None:
-    """At 200 random places: every block whose line ends before the cut is read."""
+@pytest.mark.parametrize(("detail", "cuts"), [(reader_module.DETAIL, 200), (4.0, 40)])
+def test_a_long_recording_may_be_cut_anywhere(
+    detail: float, cuts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At random places: every block whose line ends before the cut is read, also after the last fold."""
+    monkeypatch.setattr(reader_module, "DETAIL", detail)
     lines = recorded(scripted_run("steps"))
     ends = np.cumsum([len(line) for line in lines])
     samples = np.cumsum(
@@ -66,7 +70,7 @@ def test_a_long_recording_may_be_cut_anywhere() -> None:
     )
     data, chance, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
 
-    for at in sorted(chance.sample(range(len(lines[0]), len(data)), 200)):
+    for at in sorted(chance.sample(range(len(lines[0]), len(data)), cuts)):
         cut.feed(data[fed:at])
         fed = at
         assert cut.session().timeline.samples == samples[np.searchsorted(ends, at, "right") - 1]

@@ -14,9 +14,11 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.recording.api import SO_FAR
 from hfmem_widget.session import Session
 from hfmem_widget.session.model import same
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.testing.stage import Stage
 
 
 def as_recorded(value: object) -> Any:
@@ -75,6 +77,20 @@ def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
     for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz"):
         opened = contents(hfmem_widget.open(session.save(tmp_path / f"run{ending}")))
         assert [part for part in known if not same(known[part], opened[part])] == []
+
+
+def test_a_running_session_is_saved_as_far_as_it_is(tmp_path: Path) -> None:
+    """What is opened has ended, says so, and has the spans that were open."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "run"):
+        stage.hold({"cuda:0": 2.0**30}, 1.0)
+        stage.sample()
+        opened = hfmem_widget.open(stage.session.save(tmp_path / "run.hfmem.jsonl"))
+
+    assert not opened.running
+    assert opened.notes == [SO_FAR]
+    assert [span.label for span in opened.open_spans] == ["run"]
+    assert opened.latest("cuda:0/allocated") == 2.0**30
 
 
 @pytest.mark.parametrize("has_links", [True, False])

@@ -16,6 +16,7 @@ from hfmem_widget.features.record import companion
 from hfmem_widget.features.record.companion import Recording
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.recording.file import GrowingFile, read
+from hfmem_widget.recording.reader import GROWS
 from hfmem_widget.session import Session
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.stage import Stage
@@ -98,6 +99,7 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
     opened = read(tmp_path / "run.hfmem.jsonl", now=0.0)
 
     assert opened.running
+    assert opened.notes == [GROWS]
     assert opened.latest("cuda:0/allocated") == 3 * 2**30
 
 
