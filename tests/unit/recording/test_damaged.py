@@ -63,7 +63,7 @@ def test_a_long_recording_may_be_cut_anywhere(
 ) -> None:
     """At random places: every block whose line ends before the cut is read, also after the last fold."""
     monkeypatch.setattr(reader_module, "DETAIL", detail)
-    lines = recorded(scripted_run("steps"))
+    lines = recorded(scripted_run("training"))
     ends = np.cumsum([len(line) for line in lines])
     samples = np.cumsum(
         [len(json.loads(line).get("t", ())) if b'"rows"' in line[:20] else 0 for line in lines]
@@ -259,7 +259,7 @@ def test_a_damaged_member_costs_itself_alone(tmp_path: Path) -> None:
 def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     """A member that grows two hundredfold is left out."""
     path = tmp_path / "run.hfmem.jsonl.gz"
-    path.write_bytes(gzip.compress(HEAD) + gzip.compress(b"0" * (64 << 20)))
+    path.write_bytes(gzip.compress(HEAD) + gzip.compress(b"0" * (8 << 20)))
 
     assert any("could not be read" in note for note in hfmem_widget.open(path).notes)
 
