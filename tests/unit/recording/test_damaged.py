@@ -77,6 +77,21 @@ def test_a_long_recording_may_be_cut_anywhere(
         assert cut.dropped == 0
 
 
+def test_reading_may_begin_at_every_key_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what stands between the columns and a block of all columns, the rest is what it was."""
+    monkeypatch.setattr("hfmem_widget.recording.lines.KEY_EVERY", 2)
+    lines = recorded(scripted_run("training"))
+    whole = read(b"".join(lines))
+    keys = [at for at, line in enumerate(lines) if b'"key":true' in line]
+
+    for at in keys:
+        rest = read(b"".join([*lines[:2], *lines[at:]]))
+        first = len(whole.timeline) - len(rest.timeline)
+        np.testing.assert_array_equal(rest.timeline.high, whole.timeline.high[first:])
+        assert [span.label for span in rest.spans] == [span.label for span in whole.spans]
+    assert len(keys) > 4
+
+
 @pytest.mark.parametrize("detail", [reader_module.DETAIL, 4.0], ids=["short", "long"])
 def test_when_a_recording_is_read_makes_no_difference(
     detail: float, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,23 @@ def test_steps_of_different_trainings_never_fold_together(parents: list[int]) ->
     assert [group.first for group in groups] == sorted(group.first for group in groups)
 
 
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=120), st.integers(1, 40))
+def test_steps_that_come_together_fold_as_those_that_come_alone(
+    parents: list[int], together: int
+) -> None:
+    """Rows of a table are added as steps are, however many come at once."""
+    parents.sort()
+    alone, table = many([1.0] * len(parents), 8, parents), Steps(len(parents))
+    for at, parent in enumerate(parents):
+        table.append(one_step(at + 1, parent=parent, tokens=1.0))
+    steps = Steps.from_table(alone.devices, [], 0, 8)
+
+    for first in range(0, len(parents), together):
+        steps.extend(table.table[first : first + together])
+
+    assert steps == alone
+
+
 def test_folded_tells_what_came_after_an_instant() -> None:
     """Only the groups that ended later, in at most about so many rows."""
     steps = many([1.0] * 16, 64)

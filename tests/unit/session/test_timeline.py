@@ -36,17 +36,20 @@ def test_a_fold_never_loses_an_extreme(values: list[float]) -> None:
     st.sampled_from([2, 8, 64, 128]),
 )
 def test_looking_changes_nothing(samples: list[tuple[float, float]], capacity: int) -> None:
-    """Samples wait to be put into rows together; a timeline that is read after each has the same rows."""
-    patient, watched = Timeline(2, capacity), Timeline(2, capacity)
+    """Samples wait to be put into rows together; a timeline that is read after each has the same rows.
+
+    So has one to which they were added at once.
+    """
+    patient, watched, at_once = (Timeline(2, capacity) for _ in range(3))
     for second, values in enumerate(samples):
         patient.append(float(second), values)
         watched.append(float(second), values)
         assert len(watched) > 0
 
-    np.testing.assert_array_equal(patient.time, watched.time)
-    np.testing.assert_array_equal(patient.low, watched.low)
-    np.testing.assert_array_equal(patient.high, watched.high)
-    assert patient.bucket == watched.bucket
+    at_once.extend(np.arange(len(samples), dtype=float), np.array(samples).reshape(-1, 2))
+
+    assert watched == patient
+    assert at_once == patient
 
 
 def test_two_threads_may_append_and_look() -> None:
