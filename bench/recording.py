@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from common import measure
+from common.walks import A_SECOND, TICKS, samples_of
 
 from hfmem_widget.recording.file import members
 from hfmem_widget.recording.lines import Lines
@@ -27,24 +27,9 @@ from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Sample, Session
 from hfmem_widget.testing import scripted_run
 
-TICKS = 6000
-A_SECOND = 10
-CHANGING = 0.09
-"""The share of figures that change from one sample to the next, as measured beside a training."""
-
 CUTS = 20
 
 Rows = Sequence[Sample]
-
-
-def samples_of(session: Session) -> list[Sample]:
-    """Return ten minutes of samples: whole bytes, of which some change."""
-    random_of = np.random.default_rng(1)
-    shape = TICKS, len(session.series)
-    moves = random_of.integers(-2000, 2000, shape) * 512 * (random_of.random(shape) < CHANGING)
-    start = np.round(np.nan_to_num(session.timeline.high[-1]))
-    values = np.abs(start + np.cumsum(moves, axis=0))
-    return [Sample(at / A_SECOND, tuple(row)) for at, row in enumerate(values.tolist())]
 
 
 def write_lines(session: Session, seconds: Sequence[Rows], path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common import measure
-from recording import A_SECOND, samples_of
+from common.walks import A_SECOND, samples_of
 
 from hfmem_widget.features.record.companion import Recording
 from hfmem_widget.options import WatchOptions

@@ -17,6 +17,7 @@ from hfmem_widget.text import wrong_value
 
 SO_FAR = "This was saved while it was running, and is what was known then."
 
+
 def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, tarfile, xarray)
     """Return the session that a recording holds: it shows itself, and has figures, steps and findings.
 

@@ -306,7 +306,7 @@ def _numbered(place: Path) -> Iterator[Path]:
 
 
 def _is_taken(place: Path) -> bool:
-    is_there = any(map(os.path.lexists, (place, _growing(place))))
+    is_there = any(map(os.path.lexists, (place, growing(place))))
     return is_there or _recorded.get(place.absolute(), False)
 
 
