@@ -35,7 +35,7 @@ def kill_one(path: Path, seconds: float) -> tuple[float, bool]:
         [sys.executable, "-c", WATCHED, str(path)], stdout=subprocess.PIPE, text=True
     ) as process:
         if process.stdout is None or process.stdout.readline() != "begun\n":
-            raise SystemExit("the watched process did not begin")
+            sys.exit("the watched process did not begin")
         time.sleep(seconds)
         os.kill(process.pid, signal.SIGKILL)
         killed = time.time()
