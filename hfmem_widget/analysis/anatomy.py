@@ -21,6 +21,9 @@ PEAK_MOMENT, END_MOMENT = "at the peak", "at the end"
 MADE_IN = {"backward": "gradients", "optimizer": "optimizer"}
 """What each phase of a step makes."""
 
+TELLING = 0.005 * 2**20
+"""Bytes below which a difference reads as 0.00 MiB."""
+
 SAMPLED_NOTE = (
     "The parts are those of the highest sample, {} below the peak; "
     'the difference is counted as "{}".'
@@ -138,7 +141,7 @@ class _OnDevice:
         known, notes = readings.held_throughout(self._read(low), read)
         if peak is not None:
             below = peak.value - read("allocated")
-            if below > 0:
+            if below >= TELLING:
                 beyond = "unattributed" if math.isnan(read("unattributed")) else "activations"
                 notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
             known |= readings.at_its_peak(read, self._device, peak, span)

@@ -154,6 +154,15 @@ def test_outside_of_steps_what_the_samples_missed_is_not_attributed() -> None:
     assert peak.notes[0].endswith('counted as "not attributed".')
 
 
+def test_a_difference_too_small_to_show_is_not_told() -> None:
+    """No note says that the highest sample is 0.00 MiB below the peak."""
+    script = Script()
+    with script.span("block", peak=8 * GIB + 512):
+        script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
+
+    assert anatomy(script.session, "peak").notes == ()
+
+
 def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
     """While a cell runs, its anatomy is that of the exact peak up to now."""
     script = Script()
