@@ -44,6 +44,14 @@ def shared_kernel() -> Iterator[Kernel]:
 
 
 @pytest.fixture
+def reloaded(shared_kernel: Kernel) -> Kernel:
+    """Return the file's kernel with no variable of the test before, and the extension loaded anew."""
+    for cell in ("%reset -f", "%reload_ext hfmem_widget"):
+        assert shared_kernel.run(cell).status == "ok"
+    return shared_kernel
+
+
+@pytest.fixture
 def fresh(shared_kernel: Kernel) -> Kernel:
     """Return the file's kernel with nothing left of the test before, and with what makes culprits."""
     begin_anew(shared_kernel)

@@ -19,13 +19,6 @@ print(len(_magics._executions.watches), _m._shared is not None and _m._shared.po
 """
 
 
-@pytest.fixture
-def watched(kernel: Kernel) -> Kernel:
-    """Return a kernel with the extension loaded."""
-    assert kernel.run("%load_ext hfmem_widget").status == "ok"
-    return kernel
-
-
 def cards(result: Result) -> list[str]:
     """Return the plain text of a cell's finished cards."""
     shown = (one.content["data"] for one in result.displays)
@@ -38,9 +31,9 @@ def assert_nothing_left(kernel: Kernel) -> None:
     assert kernel.run(LEFT).text().split()[:2] == ["0", "False"]
 
 
-def test_a_cell_that_works_gives_ok_its_value_and_one_card(watched: Kernel) -> None:
+def test_a_cell_that_works_gives_ok_its_value_and_one_card(reloaded: Kernel) -> None:
     """The last expression is displayed and one card stands in the output."""
-    result = watched.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
+    result = reloaded.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
 
     assert result.status == "ok"
     assert result.value is not None
@@ -49,35 +42,35 @@ def test_a_cell_that_works_gives_ok_its_value_and_one_card(watched: Kernel) -> N
     assert cards(result)[0].startswith('memwatch "two words"')
 
 
-def test_an_error_is_shown_once_with_the_right_line(watched: Kernel) -> None:
+def test_an_error_is_shown_once_with_the_right_line(reloaded: Kernel) -> None:
     """The reply is an error, the traceback is single and points at the user's line."""
-    result = watched.run("%%memwatch\nx = 1\n1 / 0")
+    result = reloaded.run("%%memwatch\nx = 1\n1 / 0")
 
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
     assert "line 3" in "".join(result.errors[0].content["traceback"])
     assert len(cards(result)) == 1
-    assert_nothing_left(watched)
+    assert_nothing_left(reloaded)
 
 
-def test_a_trailing_semicolon_hides_the_value(watched: Kernel) -> None:
+def test_a_trailing_semicolon_hides_the_value(reloaded: Kernel) -> None:
     """`;` works as in any cell."""
-    assert watched.run("%%memwatch\n41 + 1;").value is None
+    assert reloaded.run("%%memwatch\n41 + 1;").value is None
 
 
-def test_top_level_await_works(watched: Kernel) -> None:
+def test_top_level_await_works(reloaded: Kernel) -> None:
     """A cell may await, and its watch lasts to the end of the coroutine."""
-    result = watched.run("%%memwatch -o s\nimport asyncio\nawait asyncio.sleep(0.2)\n'awaited'")
+    result = reloaded.run("%%memwatch -o s\nimport asyncio\nawait asyncio.sleep(0.2)\n'awaited'")
 
     assert result.status == "ok"
     assert result.value is not None
     assert result.value["text/plain"] == "'awaited'"
-    assert watched.run("print(s.spans[0].duration > 0.19)").text() == "True\n"
+    assert reloaded.run("print(s.spans[0].duration > 0.19)").text() == "True\n"
 
 
-def test_shell_commands_and_line_magics_work_inside(watched: Kernel) -> None:
+def test_shell_commands_and_line_magics_work_inside(reloaded: Kernel) -> None:
     """`!cmd` and `%magic` are what they were."""
-    result = watched.run("%%memwatch\n!echo from the shell\n%time 1 + 1")
+    result = reloaded.run("%%memwatch\n!echo from the shell\n%time 1 + 1")
 
     assert result.status == "ok"
     assert "from the shell" in result.text()
@@ -85,9 +78,9 @@ def test_shell_commands_and_line_magics_work_inside(watched: Kernel) -> None:
 
 
 @pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
-def test_time_may_stand_above_or_below(watched: Kernel, order: str) -> None:
+def test_time_may_stand_above_or_below(reloaded: Kernel, order: str) -> None:
     """Either way the value, the timing and one card are there."""
-    result = watched.run(f"{order}6 * 7")
+    result = reloaded.run(f"{order}6 * 7")
 
     assert result.status == "ok"
     assert "Wall time" in result.text()
@@ -97,57 +90,57 @@ def test_time_may_stand_above_or_below(watched: Kernel, order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
-def test_an_error_with_time_above_or_below_is_one_error(watched: Kernel, order: str) -> None:
+def test_an_error_with_time_above_or_below_is_one_error(reloaded: Kernel, order: str) -> None:
     """Either way the error is shown once, and the reply is what it is under `%%time` alone."""
-    alone = watched.run("%%time\n1 / 0")  # no error in IPython 8, whose `%%time` shows it itself
-    result = watched.run(f"{order}1 / 0")
+    alone = reloaded.run("%%time\n1 / 0")  # no error in IPython 8, whose `%%time` shows it itself
+    result = reloaded.run(f"{order}1 / 0")
 
     assert result.status == alone.status
     assert len(result.errors) == len(alone.errors) == 1
-    assert_nothing_left(watched)
+    assert_nothing_left(reloaded)
 
 
-def test_capture_above_keeps_the_cards_to_itself(watched: Kernel) -> None:
+def test_capture_above_keeps_the_cards_to_itself(reloaded: Kernel) -> None:
     """Under `%%capture` nothing shows, and the next watch is as always."""
-    assert cards(watched.run("%%capture captured\n%%memwatch\n1 + 1")) == []
-    assert len(cards(watched.run("%%memwatch\npass"))) == 1
-    assert_nothing_left(watched)
+    assert cards(reloaded.run("%%capture captured\n%%memwatch\n1 + 1")) == []
+    assert len(cards(reloaded.run("%%memwatch\npass"))) == 1
+    assert_nothing_left(reloaded)
 
 
-def test_a_bash_cell_can_be_watched(watched: Kernel) -> None:
+def test_a_bash_cell_can_be_watched(reloaded: Kernel) -> None:
     """Another language's cell magic below works, and its failure is the cell's."""
-    assert "hello" in watched.run("%%memwatch\n%%bash\necho hello").text()
-    assert watched.run("%%memwatch\n%%bash\nexit 3").status == "error"
+    assert "hello" in reloaded.run("%%memwatch\n%%bash\necho hello").text()
+    assert reloaded.run("%%memwatch\n%%bash\nexit 3").status == "error"
 
 
-def test_watches_nest(watched: Kernel) -> None:
+def test_watches_nest(reloaded: Kernel) -> None:
     """A `with watch()` inside a watched cell, and a watched cell run by another, each have their own card."""
-    result = watched.run(
+    result = reloaded.run(
         "%%memwatch -l outer\nimport hfmem_widget\nwith hfmem_widget.watch('block'):\n    pass\n"
         "get_ipython().run_cell('%%memwatch -l inner\\n1')\n2"
     )
 
     assert result.status == "ok"
     assert sorted(card.split('"')[1] for card in cards(result)) == ["block", "inner", "outer"]
-    assert_nothing_left(watched)
+    assert_nothing_left(reloaded)
 
 
-def test_a_syntax_error_never_arms(watched: Kernel) -> None:
+def test_a_syntax_error_never_arms(reloaded: Kernel) -> None:
     """A body that does not compile shows its own error and no card."""
-    result = watched.run("%%memwatch\nx = = 1")
+    result = reloaded.run("%%memwatch\nx = = 1")
 
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["SyntaxError"]
     assert cards(result) == []
-    assert_nothing_left(watched)
+    assert_nothing_left(reloaded)
 
 
-def test_system_exit_is_the_cells_own(watched: Kernel) -> None:
+def test_system_exit_is_the_cells_own(reloaded: Kernel) -> None:
     """`sys.exit()` in a watched cell is what it is elsewhere."""
-    result = watched.run("%%memwatch\nimport sys\nsys.exit(3)")
+    result = reloaded.run("%%memwatch\nimport sys\nsys.exit(3)")
 
     assert result.status == "error"
-    assert_nothing_left(watched)
+    assert_nothing_left(reloaded)
 
 
 @pytest.mark.parametrize(
@@ -165,25 +158,25 @@ def test_system_exit_is_the_cells_own(watched: Kernel) -> None:
     ],
 )
 def test_bad_input_says_what_is_allowed_and_the_cell_does_not_run(
-    watched: Kernel, line: str, says: str
+    reloaded: Kernel, line: str, says: str
 ) -> None:
     """A UsageError of one line; the body is not executed."""
-    result = watched.run(f"%%memwatch {line}\nran = True")
+    result = reloaded.run(f"%%memwatch {line}\nran = True")
 
     assert (result.status, result.reply["ename"]) == ("error", "UsageError")
     assert says in result.text("stderr")
     assert len(result.text("stderr").splitlines()) == 1
-    assert watched.run("print('ran' in globals())").text() == "False\n"
-    assert_nothing_left(watched)
+    assert reloaded.run("print('ran' in globals())").text() == "False\n"
+    assert_nothing_left(reloaded)
 
 
 @pytest.mark.parametrize(
     "label",
     ["''", "'<img src=x onerror=alert(1)>'", "'$\\\\alpha$ {x} $HOME'", "'a\u202eb'", "x" * 10_000],
 )
-def test_any_label_is_text(watched: Kernel, label: str) -> None:
+def test_any_label_is_text(reloaded: Kernel, label: str) -> None:
     """An empty, hostile or huge label runs the cell and is shown as text."""
-    result = watched.run(f"%%memwatch --label {label}\nran = 1")
+    result = reloaded.run(f"%%memwatch --label {label}\nran = 1")
     html = [one.content["data"].get("text/html", "") for one in result.displays]
 
     assert result.status == "ok"
@@ -192,14 +185,14 @@ def test_any_label_is_text(watched: Kernel, label: str) -> None:
     assert len(cards(result)[0]) < 500
 
 
-def test_an_empty_body_is_ipythons_own_error(watched: Kernel) -> None:
+def test_an_empty_body_is_ipythons_own_error(reloaded: Kernel) -> None:
     """A first line alone is told to be a line magic, as IPython tells it."""
-    assert "cell body is empty" in watched.run("%%memwatch").text("stderr")
+    assert "cell body is empty" in reloaded.run("%%memwatch").text("stderr")
 
 
-def test_the_manual_is_a_question_mark_away(watched: Kernel) -> None:
+def test_the_manual_is_a_question_mark_away(reloaded: Kernel) -> None:
     """`%%memwatch?` shows every option."""
-    reply = watched.run("%%memwatch?")
+    reply = reloaded.run("%%memwatch?")
     manual = reply.reply["payload"][0]["data"]["text/plain"]
 
     for option in (
@@ -213,7 +206,7 @@ def test_the_manual_is_a_question_mark_away(watched: Kernel) -> None:
         assert option in manual
 
 
-def test_options_complete(watched: Kernel) -> None:
+def test_options_complete(reloaded: Kernel) -> None:
     """Tab after the magic offers its options and actions."""
     code = (
         "from IPython.core.completer import provisionalcompleter\n"
@@ -222,21 +215,21 @@ def test_options_complete(watched: Kernel) -> None:
         "    print(ip.complete(None, '%%memwatch --la', 15)[1], ip.complete(None, '%memwatch o', 11)[1])"
     )
 
-    assert watched.run(code).text().split() == ["['--label']", "['on',", "'off']"]
+    assert reloaded.run(code).text().split() == ["['--label']", "['on',", "'off']"]
 
 
-def test_a_session_is_kept_under_a_name(watched: Kernel) -> None:
+def test_a_session_is_kept_under_a_name(reloaded: Kernel) -> None:
     """`-o NAME` keeps it, also when the cell fails; `-q` shows nothing."""
-    result = watched.run("%%memwatch -q -o kept\n1 / 0")
+    result = reloaded.run("%%memwatch -q -o kept\n1 / 0")
 
     assert result.displays == ()
-    assert watched.run("print(kept.spans[0].outcome)").text() == "raised ZeroDivisionError\n"
+    assert reloaded.run("print(kept.spans[0].outcome)").text() == "raised ZeroDivisionError\n"
 
 
-def test_run_cell_magic_from_code_works_too(watched: Kernel) -> None:
+def test_run_cell_magic_from_code_works_too(reloaded: Kernel) -> None:
     """Called as a function the magic returns the value, raises the error, and shows a card."""
-    result = watched.run("get_ipython().run_cell_magic('memwatch', '-l x', 'y = 20\\ny + 22')")
-    failed = watched.run("get_ipython().run_cell_magic('memwatch', '', '1 / 0')")
+    result = reloaded.run("get_ipython().run_cell_magic('memwatch', '-l x', 'y = 20\\ny + 22')")
+    failed = reloaded.run("get_ipython().run_cell_magic('memwatch', '', '1 / 0')")
 
     assert result.value is not None
     assert result.value["text/plain"] == "42"
@@ -244,32 +237,32 @@ def test_run_cell_magic_from_code_works_too(watched: Kernel) -> None:
     assert (failed.status, len(failed.errors)) == ("error", 1)
 
 
-def test_memwatch_on_annotates_every_later_cell(watched: Kernel) -> None:
+def test_memwatch_on_annotates_every_later_cell(reloaded: Kernel) -> None:
     """From the next cell on each has one line, until `off`; our own lines have none."""
-    assert cards(watched.run("%memwatch on --min 0")) == []
-    assert len(cards(watched.run("x = 1"))) == 1
-    assert len(cards(watched.run("1 / 0"))) == 1
-    status = watched.run("%memwatch")
+    assert cards(reloaded.run("%memwatch on --min 0")) == []
+    assert len(cards(reloaded.run("x = 1"))) == 1
+    assert len(cards(reloaded.run("1 / 0"))) == 1
+    status = reloaded.run("%memwatch")
     assert "memwatch is on: 2 cells so far" in status.text()
     assert cards(status) == []
-    assert len(cards(watched.run("%%memwatch -l own\npass"))) == 1
-    watched.run("%memwatch off")
-    assert cards(watched.run("x = 2")) == []
-    assert_nothing_left(watched)
+    assert len(cards(reloaded.run("%%memwatch -l own\npass"))) == 1
+    reloaded.run("%memwatch off")
+    assert cards(reloaded.run("x = 2")) == []
+    assert_nothing_left(reloaded)
 
 
-def test_an_unwatched_moment_is_silent(watched: Kernel) -> None:
+def test_an_unwatched_moment_is_silent(reloaded: Kernel) -> None:
     """With `%memwatch on` and no cell running, nothing is sent: an idle kernel can be culled."""
-    watched.run("%memwatch on --min 0")
-    watched.run("import time; time.sleep(0.5)")
-    watched.read(0.5)
+    reloaded.run("%memwatch on --min 0")
+    reloaded.run("import time; time.sleep(0.5)")
+    reloaded.read(0.5)
 
-    assert [one.kind for one in watched.read(1.0)] == []
+    assert [one.kind for one in reloaded.read(1.0)] == []
 
 
-def test_a_live_chart_streams_while_the_cell_is_busy(watched: Kernel) -> None:
+def test_a_live_chart_streams_while_the_cell_is_busy(reloaded: Kernel) -> None:
     """The widget appears after a moment and gets two messages a second or more; at the end it is replaced."""
-    result = watched.run("%%memwatch\nimport time\ntime.sleep(2.0)")
+    result = reloaded.run("%%memwatch\nimport time\ntime.sleep(2.0)")
     kinds = [
         one.content["data"]["content"]["kind"]
         for one in result.comms
@@ -286,103 +279,104 @@ def test_a_live_chart_streams_while_the_cell_is_busy(watched: Kernel) -> None:
     assert any("text/html" in data for data in last.values())
 
 
-def test_a_quick_cell_has_no_widget(watched: Kernel) -> None:
+def test_a_quick_cell_has_no_widget(reloaded: Kernel) -> None:
     """A cell that is over in a moment opens no comm and flickers not."""
-    assert watched.run("%%memwatch\npass").comms == ()
+    assert reloaded.run("%%memwatch\npass").comms == ()
 
 
-def test_the_card_returns_after_the_user_cleared_the_output(watched: Kernel) -> None:
+def test_the_card_returns_after_the_user_cleared_the_output(reloaded: Kernel) -> None:
     """`clear_output` takes the display away; the final card is then displayed anew."""
-    result = watched.run("%%memwatch\nfrom IPython.display import clear_output\nclear_output()\n1")
+    result = reloaded.run("%%memwatch\nfrom IPython.display import clear_output\nclear_output()\n1")
     cleared = [one.kind for one in result.outputs].index("clear_output")
     after = [one for one in result.outputs[cleared:] if one.kind == "display_data"]
 
     assert any("memwatch" in one.content["data"].get("text/plain", "") for one in after)
 
 
-def test_interrupts_at_fifty_random_instants(watched: Kernel) -> None:
+def test_interrupts_at_fifty_random_instants(reloaded: Kernel) -> None:
     """While the watch is armed or the cell runs: exactly one error each, and nothing is left behind."""
     instants = random.Random(0)
     for _ in range(50):
-        result = watched.run(
+        result = reloaded.run(
             "%%memwatch -i 0.01\nimport time\nwhile True: time.sleep(0.01)",
             interrupt_after=instants.uniform(0.005, 0.4),
         )
         assert result.status == "error"
         assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
-        assert_nothing_left(watched)
+        assert_nothing_left(reloaded)
 
 
-def test_an_error_that_cannot_be_shown_ends_the_watch(watched: Kernel) -> None:
+def test_an_error_that_cannot_be_shown_ends_the_watch(reloaded: Kernel) -> None:
     """The card names it, and later cells are watched as ever."""
-    watched.run("class Mute(Exception):\n    def __str__(self): raise ValueError")
-    result = watched.run("%%memwatch -l own\nraise Mute")
+    reloaded.run("class Mute(Exception):\n    def __str__(self): raise ValueError")
+    result = reloaded.run("%%memwatch -l own\nraise Mute")
 
     assert result.status == "error"
     (card,) = cards(result)
     assert "raised Mute" in card
-    assert_nothing_left(watched)
-    watched.run("%memwatch on --min 0")
-    assert len(cards(watched.run("x = 1"))) == 1
+    assert_nothing_left(reloaded)
+    reloaded.run("%memwatch on --min 0")
+    assert len(cards(reloaded.run("x = 1"))) == 1
 
 
-def test_a_cell_of_a_subshell_has_a_watch_of_its_own(watched: Kernel) -> None:
+def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
     """Of two cells that overlap, the one that began first ends first, each with its card."""
-    subshell = watched.open_subshell()
-    watched.run("import threading, time\nbegan = threading.Event()")
-    first = watched.send("%%memwatch -l first -o session\nbegan.wait()")
-    watched.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
-    second = watched.send(
+    subshell = reloaded.open_subshell()
+    reloaded.run("import threading, time\nbegan = threading.Event()")
+    first = reloaded.send("%%memwatch -l first -o session\nbegan.wait()")
+    reloaded.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
+    second = reloaded.send(
         "%%memwatch -l second\nbegan.set()\nwhile session.running: time.sleep(0.01)",
         subshell=subshell,
     )
-    told = [cards(watched.collect(one)) for one in (first, second)]
+    told = [cards(reloaded.collect(one)) for one in (first, second)]
 
     assert [[card.split('"')[1] for card in one] for one in told] == [["first"], ["second"]]
-    assert_nothing_left(watched)
+    assert_nothing_left(reloaded)
 
 
-def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(watched: Kernel) -> None:
+def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel) -> None:
     """What is raised only where `with watch()` is about to end leaves neither watch nor poller behind."""
-    watched.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(4000, 4000)")
-    watched.run("with hfmem_widget.watch(quiet=True): pass")
-    result = watched.run(
+    reloaded.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(4000, 4000)")
+    reloaded.run("with hfmem_widget.watch(quiet=True): pass")
+    result = reloaded.run(
         "with hfmem_widget.watch(quiet=True) as session:\n    print('begun', flush=True)\n    b = a @ a",
         interrupt_after=0.1,
         once_printed="begun",
     )
-    ended = watched.run("print(session.running, session.spans[0].outcome)").text()
+    ended = reloaded.run("print(session.running, session.spans[0].outcome)").text()
 
     assert result.status == "error"
     assert ended == "False interrupted\n"
 
 
-def test_an_interrupted_cell_says_so(watched: Kernel) -> None:
+def test_an_interrupted_cell_says_so(reloaded: Kernel) -> None:
     """The interrupt reaches the user once and the card names it."""
     cell = "%%memwatch -o s\nimport time\nprint('asleep', flush=True)\ntime.sleep(600)"
-    result = watched.run(cell, interrupt_after=0.0, once_printed="asleep")
+    result = reloaded.run(cell, interrupt_after=0.0, once_printed="asleep")
 
     assert (result.status, len(result.errors)) == ("error", 1)
-    assert watched.run("print(s.spans[0].outcome)").text() == "interrupted\n"
+    assert reloaded.run("print(s.spans[0].outcome)").text() == "interrupted\n"
 
 
-def test_a_fault_of_ours_never_changes_the_cell(watched: Kernel) -> None:
+def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
     """With sources, views and the end of a watch all broken, value and status are the user's."""
-    watched.run(
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run(
         "import hfmem_widget.drivers.watch, hfmem_widget.view.live as live\n"
         "def broken(*a, **k): raise RuntimeError('ours')\n"
         "live.CellView.finish = broken"
     )
-    result = watched.run("%%memwatch\n6 * 7")
-    watched.run("hfmem_widget.drivers.watch.Watch.start = broken")
-    unwatched = watched.run("%%memwatch\n6 * 7")
+    result = kernel.run("%%memwatch\n6 * 7")
+    kernel.run("hfmem_widget.drivers.watch.Watch.start = broken")
+    unwatched = kernel.run("%%memwatch\n6 * 7")
 
     for one in (result, unwatched):
         assert one.status == "ok"
         assert one.value is not None
         assert one.value["text/plain"] == "42"
         assert "ours" in one.text("stderr")
-    assert_nothing_left(watched)
+    assert_nothing_left(kernel)
 
 
 def test_the_library_off_switch_shows_no_widget(start_kernel: StartKernel) -> None:
@@ -404,14 +398,14 @@ def without_colours(text: str) -> str:
 
 
 @pytest.mark.parametrize("above", ["", "# a comment\n\n"])
-def test_a_traceback_shows_the_users_own_first_line(watched: Kernel, above: str) -> None:
+def test_a_traceback_shows_the_users_own_first_line(reloaded: Kernel, above: str) -> None:
     """In the error, by `%tb`, in linecache and in the history, with the lines' own numbers."""
-    result = watched.run(f"{above}{BOOK}\ndef fail():\n    return 1 / 0\nfail()")
+    result = reloaded.run(f"{above}{BOOK}\ndef fail():\n    return 1 / 0\nfail()")
     first = above.count("\n") + 1
     told = without_colours("\n".join(result.errors[0].content["traceback"]))
-    again = without_colours("\n".join(watched.run("%tb").errors[0].content["traceback"]))
-    cached = watched.run("import linecache; print(linecache.getlines(fail.__code__.co_filename))")
-    history = watched.run("%history")
+    again = without_colours("\n".join(reloaded.run("%tb").errors[0].content["traceback"]))
+    cached = reloaded.run("import linecache; print(linecache.getlines(fail.__code__.co_filename))")
+    history = reloaded.run(f"%history {result.reply['execution_count']}")
 
     for one in (told, again):
         assert "arm_cell" not in one
@@ -424,9 +418,9 @@ def test_a_traceback_shows_the_users_own_first_line(watched: Kernel, above: str)
 
 
 @pytest.mark.parametrize("below", ["  x = 1\n  x + 41", "\n  x = 41\n\n  x + 1"])
-def test_a_cell_that_is_indented_runs(watched: Kernel, below: str) -> None:
+def test_a_cell_that_is_indented_runs(reloaded: Kernel, below: str) -> None:
     """As it does alone, and below `%%time`."""
-    result = watched.run(f"%%memwatch\n{below}")
+    result = reloaded.run(f"%%memwatch\n{below}")
 
     assert result.status == "ok"
     assert result.value is not None
@@ -434,15 +428,15 @@ def test_a_cell_that_is_indented_runs(watched: Kernel, below: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["-h\nran = True", "--label x --help\nran = True", "--help"])
-def test_help_is_shown_and_the_cell_is_not_run(watched: Kernel, line: str) -> None:
+def test_help_is_shown_and_the_cell_is_not_run(reloaded: Kernel, line: str) -> None:
     """And it says so; the cell is no error, as a command's help is none."""
-    result = watched.run(f"%%memwatch {line}")
+    result = reloaded.run(f"%%memwatch {line}")
 
     assert result.status == "ok"
     assert "--no-chart" in result.text()
     assert "cell was not run" in result.text()
     assert cards(result) == []
-    assert watched.run("print('ran' in globals())").text() == "False\n"
+    assert reloaded.run("print('ran' in globals())").text() == "False\n"
 
 
 def test_a_terminal_is_shown_the_end_alone(start_kernel: StartKernel) -> None:
@@ -457,10 +451,10 @@ def test_a_terminal_is_shown_the_end_alone(start_kernel: StartKernel) -> None:
         assert cards(result)[0].startswith('memwatch "blk" · ')
 
 
-def test_a_session_shows_itself_at_any_time(watched: Kernel) -> None:
+def test_a_session_shows_itself_at_any_time(reloaded: Kernel) -> None:
     """While its cell runs, and ever after: the way back to a card that a reload has lost."""
-    during = watched.run("%%memwatch -l again -o s\nimport time; time.sleep(0.5)\ns")
-    after = watched.run("s")
+    during = reloaded.run("%%memwatch -l again -o s\nimport time; time.sleep(0.5)\ns")
+    after = reloaded.run("s")
 
     for result, state in ((during, "running"), (after, "done")):
         assert result.value is not None
