@@ -24,11 +24,11 @@ def held(sample, session, names=("weights", "gradients", "optimizer")):
 
 
 @pytest.fixture
-def notebook(kernel: Kernel) -> Kernel:
-    """Return a kernel with the extension loaded, and something to train."""
-    kernel.run("%load_ext hfmem_widget")
-    kernel.run(MODEL)
-    return kernel
+def notebook(reloaded: Kernel) -> Kernel:
+    """Return the file's kernel with something to train, and no model of the test before."""
+    reloaded.run(MODEL)
+    reloaded.run("import gc; _ = gc.collect()")
+    return reloaded
 
 
 def test_a_notebooks_own_loop_needs_no_word(notebook: Kernel) -> None:

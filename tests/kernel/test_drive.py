@@ -4,9 +4,9 @@ from tests.kernel.conftest import StartKernel
 from tests.kernel.drive import Kernel
 
 
-def test_outputs_come_in_the_order_of_the_cell(kernel: Kernel) -> None:
+def test_outputs_come_in_the_order_of_the_cell(shared_kernel: Kernel) -> None:
     """A cell's prints, displays and value are all there, in order, as its own."""
-    result = kernel.run(
+    result = shared_kernel.run(
         "from IPython.display import HTML, display\n"
         "print('first')\n"
         "shown = display(HTML('<b>second</b>'), display_id=True)\n"
@@ -25,12 +25,12 @@ def test_outputs_come_in_the_order_of_the_cell(kernel: Kernel) -> None:
     assert result.value["text/plain"] == "42"
 
 
-def test_interrupt_reaches_a_busy_cell(kernel: Kernel) -> None:
+def test_interrupt_reaches_a_busy_cell(shared_kernel: Kernel) -> None:
     """An interrupt ends a busy cell with one KeyboardInterrupt, and the kernel goes on."""
-    result = kernel.run("import time\nwhile True: time.sleep(0.01)", interrupt_after=0.2)
+    result = shared_kernel.run("import time\nwhile True: time.sleep(0.01)", interrupt_after=0.2)
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
-    assert kernel.run("'alive'").status == "ok"
+    assert shared_kernel.run("'alive'").status == "ok"
 
 
 def test_a_thread_speaks_while_a_cell_is_busy(start_kernel: StartKernel) -> None:

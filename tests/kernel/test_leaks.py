@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conftest import StartKernel
 from tests.kernel.drive import Kernel, Running
 from tests.kernel.messages import Result
 
@@ -31,12 +30,10 @@ def train(steps, keep):
 
 
 @pytest.fixture
-def ready(start_kernel: StartKernel) -> Kernel:
-    """Return a kernel with a loop to run."""
-    kernel = start_kernel()
-    assert kernel.run("%load_ext hfmem_widget").status == "ok"
-    assert kernel.run(LOOP).status == "ok"
-    return kernel
+def ready(reloaded: Kernel) -> Kernel:
+    """Return the file's kernel with a loop to run."""
+    assert reloaded.run(LOOP).status == "ok"
+    return reloaded
 
 
 def card(result: Result) -> str:

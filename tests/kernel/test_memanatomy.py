@@ -24,12 +24,6 @@ magic.history.begins(scripted_run({name!r}))
 """
 
 
-@pytest.fixture
-def loaded(kernel: Kernel) -> Kernel:
-    assert kernel.run("%load_ext hfmem_widget").status == "ok"
-    return kernel
-
-
 def shown(result: Result) -> dict[str, Any]:
     """Return the one bundle that a cell displayed."""
     assert result.status == "ok", result.errors
@@ -47,10 +41,10 @@ def error(result: Result) -> str:
     return "".join(one.content["text"] for one in result.of("stream"))
 
 
-def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(loaded: Kernel) -> None:
+def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) -> None:
     """On the CPU: the heap in use, the resident set, and what of them nobody explains."""
-    loaded.run(WATCH)
-    bundle = shown(loaded.run("%memanatomy"))
+    reloaded.run(WATCH)
+    bundle = shown(reloaded.run("%memanatomy"))
     assert set(bundle) == {"text/html", "text/plain"}
     title, device, head, *rows = bundle["text/plain"].splitlines()
     assert title == "blocks"
@@ -64,34 +58,34 @@ def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(loaded: Kernel) ->
     assert bundle["text/html"].count('<svg role="img"') == 2
 
 
-def test_it_shows_a_cell_that_is_still_running(loaded: Kernel) -> None:
+def test_it_shows_a_cell_that_is_still_running(reloaded: Kernel) -> None:
     """Asked within a watched cell, it tells of that cell as it is now."""
     code = "import time; time.sleep(0.2); get_ipython().run_line_magic('memanatomy', 'now')"
-    result = loaded.run(f"%%memwatch --no-chart --label live\n{code}")
+    result = reloaded.run(f"%%memwatch --no-chart --label live\n{code}")
     told = [one.content["data"]["text/plain"] for one in result.displays]
     (anatomy,) = [one for one in told if one.startswith("live\ncpu ")]
     assert re.split(r"  +", anatomy.splitlines()[2])[:2] == ["part", "now"]
 
 
-def test_a_moment_is_the_peak_or_a_step(loaded: Kernel) -> None:
+def test_a_moment_is_the_peak_or_a_step(reloaded: Kernel) -> None:
     """`peak` and a step's number choose the moment whose parts are shown."""
-    loaded.run(SCRIPTED.format(name="steps"))
-    assert columns(loaded.run("%memanatomy peak"))[:2] == ["part", "at the peak (exact)"]
-    assert columns(loaded.run("%memanatomy 37"))[1] == "at step 37 (exact)"
-    assert "\noptimizer states " in shown(loaded.run("%memanatomy"))["text/plain"]
+    reloaded.run(SCRIPTED.format(name="steps"))
+    assert columns(reloaded.run("%memanatomy peak"))[:2] == ["part", "at the peak (exact)"]
+    assert columns(reloaded.run("%memanatomy 37"))[1] == "at step 37 (exact)"
+    assert "\noptimizer states " in shown(reloaded.run("%memanatomy"))["text/plain"]
 
 
-def test_a_device_is_chosen_by_its_name(loaded: Kernel) -> None:
+def test_a_device_is_chosen_by_its_name(reloaded: Kernel) -> None:
     """`--device cpu` shows the host where a GPU would be shown otherwise."""
-    loaded.run(SCRIPTED.format(name="steps"))
-    of_host = shown(loaded.run("%memanatomy --device cpu"))["text/plain"]
+    reloaded.run(SCRIPTED.format(name="steps"))
+    of_host = shown(reloaded.run("%memanatomy --device cpu"))["text/plain"]
     assert of_host.splitlines()[1].startswith("cpu ")
 
 
-def test_all_shows_every_device_that_was_used(loaded: Kernel) -> None:
+def test_all_shows_every_device_that_was_used(reloaded: Kernel) -> None:
     """`--all` has a table for each of eight GPUs, in their order."""
-    loaded.run(SCRIPTED.format(name="eight gpus"))
-    told = shown(loaded.run("%memanatomy --all peak"))["text/plain"]
+    reloaded.run(SCRIPTED.format(name="eight gpus"))
+    told = shown(reloaded.run("%memanatomy --all peak"))["text/plain"]
     assert re.findall(r"^cuda:\d", told, re.MULTILINE) == [f"cuda:{index}" for index in range(8)]
 
 
@@ -105,54 +99,56 @@ def test_all_shows_every_device_that_was_used(loaded: Kernel) -> None:
         ("%memanatomy peak now", "one moment, not 'peak' and 'now'"),
     ],
 )
-def test_what_it_cannot_show_is_refused_in_a_sentence(loaded: Kernel, line: str, said: str) -> None:
+def test_what_it_cannot_show_is_refused_in_a_sentence(
+    reloaded: Kernel, line: str, said: str
+) -> None:
     """And without a traceback."""
-    loaded.run(SCRIPTED.format(name="steps"))
-    result = loaded.run(line)
+    reloaded.run(SCRIPTED.format(name="steps"))
+    result = reloaded.run(line)
     assert said in error(result)
     assert "Traceback" not in error(result)
     assert not result.displays
 
 
-def test_before_the_first_watch_its_peak_says_how_to_watch(loaded: Kernel) -> None:
+def test_before_the_first_watch_its_peak_says_how_to_watch(reloaded: Kernel) -> None:
     """With nothing watched yet there is no peak, and the error names `%%memwatch`."""
-    assert "%%memwatch" in error(loaded.run("%memanatomy peak"))
+    assert "%%memwatch" in error(reloaded.run("%memanatomy peak"))
 
 
-def test_now_needs_no_watch(loaded: Kernel) -> None:
+def test_now_needs_no_watch(reloaded: Kernel) -> None:
     """A reading of this moment tells a model that lies in a variable."""
-    loaded.run("import torch; model = torch.nn.Linear(2048, 2048)")
+    reloaded.run("import torch; model = torch.nn.Linear(2048, 2048)")
 
     for line in ("%memanatomy", "%memanatomy now"):
-        assert "weights" in shown(loaded.run(line))["text/plain"]
+        assert "weights" in shown(reloaded.run(line))["text/plain"]
 
 
-def test_its_manual_and_its_completion_are_there(loaded: Kernel) -> None:
+def test_its_manual_and_its_completion_are_there(reloaded: Kernel) -> None:
     """`%memanatomy?` and the Tab key tell what it can do."""
-    manual = loaded.run("%memanatomy?").reply["payload"][0]["data"]["text/plain"]
+    manual = reloaded.run("%memanatomy?").reply["payload"][0]["data"]["text/plain"]
     assert "weights, gradients, optimizer states" in manual
     assert "--device" in manual
-    completed = loaded.run("print(get_ipython().complete('', '%memanatomy ', 12)[1])")
+    completed = reloaded.run("print(get_ipython().complete('', '%memanatomy ', 12)[1])")
     assert "peak" in error(completed)
     assert "--all" in error(completed)
 
 
-def test_an_anatomy_is_a_table_where_it_is_a_cells_value(loaded: Kernel) -> None:
+def test_an_anatomy_is_a_table_where_it_is_a_cells_value(reloaded: Kernel) -> None:
     """As the last value of a cell an anatomy shows as HTML and as plain text."""
-    loaded.run(SCRIPTED.format(name="steps"))
-    value = loaded.run("magic.history.latest.anatomy('peak')").value
+    reloaded.run(SCRIPTED.format(name="steps"))
+    value = reloaded.run("magic.history.latest.anatomy('peak')").value
     assert value is not None
     assert value["text/html"].startswith("<div")
     assert value["text/plain"].startswith("cuda:0 NVIDIA H200")
 
 
-def test_unloading_takes_it_back(loaded: Kernel) -> None:
+def test_unloading_takes_it_back(reloaded: Kernel) -> None:
     """After `%unload_ext` there is no `%memanatomy` any more."""
-    loaded.run("%unload_ext hfmem_widget")
-    assert "not found" in error(loaded.run("%memanatomy"))
+    reloaded.run("%unload_ext hfmem_widget")
+    assert "not found" in error(reloaded.run("%memanatomy"))
 
 
-def test_a_prediction_without_steps_says_what_is_missing(loaded: Kernel) -> None:
+def test_a_prediction_without_steps_says_what_is_missing(reloaded: Kernel) -> None:
     """`--predicted` without a forecast to compare with is an error that says so."""
-    loaded.run(WATCH)
-    assert "no longer exists" in error(loaded.run("%memanatomy peak --predicted"))
+    reloaded.run(WATCH)
+    assert "no longer exists" in error(reloaded.run("%memanatomy peak --predicted"))

@@ -5,17 +5,16 @@ from __future__ import annotations
 from tests.kernel.drive import Kernel
 
 CONFIG = """
-%load_ext hfmem_widget
 from transformers import LlamaConfig
 config = LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=64, intermediate_size=128,
                      vocab_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
 """
 
 
-def test_a_card_is_shown_that_needs_no_kernel(kernel: Kernel) -> None:
+def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
     """HTML without script and plain text; the forecast is kept where that was asked for."""
-    kernel.run(CONFIG)
-    result = kernel.run("%memfit config --batch 4 --length 64 --output told")
+    reloaded.run(CONFIG)
+    result = reloaded.run("%memfit config --batch 4 --length 64 --output told")
 
     assert result.status == "ok"
     bundle = result.displays[0].content["data"]
@@ -23,21 +22,21 @@ def test_a_card_is_shown_that_needs_no_kernel(kernel: Kernel) -> None:
     assert "gradients" in bundle["text/html"]
     assert "<script" not in bundle["text/html"]
     assert result.text("stderr") == ""
-    assert kernel.run("print(told.forecast.setting.batch)").text() == "4\n"
+    assert reloaded.run("print(told.forecast.setting.batch)").text() == "4\n"
 
 
-def test_a_configuration_in_the_working_folder_is_found(kernel: Kernel) -> None:
+def test_a_configuration_in_the_working_folder_is_found(reloaded: Kernel) -> None:
     """A folder, for inference: keys and values are a part of their own."""
-    kernel.run(CONFIG)
-    kernel.run("config.save_pretrained('tiny')")
-    result = kernel.run("%memfit ./tiny --inference --length 64 --precision bf16")
+    reloaded.run(CONFIG)
+    reloaded.run("config.save_pretrained('tiny')")
+    result = reloaded.run("%memfit ./tiny --inference --length 64 --precision bf16")
 
     assert "KV cache" in result.displays[0].content["data"]["text/plain"]
 
 
-def test_what_does_not_work_is_one_line(kernel: Kernel) -> None:
+def test_what_does_not_work_is_one_line(reloaded: Kernel) -> None:
     """Errors are the user's, said in a line without a traceback of ours."""
-    kernel.run(CONFIG)
+    reloaded.run(CONFIG)
     for line, said in (
         ("%memfit nobody/nothing", "!hf download nobody/nothing config.json"),
         ("%memfit config --optim adam", "the optimizer 'adam'"),
@@ -46,7 +45,7 @@ def test_what_does_not_work_is_one_line(kernel: Kernel) -> None:
         ("%memfit config --train --inference", "not both"),
         ("%memfit", "%memfit needs a model"),
     ):
-        result = kernel.run(line)
+        result = reloaded.run(line)
 
         assert result.status == "error", line
         assert result.reply["ename"] == "UsageError", line

@@ -22,6 +22,13 @@ del kept
 """
 
 
+@pytest.fixture(scope="module")
+def grown(shared_kernel: Kernel) -> Result:
+    """Return what a watched cell showed whose heap grew for some seconds."""
+    shared_kernel.run("%reload_ext hfmem_widget")
+    return shared_kernel.run(GROWS.strip())
+
+
 def maps(result: Result) -> list[str]:
     """Return the plain text of the maps that a cell showed, in order."""
     told = [one.content["data"].get("text/plain", "") for one in result.displays]
@@ -42,12 +49,12 @@ def test_the_heap_is_told_in_its_parts(kernel: Kernel) -> None:
     assert "<script" not in bundle["text/html"]
 
 
-def test_it_is_an_object_in_code(kernel: Kernel) -> None:
+def test_it_is_an_object_in_code(reloaded: Kernel) -> None:
     """`memory_map()` gives the same figures, which add up, and shows itself."""
-    kernel.run("import hfmem_widget; found = hfmem_widget.memory_map().fragmentation()")
-    result = kernel.run("print(sum(one.bytes for one in found.parts) == found.reserved > 0)")
+    reloaded.run("import hfmem_widget; found = hfmem_widget.memory_map().fragmentation()")
+    result = reloaded.run("print(sum(one.bytes for one in found.parts) == found.reserved > 0)")
     assert result.text() == "True\n"
-    value = kernel.run("hfmem_widget.memory_map('cpu')").value
+    value = reloaded.run("hfmem_widget.memory_map('cpu')").value
     assert value is not None
     assert value["text/plain"].startswith("cpu heap of")
 
@@ -59,10 +66,9 @@ def test_it_is_an_object_in_code(kernel: Kernel) -> None:
         ("%memmap everything", "options only, not 'everything'"),
     ],
 )
-def test_what_it_cannot_do_is_refused_in_a_sentence(kernel: Kernel, line: str, said: str) -> None:
+def test_what_it_cannot_do_is_refused_in_a_sentence(reloaded: Kernel, line: str, said: str) -> None:
     """A wrong device or argument is one sentence, without a traceback."""
-    kernel.run(LOAD)
-    result = kernel.run(line)
+    result = reloaded.run(line)
     assert said in result.text() + result.text("stderr")
     assert "Traceback" not in result.text("stderr")
     assert not result.displays
@@ -76,47 +82,39 @@ def test_it_loads_nothing_heavy(kernel: Kernel) -> None:
     assert result.text() == "set()\n"
 
 
-def test_a_watched_cell_shows_a_live_map(kernel: Kernel) -> None:
+def test_a_watched_cell_shows_a_live_map(grown: Result) -> None:
     """It is refreshed in its own place while the cell runs, at most once a second, and names that cell."""
-    kernel.run(LOAD)
-    result = kernel.run(GROWS.strip())
-    assert result.status == "ok"
+    assert grown.status == "ok"
     shown = [
-        one
-        for one in result.displays
-        if one.content["data"].get("text/plain", "").startswith("cpu")
+        one for one in grown.displays if one.content["data"].get("text/plain", "").startswith("cpu")
     ]
     assert {one.kind for one in shown} == {"update_display_data"}
     assert len({one.content["transient"]["display_id"] for one in shown}) == 1
     assert 3 <= len(shown) <= 5
-    assert len(set(maps(result))) == len(shown)
+    assert len(set(maps(grown))) == len(shown)
 
 
-def test_at_the_end_stand_the_end_and_the_highest(kernel: Kernel) -> None:
+def test_at_the_end_stand_the_end_and_the_highest(grown: Result) -> None:
     """The last map of a watch shows the end, and the moment at which most was reserved."""
-    kernel.run(LOAD)
-    last = maps(kernel.run(GROWS.strip()))[-1]
+    last = maps(grown)[-1]
     assert last.startswith("cpu at the end")
     assert "when most was reserved" in last
 
 
-def test_no_map_without_asking(kernel: Kernel) -> None:
+def test_no_map_without_asking(reloaded: Kernel) -> None:
     """A watch without `--map` shows none."""
-    kernel.run(LOAD)
-    assert not maps(kernel.run("%%memwatch\nimport time; time.sleep(1.2)"))
+    assert not maps(reloaded.run("%%memwatch\nimport time; time.sleep(1.2)"))
 
 
-def test_nothing_is_sent_between_cells(kernel: Kernel) -> None:
+def test_nothing_is_sent_between_cells(reloaded: Kernel) -> None:
     """Once the cell is over the map is silent."""
-    kernel.run(LOAD)
-    kernel.run("%%memwatch --map\nimport time; time.sleep(0.5)")
-    assert not [one for one in kernel.read(1.5) if one.kind.endswith("display_data")]
+    reloaded.run("%%memwatch --map\nimport time; time.sleep(0.5)")
+    assert not [one for one in reloaded.read(1.5) if one.kind.endswith("display_data")]
 
 
-def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(kernel: Kernel) -> None:
+def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(reloaded: Kernel) -> None:
     """After `clear_output` there is no live map; the last one is a new output, the cell's last."""
-    kernel.run(LOAD)
-    result = kernel.run(
+    result = reloaded.run(
         "%%memwatch --map\nimport time\nfrom IPython.display import clear_output\n"
         "time.sleep(0.3); clear_output()\nfor _ in range(25): time.sleep(0.1); x = bytearray(10**6)"
     )
@@ -129,10 +127,9 @@ def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(kernel: Kernel) -
     assert [one.kind for one in after] == ["display_data"]
 
 
-def test_a_failing_cell_fails_as_it_would(kernel: Kernel) -> None:
+def test_a_failing_cell_fails_as_it_would(reloaded: Kernel) -> None:
     """The error is the cell's own, and the map stands below it all the same."""
-    kernel.run(LOAD)
-    result = kernel.run("%%memwatch --map\n1 / 0")
+    result = reloaded.run("%%memwatch --map\n1 / 0")
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
     assert maps(result)

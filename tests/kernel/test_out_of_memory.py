@@ -18,10 +18,10 @@ HEAD = "out of memory"
 
 
 @pytest.fixture
-def notebook(kernel: Kernel) -> Kernel:
-    """Return a kernel with torch and the extension."""
-    assert kernel.run(PREPARE).status == "ok"
-    return kernel
+def notebook(reloaded: Kernel) -> Kernel:
+    """Return the file's kernel with torch."""
+    assert reloaded.run("import torch").status == "ok"
+    return reloaded
 
 
 def cards(result: Result) -> list[dict[str, Any]]:
@@ -133,24 +133,38 @@ with hfmem_widget.watch("x"):
 """
 
 
+FAILING = {
+    "a cell": f"%%memwatch\nprint('x')\n{TOO_BIG}",
+    "without a chart": f"%%memwatch --no-chart\n{TOO_BIG}",
+    "a block": WITHIN,
+    "from now on": "%memwatch on --no-chart",
+    "every cell": TOO_BIG,
+}
+"""Cells of one notebook, in their order."""
+
+
+@pytest.fixture(scope="module")
+def saved() -> dict[str, list[Any]]:
+    """Return the outputs of the failing cells, as they are saved."""
+    sources = [PREPARE, *FAILING.values()]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    notebook_client(notebook, timeout=120, allow_errors=True).execute()
+    return dict(zip(FAILING, (cell.outputs for cell in notebook.cells[1:]), strict=True))
+
+
 @pytest.mark.parametrize(
     ("cell", "above"),
     [
-        (f"%%memwatch\nprint('x')\n{TOO_BIG}", True),
-        (f"%%memwatch --no-chart\n{TOO_BIG}", True),
-        (WITHIN, True),
+        ("a cell", True),
+        ("without a chart", True),
+        ("a block", True),
         # Nothing stands in an unwatched cell before it ends: its one line and the reason come last.
-        (f"%memwatch on --no-chart@@{TOO_BIG}", False),
+        ("every cell", False),
     ],
-    ids=["a cell", "without a chart", "a block", "every cell"],
 )
-def test_where_the_reason_stands(cell: str, above: bool) -> None:
+def test_where_the_reason_stands(saved: dict[str, list[Any]], cell: str, above: bool) -> None:
     """In the saved notebook it is above the traceback, however long that is, and once."""
-    sources = [PREPARE, *cell.split("@@")]
-    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
-    client = notebook_client(notebook, timeout=120, allow_errors=True)
-    client.execute()
-    outputs = notebook.cells[-1].outputs
+    outputs = saved[cell]
     shown = [one.get("data", {}).get("text/html", "") for one in outputs]
     (at,) = (at for at, html in enumerate(shown) if "Out of memory</strong>" in html)
     (error,) = (at for at, one in enumerate(outputs) if one.output_type == "error")
