@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("facts")
+
+
+def pytest_collection_finish() -> None:
+    """Leave torch and transformers, which stay, out of every search for garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
