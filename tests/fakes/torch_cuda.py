@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,8 +50,9 @@ def _empty_stats() -> Stats:
 
 
 def _copied(stats: Stats) -> Stats:
-    """Return a copy of nested counters, in a tenth of the time that `copy.deepcopy` takes at every edge."""
-    return {name: _copied(each) if type(each) is dict else each for name, each in stats.items()}
+    """Return a copy of nested counters, which is made at every edge: `copy.deepcopy` takes far longer."""
+    copied: Stats = pickle.loads(pickle.dumps(stats, pickle.HIGHEST_PROTOCOL))
+    return copied
 
 
 @dataclass
