@@ -103,7 +103,7 @@ def _micro(seconds: float) -> int:
     return max(0, round(seconds * 1e6))
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Slice:
     """A span, or a step of which no span is kept."""
 
