@@ -39,6 +39,11 @@ def wrong_value(given: object, name: str, allowed: str, hint: str = "") -> Optio
     return OptionError(f"{name} must be {allowed}, not {value}{hint}")
 
 
+def readable(error: OSError) -> str:
+    """Return what keeps a file from being read or written, in a few words."""
+    return plain(error.strerror or type(error).__name__)
+
+
 def for_plotly(text: object) -> str:
     """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
     # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:

@@ -50,7 +50,7 @@ from hfmem_widget.session import (
     Timeline,
 )
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
-from hfmem_widget.text import format_counted, plain
+from hfmem_widget.text import format_counted
 
 DETAIL = 4096.0
 """Seconds of samples that are read one by one; a longer run is read from its folds."""
@@ -402,8 +402,3 @@ class StreamReader:
 
 def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:
     return row[0] == parent and first <= row[1] and row[2] <= last
-
-
-def readable(error: OSError) -> str:
-    """Return what keeps a file from being read or written, in a few words."""
-    return plain(error.strerror or type(error).__name__)
