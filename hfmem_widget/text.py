@@ -89,6 +89,15 @@ def number(value: float, divisor: float, *, signed: bool = False) -> str:
     return sign + text
 
 
+def json_number(value: float, decimals: int | None = None) -> float | int | None:
+    """Return a figure as JSON has it: a whole one as such, None where it is not available."""
+    if not math.isfinite(value):
+        return None
+    if value == int(value):
+        return int(value)
+    return value if decimals is None else round(value, decimals)
+
+
 def format_bytes(value: float, *, signed: bool = False) -> str:
     """Return `value` bytes as text, such as ``6.99 GiB``, ``+12.5 MiB`` or ``±0``."""
     if not math.isfinite(value):

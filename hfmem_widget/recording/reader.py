@@ -44,7 +44,6 @@ from hfmem_widget.session import (
     Sample,
     Series,
     Session,
-    Span,
     Spans,
     Steps,
     Timeline,
@@ -210,7 +209,7 @@ class StreamReader:
             last_sample=None if self._time == -math.inf else last,
             timeline=timeline,
             steps=self._table_of(self._steps[-newest_steps:]),
-            spans=Spans(self._span(line) for line in self._spans.values()),
+            spans=Spans(line.span(self._series) for line in self._spans.values()),
             phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
             polling=Polling(head.interval, head.interval),
             contents=self._contents,
@@ -353,11 +352,8 @@ class StreamReader:
     def _(self, end: End) -> None:
         self.end = end
 
-    def _span(self, line: SpanLine) -> Span:
-        return line.span(self._series)
-
     def _phase(self, line: PhasesLine) -> Iterator[Phase]:
-        spans = {span.id: self._span(span) for span in line.spans}
+        spans = {span.id: span.span(self._series) for span in line.spans}
         for phase, highest in line.rows:
             found = {key: spans[at] for key, at in highest.items() if at in spans}
             yield replace(

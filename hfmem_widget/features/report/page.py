@@ -17,9 +17,8 @@ from hfmem_widget.features.report.sections import (
     after_chart,
     before_chart,
     busiest,
-    outermost,
 )
-from hfmem_widget.session import Session
+from hfmem_widget.session import Session, outermost
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.chart.svg import chart_html
@@ -50,7 +49,7 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         If the live chart is wanted where the front end was not built.
     """
     written = time.time() if now is None else now
-    spans = outermost(session)
+    spans = outermost(session.spans)
     still = chart_html(session, spans[0] if len(spans) == 1 else None)
     before, after = list(before_chart(session)), list(after_chart(session))
 
