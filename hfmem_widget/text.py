@@ -39,6 +39,11 @@ def wrong_value(given: object, name: str, allowed: str, hint: str = "") -> Optio
     return OptionError(f"{name} must be {allowed}, not {value}{hint}")
 
 
+def readable(error: OSError) -> str:
+    """Return what keeps a file from being read or written, in a few words."""
+    return plain(error.strerror or type(error).__name__)
+
+
 def for_plotly(text: object) -> str:
     """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
     # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:
@@ -82,6 +87,15 @@ def number(value: float, divisor: float, *, signed: bool = False) -> str:
         return "±0"
     sign = MINUS if value < 0 and float(text) != 0.0 else "+" if signed else ""
     return sign + text
+
+
+def json_number(value: float, decimals: int | None = None) -> float | int | None:
+    """Return a figure as JSON has it: a whole one as such, None where it is not available."""
+    if not math.isfinite(value):
+        return None
+    if value == int(value):
+        return int(value)
+    return value if decimals is None else round(value, decimals)
 
 
 def format_bytes(value: float, *, signed: bool = False) -> str:

@@ -29,16 +29,8 @@ async function buildStatic() {
   const made = await esbuild.build(chart);
   const define = { CHART_HASH: JSON.stringify(hashOf(await readFile(`${STATIC}/chart.js`))) };
   const widget = await esbuild.build({ ...chart, entryPoints: { widget: "src/hosts/widget.ts" }, define });
-  const report = await buildReport();
   const panel = await buildLabextension(define);
-  await writeLicenses([made.metafile, widget.metafile, report, panel]);
-}
-
-/** A classic script: a report carries it within its page. */
-async function buildReport() {
-  const entryPoints = { report: "src/hosts/report.ts" };
-  const { metafile } = await esbuild.build({ ...options, entryPoints, format: "iife", outdir: STATIC });
-  return metafile;
+  await writeLicenses([made.metafile, widget.metafile, panel]);
 }
 
 /** Once for people, beside the bundles, and once for JupyterLab, whose Help › Licenses looks there. */

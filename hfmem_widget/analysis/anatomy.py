@@ -9,7 +9,7 @@ from dataclasses import replace
 from hfmem_widget.analysis import readings
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span
+from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span, outermost
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import MIB, format_bytes, plain
 
@@ -42,7 +42,7 @@ def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
     if at == NOW:
         return here.at_sample(NOW if session.running else END_MOMENT, session.last_sample)
     if at == AT_THE_PEAK:
-        roots = [span.id for span in session.spans if span.parent is None]
+        roots = [span.id for span in outermost(session.spans)]
         highest = here.highest((*session.spans, *here.worst_phases(roots)))
         if highest is None or session.peak(here.key) > highest.peaks[here.key].value:
             return here.at_highest_sample(PEAK_MOMENT)

@@ -24,7 +24,7 @@ from hfmem_widget.analysis.record import (
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
-from hfmem_widget.session import HELD, Device, Part, Peak, Session, Span
+from hfmem_widget.session import HELD, Device, Part, Peak, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
@@ -70,7 +70,7 @@ def whole(session: Session) -> Span:
     if session.running:
         message = f"{name!r} is still running; compare it after it has ended"
         raise OptionError(message)
-    roots = _roots(session)
+    roots = outermost(session.spans)
     if not roots:
         message = f"{name!r} has no watched cell or block"
         raise OptionError(message)
@@ -83,10 +83,6 @@ def whole(session: Session) -> Span:
             if key not in peaks or peak.value > peaks[key].value:
                 peaks[key] = peak
     return replace(roots[0], stop=last.stop, after=last.after, peaks=peaks, label=session.label)
-
-
-def _roots(session: Session) -> list[Span]:
-    return [span for span in session.spans if span.parent is None]
 
 
 def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
@@ -123,7 +119,7 @@ def _by_name(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
 
 
 def _parts_at_peak(session: Session, span: Span, device: Device, peak: Peak) -> tuple[Part, ...]:
-    if _roots(session) == [span]:
+    if outermost(session.spans) == [span]:
         return session.anatomy("peak", device.key).parts
     # One cell of many in a session: the anatomy is the session's, so take this cell's highest sample.
     row = highest_row(session, device, span.start, end_of(session, span))
@@ -178,7 +174,8 @@ def _counted_on(rows: Floats) -> Floats:
 
 
 def _pace(session: Session, span: Span) -> Pace:
-    roots = [root for root in _roots(session) if root.id == span.id] or _roots(session)
+    found = outermost(session.spans)
+    roots = [root for root in found if root.id == span.id] or found
     steps = [phase for root in roots for phase in session.phases(root.id) if phase.kind == "step"]
     count, seconds = sum(step.count for step in steps), sum(step.seconds for step in steps)
     table = _step_table(session, span, MOST_GROUPS)

@@ -11,7 +11,7 @@ from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.recording.file import read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
-from hfmem_widget.session import Certainty, Device, Peak, Session
+from hfmem_widget.session import Certainty, Device, Peak, Session, outermost
 from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration, plain
 from hfmem_widget.view.findings import MOST, findings_lines
 from hfmem_widget.view.line import peak_text
@@ -42,7 +42,7 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     yield "format", f"version {0 if reader.head is None else reader.head.version}{by}"
     yield "label", session.label or "none"
     yield "began", _when(session.started_at)
-    outcomes = dict.fromkeys(span.outcome for span in session.spans if span.parent is None)
+    outcomes = dict.fromkeys(span.outcome for span in outermost(session.spans))
     said = ", ".join(filter(None, outcomes)) or "finished"
     yield "state", "running" if session.running else "broken off" if session.broken_off else said
     length = session.last_sample.time if end is None else end - session.started_at

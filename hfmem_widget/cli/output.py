@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from hfmem_widget.errors import HFMemError
+from hfmem_widget.text import readable
 from hfmem_widget.view.screen import printable
 
 FINE, NO, WRONG = 0, 1, 2
@@ -23,7 +24,7 @@ def say(text: str, end: str = "\n") -> bool:
         return False
     except OSError as error:
         _hush()
-        message = f"the output cannot be written: {error.strerror or type(error).__name__}"
+        message = f"the output cannot be written: {readable(error)}"
         raise HFMemError(message) from None
     return True
 

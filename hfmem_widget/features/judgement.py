@@ -7,7 +7,7 @@ from itertools import product
 
 from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
-from hfmem_widget.session import Finding, Guide, Session, Span
+from hfmem_widget.session import Finding, Guide, Session, Span, outermost
 
 Subject = tuple[str, int | None, object]
 Check = Callable[[Session, Span], Iterable[Finding | Guide]]
@@ -18,7 +18,7 @@ def judge(session: Session, span: Span | None = None) -> Session:
 
     All outermost spans are judged by default. What was found already is not entered again.
     """
-    spans = [root for root in session.spans if root.parent is None] if span is None else [span]
+    spans = outermost(session.spans) if span is None else [span]
     checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]
     for judged, check in product(spans, checks):
         for found in check(session, judged):

@@ -16,6 +16,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmem_widget.recording.fields import (
+    FAULTS,
+    Wrong,
+    choice,
+    count,
+    device_key,
+    items,
+    known,
+    mapping,
+    number,
+    require,
+    text,
+)
 from hfmem_widget.recording.limits import (
     DEEPEST,
     FORMAT,
@@ -40,9 +53,7 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
-from hfmem_widget.text import DEVICE_KEY, plain
 
 Floats = NDArray[np.float64]
 
@@ -51,10 +62,6 @@ _FIGURES = frozenset({int, float, type(None)})
 _BRACKETS = re.compile(rb"[][{}]")
 _SHORT = 1 << 16
 """Bytes of a line that the parser may take as it is: its own limit of depth holds."""
-
-
-class Wrong(Exception):
-    """What a line says is not what such a line may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +208,14 @@ def parse(line: bytes) -> Line | None:
     ValueError
         If it is not what a recording may have.
     """
-    if len(line) > LONGEST_LINE or (len(line) > _SHORT and _is_deep(line)):
-        message = "too long or too deep"
-        raise ValueError(message)
+    is_fine = len(line) <= LONGEST_LINE and (len(line) <= _SHORT or not _is_deep(line))
+    require(is_fine, "too long or too deep")
     try:
         fields = json.loads(line, parse_constant=_no_constant)
-        read = _READERS.get(_text(fields["k"]))
+        read = _READERS.get(text(fields["k"]))
         return None if read is None else read(fields)
-    except (Wrong, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(str(error)) from None
+    except FAULTS as error:
+        raise Wrong(str(error)) from None
 
 
 def _is_deep(line: bytes) -> bool:
@@ -225,162 +231,91 @@ def _no_constant(name: str) -> float:
     raise Wrong(name)
 
 
-def _number(value: object) -> float:
-    """Return a figure; NaN for null."""
-    if value is None:
-        return NOT_AVAILABLE
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
-        message = "not a figure"
-        raise Wrong(message)
-    return float(value)
-
-
-def _known(value: object) -> float:
-    number = _number(value)
-    if math.isnan(number):
-        message = "a figure is missing"
-        raise Wrong(message)
-    return number
-
-
-def _count(value: object, most: float = LARGEST) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < most:
-        message = "not a count"
-        raise Wrong(message)
-    return value
-
-
 def _places(value: object) -> tuple[int, ...]:
     """Return numbers of columns."""
-    places = _list(value)
-    if not {int}.issuperset(map(type, places)) or (places and min(places) < 0):
-        message = "not a column"
-        raise Wrong(message)
+    places = items(value)
+    is_number = {int}.issuperset(map(type, places)) and (not places or min(places) >= 0)
+    require(is_number, "not a column")
     return tuple(places)
 
 
-def _text(value: object, limit: int = LONGEST_TEXT) -> str:
-    if not isinstance(value, str):
-        message = "not a text"
-        raise Wrong(message)
-    return plain(value, limit)
-
-
-def _list(value: object, most: int = MOST_SERIES) -> list[Any]:
-    if not isinstance(value, list) or len(value) > most:
-        message = "not a list, or too long"
-        raise Wrong(message)
-    return value
-
-
-def _mapping(value: object, of: Callable[[Any], Any], most: int = 256) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > most:
-        message = "not a mapping, or too large"
-        raise Wrong(message)
-    return {_text(name): of(one) for name, one in value.items()}
-
-
 def _floats(value: object, most: int = MOST_SERIES) -> Floats:
-    figures = _list(value, most)
+    figures = items(value, most)
     return _array(figures, figures)
 
 
 def _table(rows: list[Any], width: int) -> Floats:
     table = _array(rows, chain.from_iterable(rows))
-    if rows and table.shape != (len(rows), width):
-        message = "rows of other lengths"
-        raise Wrong(message)
+    require(not rows or table.shape == (len(rows), width), "rows of other lengths")
     return table.reshape(-1, width)
 
 
 def _array(value: list[Any], figures: Iterable[object]) -> Floats:
     """Return lists of figures as an array, NaN for null: checked together, since there are so many."""
-    if not _FIGURES.issuperset(map(type, figures)):
-        message = "not a figure"
-        raise Wrong(message)
+    require(_FIGURES.issuperset(map(type, figures)), "not a figure")
     return _within_range(np.array(value, dtype=np.float64))
 
 
 def _within_range(values: Floats) -> Floats:
-    if (np.abs(values) >= LARGEST).any():
-        message = "a figure out of range"
-        raise Wrong(message)
+    require(not (np.abs(values) >= LARGEST).any(), "a figure out of range")
     return values
 
 
-def _choice(value: object, choices: Any) -> Any:
-    if value not in choices:
-        message = "not one of those"
-        raise Wrong(message)
-    return value
-
-
-def _device_key(value: object) -> str:
-    key = _text(value)
-    if not DEVICE_KEY.fullmatch(key):
-        message = "not a device"
-        raise Wrong(message)
-    return key
-
-
 def _head(fields: Mapping[str, Any]) -> Head:
-    _choice(fields["format"], (FORMAT,))
+    choice(fields["format"], (FORMAT,))
     return Head(
-        _count(fields["version"]),
-        _known(fields["started"]),
-        _text(fields.get("label", "")),
-        _known(fields.get("interval", 0.1)),
+        count(fields["version"]),
+        known(fields["started"]),
+        text(fields.get("label", "")),
+        known(fields.get("interval", 0.1)),
         _software(fields),
     )
 
 
 def _software(fields: Mapping[str, Any]) -> Mapping[str, str]:
-    return _mapping(fields.get("software", {}), lambda version: _text(version, 40))
+    return mapping(fields.get("software", {}), lambda version: text(version, 40))
 
 
 def _series(key: object, label: object) -> Series:
-    device, _, metric = _text(key).partition("/")
-    if not _METRIC.fullmatch(metric):
-        message = "not a series"
-        raise Wrong(message)
-    return Series(_device_key(device), metric, _text(label))
+    device, _, metric = text(key).partition("/")
+    require(_METRIC.fullmatch(metric), "not a series")
+    return Series(device_key(device), metric, text(label))
 
 
 def _device(fields: Mapping[str, Any]) -> Device:
     return Device(
-        _device_key(fields["key"]),
-        _text(fields.get("name", "")),
-        _text(fields.get("uuid", "")),
-        _number(fields.get("total")),
+        device_key(fields["key"]),
+        text(fields.get("name", "")),
+        text(fields.get("uuid", "")),
+        number(fields.get("total")),
         bool(fields.get("provisional", False)),
     )
 
 
 def _columns(fields: Mapping[str, Any]) -> Columns:
-    series, labels = _list(fields["series"]), _list(fields["labels"])
-    first = _count(fields["first"], MOST_SERIES - len(series) + 1)
+    series, labels = items(fields["series"]), items(fields["labels"])
+    first = count(fields["first"], MOST_SERIES - len(series) + 1)
     return Columns(
         first,
-        tuple(map(_device, _list(fields["devices"]))),
+        tuple(map(_device, items(fields["devices"]))),
         tuple(map(_series, series, labels)),
     )
 
 
 def _rows(fields: Mapping[str, Any]) -> Rows:
     time = _floats(fields["t"], MOST_IN_BLOCK)
-    columns, values = _places(fields["s"]), _list(fields["v"])
-    if len(columns) != len(values) or len(columns) * len(time) > max(len(columns), MOST_FIGURES):
-        message = "too few columns, or too many"
-        raise Wrong(message)
-    if np.isnan(time).any() or (np.diff(time) < 0).any() or (columns and not len(time)):
-        message = "times that run backwards"
-        raise Wrong(message)
+    columns, values = _places(fields["s"]), items(fields["v"])
+    most = max(len(columns), MOST_FIGURES)
+    fits = len(columns) == len(values) and len(columns) * len(time) <= most
+    require(fits, "too few columns, or too many")
+    require((np.diff(time) >= 0).all() and not np.isnan(time).any(), "times that run backwards")
+    require(len(time) or not columns, "columns without samples")
     block = np.empty((len(time), len(columns)))
     stands = [len(column) == 1 for column in values]
     still, moves = np.flatnonzero(stands), np.flatnonzero(np.logical_not(stands))
     block[:, still] = _table([values[at] for at in still], 1).T
     block[:, moves] = _added_up(_table([values[at] for at in moves], len(time) or 1)).T
-    return Rows(_count(fields["n"]), _known(fields["w"]), time, columns, block)
+    return Rows(count(fields["n"]), known(fields["w"]), time, columns, block)
 
 
 def _added_up(differences: Floats) -> Floats:
@@ -391,78 +326,69 @@ def _added_up(differences: Floats) -> Floats:
 
 
 def _fold(fields: Mapping[str, Any]) -> Fold:
-    start, stop = map(_known, _list(fields["t"], 2))
-    parts = [_list(fields[name]) for name in ("low", "high", "last")]
+    start, stop = map(known, items(fields["t"], 2))
+    parts = [items(fields[name]) for name in ("low", "high", "last")]
     low, high, last = _table(parts, len(parts[0]))
-    if stop < start or (low > high).any():
-        message = "extremes that do not go together"
-        raise Wrong(message)
-    return Fold(start, stop, _count(fields["samples"]), low, high, last)
+    require(start <= stop and not (low > high).any(), "extremes that do not go together")
+    return Fold(start, stop, count(fields["samples"]), low, high, last)
 
 
 def _span(fields: Mapping[str, Any]) -> SpanLine:
-    start, stop, parent = _known(fields["start"]), fields["stop"], fields["parent"]
-    if stop is not None and _known(stop) < start:
-        message = "it ends before it begins"
-        raise Wrong(message)
+    start, stop, parent = known(fields["start"]), fields["stop"], fields["parent"]
+    require(stop is None or known(stop) >= start, "it ends before it begins")
     peaks = [
-        None if peak is None else (_known(peak), _choice(certainty, CERTAINTIES))
-        for peak, certainty in zip(_list(fields["peak"]), _list(fields["certainty"]), strict=True)
+        None if peak is None else (known(peak), choice(certainty, CERTAINTIES))
+        for peak, certainty in zip(items(fields["peak"]), items(fields["certainty"]), strict=True)
     ]
-    span_id = _count(fields["id"])
+    span_id = count(fields["id"])
     return SpanLine(
         id=span_id,
         # A span lies in one that was opened before it: there is no circle.
-        parent=None if parent is None else _count(parent, span_id),
-        kind=_choice(fields["kind"], get_args(SpanKind)),
-        label=_text(fields["label"]),
+        parent=None if parent is None else count(parent, span_id),
+        kind=choice(fields["kind"], get_args(SpanKind)),
+        label=text(fields["label"]),
         start=start,
-        stop=None if stop is None else _known(stop),
-        outcome=_text(fields["outcome"]),
+        stop=None if stop is None else known(stop),
+        outcome=text(fields["outcome"]),
         columns=_places(fields["s"]),
         before=tuple(_floats(fields["before"]).tolist()),
         after=tuple(_floats(fields["after"]).tolist()),
         peaks=tuple(peaks),
-        counts=_mapping(fields["counts"], _number),
+        counts=mapping(fields["counts"], number),
     )
 
 
 def _steps(fields: Mapping[str, Any]) -> StepsLine:
-    devices = tuple(map(_device_key, _list(fields["devices"]))) if "devices" in fields else None
-    rows = _list(fields["rows"], MOST_IN_BLOCK)
+    devices = tuple(map(device_key, items(fields["devices"]))) if "devices" in fields else None
+    rows = items(fields["rows"], MOST_IN_BLOCK)
     width = len(rows[0]) if rows else len(FIGURES)
     table = _table(rows, width)
-    count, left = divmod(width - len(FIGURES), len(PER_DEVICE))
+    devices_told, left = divmod(width - len(FIGURES), len(PER_DEVICE))
     numbers = table[:, :5]  # parent, first, last, start, stop
-    per_device = table[:, len(FIGURES) :].reshape(len(table), max(0, count), len(PER_DEVICE))
+    per_device = table[:, len(FIGURES) :].reshape(len(table), max(0, devices_told), len(PER_DEVICE))
     peaks, certainties, _, worst, *_ = np.moveaxis(per_device, -1, 0)
     is_certain = np.equal.outer(certainties, range(len(CERTAINTIES))).any(axis=-1)
-    if (
-        count < 0
-        or left
-        or not (numbers >= 0).all()
-        or (numbers[:, 1] > numbers[:, 2]).any()
-        or not (np.isnan(peaks) | (is_certain & ~np.isnan(worst))).all()
-    ):
-        message = "steps that cannot be"
-        raise Wrong(message)
-    return StepsLine(devices, _count(fields["count"]), table)
+    require(devices_told >= 0 and not left, "steps of no width that there is")
+    require((numbers >= 0).all() and (numbers[:, 1] <= numbers[:, 2]).all(), "steps out of order")
+    has_step = np.isnan(peaks) | (is_certain & ~np.isnan(worst))
+    require(has_step.all(), "peaks of no step")
+    return StepsLine(devices, count(fields["count"]), table)
 
 
 def _phases(fields: Mapping[str, Any]) -> PhasesLine:
     rows = []
-    for row in _list(fields["phases"], 64):
-        kind = _choice(row["kind"], get_args(SpanKind))
-        phase = Phase(kind, _text(row["label"]), _count(row["count"]), _known(row["seconds"]))
-        rows.append((phase, _mapping(row["highest"], _count, MOST_SERIES)))
-    spans = tuple(map(_span, _list(fields["spans"])))
-    return PhasesLine(_count(fields["root"]), tuple(rows), spans)
+    for row in items(fields["phases"], 64):
+        kind = choice(row["kind"], get_args(SpanKind))
+        phase = Phase(kind, text(row["label"]), count(row["count"]), known(row["seconds"]))
+        rows.append((phase, mapping(row["highest"], count, MOST_SERIES)))
+    spans = tuple(map(_span, items(fields["spans"])))
+    return PhasesLine(count(fields["root"]), tuple(rows), spans)
 
 
 def _item(of: Callable[[Mapping[str, Any]], str | Finding | Guide], field: str) -> Any:
     def read(fields: Mapping[str, Any]) -> Item:
         item = of(fields) if field in fields else None
-        return Item(fields["k"], _count(fields["i"], MOST_OF_A_LIST), item)
+        return Item(fields["k"], count(fields["i"], MOST_OF_A_LIST), item)
 
     return read
 
@@ -470,75 +396,73 @@ def _item(of: Callable[[Mapping[str, Any]], str | Finding | Guide], field: str) 
 def _finding(fields: Mapping[str, Any]) -> Finding:
     span = fields["span"]
     return Finding(
-        _text(fields["kind"]),
-        _choice(fields["severity"], ("info", "warn", "critical")),
-        _text(fields["title"], 4 * LONGEST_TEXT),
-        _mapping(fields["evidence"], _evidence),
-        tuple(_text(advice, 4 * LONGEST_TEXT) for advice in _list(fields["advice"], 64)),
-        None if span is None else _count(span),
+        text(fields["kind"]),
+        choice(fields["severity"], ("info", "warn", "critical")),
+        text(fields["title"], 4 * LONGEST_TEXT),
+        mapping(fields["evidence"], _evidence),
+        tuple(text(advice, 4 * LONGEST_TEXT) for advice in items(fields["advice"], 64)),
+        None if span is None else count(span),
     )
 
 
 def _evidence(value: object, depth: int = DEEPEST) -> object:
-    if depth == 0:
-        message = "evidence that is too deep"
-        raise Wrong(message)
+    require(depth, "evidence that is too deep")
     if isinstance(value, dict):
-        return _mapping(value, lambda one: _evidence(one, depth - 1), MOST_SERIES)
+        return mapping(value, lambda one: _evidence(one, depth - 1), MOST_SERIES)
     if isinstance(value, list):
-        return [_evidence(one, depth - 1) for one in _list(value)]
+        return [_evidence(one, depth - 1) for one in items(value)]
     if isinstance(value, str):
-        return _text(value, 4 * LONGEST_TEXT)
+        return text(value, 4 * LONGEST_TEXT)
     if value is None or isinstance(value, bool):
         return value
-    number = _number(value)
-    return int(number) if isinstance(value, int) else number
+    figure = number(value)
+    return int(figure) if isinstance(value, int) else figure
 
 
 def _guide(fields: Mapping[str, Any]) -> Guide:
     stop = fields["stop"]
-    low, high = map(_known, _list(fields["band"], 2))
+    low, high = map(known, items(fields["band"], 2))
     return Guide(
-        _device_key(fields["device"]),
-        _choice(fields["kind"], ("budget", "trend", "oom")),
-        _text(fields["label"]),
-        _known(fields["start"]),
-        math.inf if stop is None else _known(stop),
-        _known(fields["first"]),
-        _known(fields["last"]),
+        device_key(fields["device"]),
+        choice(fields["kind"], ("budget", "trend", "oom")),
+        text(fields["label"]),
+        known(fields["start"]),
+        math.inf if stop is None else known(stop),
+        known(fields["first"]),
+        known(fields["last"]),
         (low, high),
     )
 
 
 def _gap(fields: Mapping[str, Any]) -> Gap:
-    start, stop = map(_known, _list(fields["t"], 2))
+    start, stop = map(known, items(fields["t"], 2))
     return Gap(start, max(start, stop))
 
 
 def _contents(fields: Mapping[str, Any]) -> Contents:
     return Contents(
-        tuple(map(_text, _list(fields["modules"], 64))),
-        tuple(map(_text, _list(fields["optimizers"], 64))),
-        _count(fields["parameters"]),
-        _count(fields["trainable"]),
-        _mapping(fields["dtypes"], _count),
-        _count(fields["tensors"]),
-        _count(fields["optimizer_bytes"]),
+        tuple(map(text, items(fields["modules"], 64))),
+        tuple(map(text, items(fields["optimizers"], 64))),
+        count(fields["parameters"]),
+        count(fields["trainable"]),
+        mapping(fields["dtypes"], count),
+        count(fields["tensors"]),
+        count(fields["optimizer_bytes"]),
     )
 
 
 def _end(fields: Mapping[str, Any]) -> End:
     stopped = fields.get("stopped")
     return End(
-        _known(fields["time"]),
-        None if stopped is None else _known(stopped),
+        known(fields["time"]),
+        None if stopped is None else known(stopped),
         bool(fields.get("broken_off", False)),
-        _count(fields.get("ticks", 0)),
-        _count(fields.get("missed", 0)),
-        _number(fields.get("longest_gap", 0)),
-        _number(fields.get("cost")),
-        _known(fields.get("current_interval", 0.1)),
-        _text(fields.get("why", "")),
+        count(fields.get("ticks", 0)),
+        count(fields.get("missed", 0)),
+        number(fields.get("longest_gap", 0)),
+        number(fields.get("cost")),
+        known(fields.get("current_interval", 0.1)),
+        text(fields.get("why", "")),
         _software(fields),
     )
 
@@ -551,7 +475,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Line]] = {
     "span": _span,
     "steps": _steps,
     "phases": _phases,
-    "note": _item(lambda fields: _text(fields["text"], 4 * LONGEST_TEXT), "text"),
+    "note": _item(lambda fields: text(fields["text"], 4 * LONGEST_TEXT), "text"),
     "finding": _item(_finding, "title"),
     "guide": _item(_guide, "device"),
     "gap": _gap,

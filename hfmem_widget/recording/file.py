@@ -25,9 +25,9 @@ from hfmem_widget.recording.limits import (
     MOST_STEPS,
     SUFFIX,
 )
-from hfmem_widget.recording.reader import StreamReader, readable
+from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Session
-from hfmem_widget.text import plain, wrong_value
+from hfmem_widget.text import plain, readable, wrong_value
 
 _recorded: dict[Path, bool] = {}
 """Where this process has recorded to, and whether it still does."""
@@ -60,7 +60,7 @@ class GrowingFile:
             self._left = _state(descriptor)
             os.close(descriptor)
         except OSError as error:
-            raise OptionError(_cannot_write(path, error)) from None
+            raise cannot_write(path, error) from None
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
@@ -92,10 +92,8 @@ class GrowingFile:
             self._plain.unlink()
 
     def _add(self, descriptor: int, data: bytes) -> None:
-        left = memoryview(data)
         try:
-            while left:
-                left = left[os.write(descriptor, left) :]
+            write_all(descriptor, data)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(descriptor, self._left[-1])
@@ -118,10 +116,22 @@ def check_new(path: Path) -> None:
         if os.path.lexists(taken):
             message = f"{_is_there(taken)}, or a folder"
             raise OptionError(message)
+    check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Raise `OptionError` if no file can be made in the folder of a path."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
         there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
         message = f"{plain(path)} cannot be written: {there}"
         raise OptionError(message)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, or raise `OSError`: one call may take only a part."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def growing(path: Path) -> Path:
@@ -146,7 +156,7 @@ def write_new(path: Path, chunks: Iterable[bytes]) -> None:
     except FileExistsError:
         raise OptionError(_is_there(path)) from None
     except OSError as error:
-        raise OptionError(_cannot_write(path, error)) from None
+        raise cannot_write(path, error) from None
     finally:
         half.unlink(missing_ok=True)
 
@@ -205,12 +215,12 @@ def session_of(
 def open_regular(path: Path) -> BinaryIO:
     """Return a file opened for reading, or raise `OptionError`; a pipe would be waited for."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        if not stat.S_ISREG(path.stat().st_mode):
             message = f"{plain(path)} cannot be read: it is no regular file"
             raise OptionError(message)
         return path.open("rb")
     except OSError as error:
-        raise OptionError(_cannot_read(path, error)) from None
+        raise cannot_read(path, error) from None
 
 
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
@@ -226,7 +236,7 @@ def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
                     while data := file.read(AT_ONCE):
                         reader.feed(data)
     except OSError as error:
-        raise OptionError(_cannot_read(path, error)) from None
+        raise cannot_read(path, error) from None
     return reader
 
 
@@ -314,9 +324,11 @@ def _is_there(path: Path) -> str:
     return f"{plain(path)} already exists and is never overwritten; choose another name"
 
 
-def _cannot_read(path: Path, error: OSError) -> str:
-    return f"{plain(path)} cannot be read: {readable(error)}"
+def cannot_read(path: Path, error: OSError) -> OptionError:
+    """Return the error for a file that cannot be read."""
+    return OptionError(f"{plain(path)} cannot be read: {readable(error)}")
 
 
-def _cannot_write(path: Path, error: OSError) -> str:
-    return f"{plain(path)} cannot be written: {readable(error)}"
+def cannot_write(path: Path, error: OSError) -> OptionError:
+    """Return the error for a file that cannot be written."""
+    return OptionError(f"{plain(path)} cannot be written: {readable(error)}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.file import AT_ONCE, MAGIC, growing, open_regular, read_lines
-from hfmem_widget.recording.reader import StreamReader, readable
-from hfmem_widget.text import plain
+from hfmem_widget.recording.reader import StreamReader
+from hfmem_widget.text import plain, readable
 
 
 class Follower:

@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from hfmem_widget.recording.limits import (
     MOST_STEPS_IN_LINE,
     VERSION,
 )
-from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span
+from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
-from hfmem_widget.text import plain
+from hfmem_widget.text import json_number, plain
 
 KEY_EVERY = 30
 """Blocks of which one has every column, so that a reader may begin there."""
@@ -283,7 +284,7 @@ class Lines:
             )
 
     def _phases(self) -> Iterator[bytes]:
-        for root in [span for span in self._session.spans if span.parent is None]:
+        for root in outermost(self._session.spans):
             phases = self._session.phases(root.id)
             if not phases:
                 continue
@@ -349,6 +350,9 @@ class _Fold:
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
+_number = partial(json_number, decimals=9)
+
+
 def _line(**fields: object) -> bytes:
     # A text that no encoding has, such as half a surrogate pair, must not cost the line.
     return _JSON.encode(fields).encode("utf-8", "replace") + b"\n"
@@ -359,13 +363,13 @@ def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
     return same
 
 
-def _numbers(values: Floats, decimals: int = 9) -> list[Any]:
+def _numbers(values: Floats) -> list[Any]:
     """Return figures as JSON has them: whole ones as such, None where one is not available."""
     values = np.asarray(values, dtype=np.float64)
     whole = np.where(np.isfinite(values), np.trunc(values), 0.0)
     known: list[Any] = whole.astype(np.int64).tolist()
     for at in np.flatnonzero(whole != values):
-        known[at] = _number(float(values[at]), decimals)
+        known[at] = _number(float(values[at]))
     return known
 
 
@@ -379,12 +383,6 @@ def _differences(values: Floats) -> NDArray[Any]:
     differences = np.diff(last.astype(np.int64), axis=0, prepend=0).astype(object)
     differences[~is_known] = None
     return differences
-
-
-def _number(value: float, decimals: int = 9) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else round(value, decimals)
 
 
 def _time(seconds: float) -> float:

@@ -44,13 +44,12 @@ from hfmem_widget.session import (
     Sample,
     Series,
     Session,
-    Span,
     Spans,
     Steps,
     Timeline,
 )
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
-from hfmem_widget.text import format_counted, plain
+from hfmem_widget.text import format_counted
 
 DETAIL = 4096.0
 """Seconds of samples that are read one by one; a longer run is read from its folds."""
@@ -210,7 +209,7 @@ class StreamReader:
             last_sample=None if self._time == -math.inf else last,
             timeline=timeline,
             steps=self._table_of(self._steps[-newest_steps:]),
-            spans=Spans(self._span(line) for line in self._spans.values()),
+            spans=Spans(line.span(self._series) for line in self._spans.values()),
             phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
             polling=Polling(head.interval, head.interval),
             contents=self._contents,
@@ -353,11 +352,8 @@ class StreamReader:
     def _(self, end: End) -> None:
         self.end = end
 
-    def _span(self, line: SpanLine) -> Span:
-        return line.span(self._series)
-
     def _phase(self, line: PhasesLine) -> Iterator[Phase]:
-        spans = {span.id: self._span(span) for span in line.spans}
+        spans = {span.id: span.span(self._series) for span in line.spans}
         for phase, highest in line.rows:
             found = {key: spans[at] for key, at in highest.items() if at in spans}
             yield replace(
@@ -402,8 +398,3 @@ class StreamReader:
 
 def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:
     return row[0] == parent and first <= row[1] and row[2] <= last
-
-
-def readable(error: OSError) -> str:
-    """Return what keeps a file from being read or written, in a few words."""
-    return plain(error.strerror or type(error).__name__)

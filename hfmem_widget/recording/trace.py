@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.session import Session, Span, StepGroup, Steps
-from hfmem_widget.text import format_bytes, plain, wrong_value
+from hfmem_widget.text import format_bytes, json_number, plain, wrong_value
 
 TRACES = (".perfetto.json", ".trace.json")
 """What the name of a trace ends in."""
@@ -148,7 +148,7 @@ def _of_span(span: Span, end: float) -> _Slice:
     start = _micro(span.start)
     stop = max(start, _micro(end if span.stop is None else span.stop))
     args: dict[str, object] = {"outcome": span.outcome or "running"}
-    args |= {plain(name): _number(count) for name, count in span.counts.items()}
+    args |= {plain(name): json_number(count) for name, count in span.counts.items()}
     for key, peak in span.peaks.items():
         args[f"{key} peak"] = f"{format_bytes(peak.value)} {peak.certainty}"
     return _Slice(plain(span.label) or span.kind, span.kind, start, stop, args)
@@ -165,7 +165,7 @@ def _of_steps(group: StepGroup) -> _Slice:
     start = _micro(group.start)
     figures = {name: getattr(group, name) for name in ("samples", "tokens", "longest")}
     args: dict[str, object] = {
-        name: _number(value) for name, value in figures.items() if math.isfinite(value)
+        name: json_number(value) for name, value in figures.items() if math.isfinite(value)
     }
     for key, device in group.devices.items():
         args[f"{key}/allocated peak"] = f"{format_bytes(device.peak)} {device.certainty}"
@@ -214,7 +214,7 @@ def _counters(session: Session, resolution: float) -> Iterator[Event]:
             if math.isfinite(value) and (value != before or point == end):
                 yield {
                     "ph": "C", "name": name, "pid": process, "tid": process, "ts": ts,
-                    "args": {unit: _number(value)},
+                    "args": {unit: json_number(value)},
                 }  # fmt: skip
                 before = value
 
@@ -223,9 +223,3 @@ def _end(session: Session) -> float:
     """Return the last moment of which anything is known, in seconds since the session began."""
     stops = (span.stop for span in session.spans if span.stop is not None)
     return max(session.last_sample.time, *stops, 0.0)
-
-
-def _number(value: float) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else value

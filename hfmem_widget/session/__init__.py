@@ -21,7 +21,7 @@ from hfmem_widget.session.model import (
 from hfmem_widget.session.recorder import Recorder
 from hfmem_widget.session.series import HELD
 from hfmem_widget.session.session import Session
-from hfmem_widget.session.spans import Phases, Spans
+from hfmem_widget.session.spans import Phases, Spans, outermost
 from hfmem_widget.session.steps import DeviceSteps, StepGroup, Steps
 from hfmem_widget.session.timeline import Timeline
 
@@ -51,4 +51,5 @@ __all__ = [
     "StepGroup",
     "Steps",
     "Timeline",
+    "outermost",
 ]

@@ -19,6 +19,11 @@ MOST_PHASES = 40
 """Names that a user gives to blocks are without bound."""
 
 
+def outermost(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans that were watched; all others lie within them."""
+    return [span for span in spans if span.parent is None]
+
+
 class Spans(Growing):
     """Spans in order of opening, by id.
 

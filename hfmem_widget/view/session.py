@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Session, Span, outermost
 from hfmem_widget.text import format_counted
 from hfmem_widget.view.card import card_bundle, compact_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
@@ -35,20 +35,16 @@ def still_bundles(session: Session) -> Iterator[Bundle]:
 
 def _only_span(session: Session) -> Span | None:
     """Return the outermost span, if there is one alone."""
-    outermost = _outermost(session)
-    return outermost[0] if len(outermost) == 1 else None
-
-
-def _outermost(session: Session) -> list[Span]:
-    return [span for span in session.spans if span.parent is None]
+    spans = outermost(session.spans)
+    return spans[0] if len(spans) == 1 else None
 
 
 def _cards(session: Session, span: Span | None, *, with_chart: bool) -> Bundle:
     if span is not None:
         return card_bundle(session, span, with_chart=with_chart)
-    outermost = _outermost(session)
-    listed = [compact_bundle(session, each) for each in outermost[-MOST_CELLS:]]
-    left_out = len(outermost) - len(listed)
+    spans = outermost(session.spans)
+    listed = [compact_bundle(session, each) for each in spans[-MOST_CELLS:]]
+    left_out = len(spans) - len(listed)
     before = [f"{format_counted(left_out, 'cell')} before"] if left_out else []
     html = [*(f"{BOX}{text} …</div>" for text in before), *(line["text/html"] for line in listed)]
     text = "\n".join((repr(session), *before, *(line["text/plain"] for line in listed)))

@@ -18,6 +18,7 @@ from hfmem_widget.text import (
     format_counted,
     format_duration,
     format_share,
+    json_number,
     number,
     plain,
     unit_for,
@@ -206,11 +207,11 @@ def data(now: Glance) -> dict[str, Any]:
             {
                 "key": each.device.key,
                 "name": each.device.name,
-                "allocated": _known(each.allocated),
-                "reserved": _known(each.reserved),
-                "peak": _known(each.peak),
-                "device_used": _known(each.used),
-                "total": _known(each.device.total),
+                "allocated": json_number(each.allocated),
+                "reserved": json_number(each.reserved),
+                "peak": json_number(each.peak),
+                "device_used": json_number(each.used),
+                "total": json_number(each.device.total),
             }
             for each in now.devices
         ],
@@ -281,12 +282,6 @@ def _added_up(left: Sequence[DeviceNow]) -> str:
         f"{format_counted(len(left), 'more device')}: {format_bytes(allocated)} allocated together, "
         f"at most {format_share(fullest)} of one in use"
     )
-
-
-def _known(value: float) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else value
 
 
 def _cut(text: str, width: int) -> str:

@@ -116,9 +116,9 @@ def _points(at: np.ndarray, values: np.ndarray) -> Points:
     return list(zip(at.tolist(), values.tolist(), strict=True))
 
 
-def step_ticks(first: float, last: float, count: int = 6) -> Ticks:
-    """Return about `count` ticks at round numbers of steps; the first has the word "step"."""
-    width = _round_up(max(1.0, (last - first) / count))
+def step_ticks(first: float, last: float) -> Ticks:
+    """Return about six ticks at round numbers of steps; the first has the word "step"."""
+    width = _round_up(max(1.0, (last - first) / 6))
     numbers = [step for step in range(0, math.floor(last) + 1, width) if step >= first]
     if not numbers or numbers[0] > first + width / 2:
         numbers.insert(0, math.ceil(first))

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.model import CellRun, DeviceUse
+from hfmem_widget.recording.fields import FAULTS, choice, device_key, known, number, text
+from hfmem_widget.recording.file import (
+    cannot_read,
+    cannot_write,
+    check_folder,
+    open_regular,
+    write_all,
+)
 from hfmem_widget.session import Certainty
-from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.text import DEVICE_KEY, plain
+from hfmem_widget.text import MAX_LENGTH, plain
 
 KIND = "cell"
 
@@ -24,7 +30,6 @@ MOST_READ = 16 << 20
 
 MOST_DEVICES, MOST_FINDINGS = 64, 16
 SENTENCE = 300
-_LARGEST = 2.0**60
 
 
 def read_runs(path: Path) -> list[CellRun]:
@@ -37,25 +42,18 @@ def read_runs(path: Path) -> list[CellRun]:
     """
     name = plain(path)
     if not os.path.lexists(path):
-        if os.access(path.parent, os.W_OK | os.X_OK):
-            return []
-        there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
-        message = f"{name} cannot be written: {there}"
-        raise OptionError(message)
+        check_folder(path)
+        return []
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            message = f"{name} is no regular file; name a new file"
-            raise OptionError(message)
-        if not os.access(path, os.W_OK):
-            message = f"{name} cannot be written: you may not write to it"
-            raise OptionError(message)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            if not os.access(path, os.W_OK):
+                message = f"{name} cannot be written: you may not write to it"
+                raise OptionError(message)
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - MOST_READ))
             lines = file.read(MOST_READ).split(b"\n")
     except OSError as error:
-        message = f"{name} cannot be read: {error.strerror or error}"
-        raise OptionError(message) from None
+        raise cannot_read(path, error) from None
     runs = [run for line in lines if (run := _run(line)) is not None]
     if not runs and any(line.strip() for line in lines):
         message = (
@@ -80,14 +78,11 @@ def append(path: Path, runs: Iterable[CellRun]) -> None:
             size = os.fstat(descriptor).st_size
             # A line that was torn, as by a full disk, costs itself alone.
             torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
-            left = memoryview(b"\n" * bool(torn and data) + data)
-            while left:
-                left = left[os.write(descriptor, left) :]
+            write_all(descriptor, b"\n" * bool(torn and data) + data)
         finally:
             os.close(descriptor)
     except OSError as error:
-        message = f"{plain(path)} cannot be written: {error.strerror or error}"
-        raise OptionError(message) from None
+        raise cannot_write(path, error) from None
 
 
 def _line(run: CellRun) -> bytes:
@@ -123,47 +118,29 @@ def _run(line: bytes) -> CellRun | None:
     try:
         fields = json.loads(line)
         return _checked(fields) if fields["k"] == KIND else None
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+    except FAULTS:
         return None
 
 
 def _checked(fields: Mapping[str, Any]) -> CellRun:
-    number = fields["number"]
+    cell = fields["number"]
     return CellRun(
-        kernel=_text(fields["kernel"], 40),
-        number=None if number is None else int(_number(number)),
-        name=_text(fields["name"]),
-        identity=_text(fields["identity"], 200),
-        kind=_text(fields["kind"], 40),
-        outcome=_text(fields["outcome"]),
-        started_at=_number(fields["started"]),
-        duration=_number(fields["seconds"]),
+        kernel=text(fields["kernel"], 40),
+        number=None if cell is None else int(known(cell)),
+        name=text(fields["name"], MAX_LENGTH),
+        identity=text(fields["identity"], 200),
+        kind=text(fields["kind"], 40),
+        outcome=text(fields["outcome"], MAX_LENGTH),
+        started_at=known(fields["started"]),
+        duration=known(fields["seconds"]),
         devices=tuple(_use(*use) for use in fields["devices"][:MOST_DEVICES]),
         findings=tuple(
-            (_text(kind, 40), _text(title, SENTENCE))
+            (text(kind, 40), text(title, SENTENCE))
             for kind, title in fields["findings"][:MOST_FINDINGS]
         ),
     )
 
 
-def _use(key: object, before: object, after: object, peak: object, certainty: Any) -> DeviceUse:
-    if not DEVICE_KEY.fullmatch(_text(key)) or certainty not in get_args(Certainty):
-        raise ValueError
-    edges = _figure_of(before), _figure_of(after)
-    return DeviceUse(_text(key), *edges, _figure_of(peak), certainty)
-
-
-def _figure_of(value: object) -> float:
-    return NOT_AVAILABLE if value is None else _number(value)
-
-
-def _text(value: object, limit: int = 120) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return plain(value, limit)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
-        raise TypeError
-    return float(value)
+def _use(key: object, before: object, after: object, peak: object, certainty: object) -> DeviceUse:
+    figures = number(before), number(after), number(peak)
+    return DeviceUse(device_key(key), *figures, choice(certainty, get_args(Certainty)))

@@ -121,9 +121,9 @@ def _write_all(
     folder: Path, label: str, pieces: Pieces, now: float
 ) -> tuple[str, Mapping[str, str]]:
     """Write the pieces that can be written; return the bundle's name, and why others are missing."""
-    name, missing = PREFIX + path_for(f"{folder}/", label, now).name.removesuffix(SUFFIX), {}
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
+    name, missing = PREFIX + path_for(f"{folder}/", label, now).name.removesuffix(SUFFIX), {}
     while (folder / name).exists() or not (half := _made(folder / f".{name}.part")):
         name += "-2"  # another process ran out at the same instant
     try:

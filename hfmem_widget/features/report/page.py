@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from hfmem_widget.errors import HFMemError
 from hfmem_widget.features.report.frame import packed
 from hfmem_widget.features.report.sections import (
     Section,
     after_chart,
     before_chart,
     busiest,
-    outermost,
 )
-from hfmem_widget.session import Session
+from hfmem_widget.session import Session, outermost
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.chart.svg import chart_html
@@ -26,7 +26,7 @@ from hfmem_widget.view.chart.svg import chart_html
 LARGEST = 1_500_000
 """Bytes of a page with the live chart."""
 
-_SCRIPT = Path(__file__).parents[2] / "static" / "report.js"
+_SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
 _STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most of what stands behind the frame
 
@@ -42,9 +42,14 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         With the still chart alone, and without a script.
     now : float, optional
         When it is written, seconds since the epoch.
+
+    Raises
+    ------
+    HFMemError
+        If the live chart is wanted where the front end was not built.
     """
     written = time.time() if now is None else now
-    spans = outermost(session)
+    spans = outermost(session.spans)
     still = chart_html(session, spans[0] if len(spans) == 1 else None)
     before, after = list(before_chart(session)), list(after_chart(session))
 
@@ -56,7 +61,13 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         return document('<p class="note">There are too few samples for a chart.</p>')
     if static:
         return document(still)
-    script, device = _read(_SCRIPT), busiest(session)
+    try:
+        script, device = _read(_SCRIPT), busiest(session)
+    except FileNotFoundError:
+        message = (
+            "the live chart is not built in this checkout: run make build, or write a static report"
+        )
+        raise HFMemError(message) from None
     shown = kit.shown(device.key if device is not None else "").html
     chart = (
         f'<div id="still">{still}</div><div id="hfmem-chart" data-device="{shown}"></div>'
@@ -81,7 +92,7 @@ def _document(session: Session, sections: list[Section], written: float, script:
     name = kit.shown(session.label or "Memory report").html
     title = f"{name} \N{MIDDLE DOT} memory report" if session.label else name
     version = kit.shown(session.software.get("hfmem_widget", "")).html
-    scripted = f"<script>{script}</script>" if script else ""
+    scripted = f'<script type="module">{script}</script>' if script else ""
     body = "".join(
         f'<section id="{one.name}" aria-labelledby="{one.name}-title">'
         f'<h2 id="{one.name}-title">{one.title}</h2>{one.html}</section>\n'

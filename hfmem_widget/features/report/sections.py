@@ -10,7 +10,7 @@ from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
 from hfmem_widget.analysis.facts import active_devices, facts_of
 from hfmem_widget.analysis.findings import GRAVITY
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.session import Anatomy, Device, Session, Span
+from hfmem_widget.session import Anatomy, Device, Session, Span, outermost
 from hfmem_widget.session.steps import PHASES, StepGroup, group_of
 from hfmem_widget.text import (
     format_bytes,
@@ -43,11 +43,6 @@ class Section:
     name: str  # in addresses
     title: str
     html: str
-
-
-def outermost(session: Session) -> list[Span]:
-    """Return the spans that were watched."""
-    return [span for span in session.spans if span.parent is None]
 
 
 def busiest(session: Session) -> Device | None:
@@ -85,7 +80,7 @@ def after_chart(session: Session) -> Iterator[Section]:
 
 
 def _summary(session: Session) -> str:
-    spans = outermost(session)
+    spans = outermost(session.spans)
     if len(spans) == 1:
         return summary_html(session, spans[0], MOST_NOTES)
     told = kit.notes(session.notes[:MOST_NOTES])
@@ -145,7 +140,7 @@ def _others(found: list[Anatomy]) -> kit.Fragment:
 
 
 def _phases(session: Session) -> str:
-    spans = outermost(session)
+    spans = outermost(session.spans)
     found = [(span, html) for span in spans if (html := phases_html(session, span, is_open=True))]
     if len(spans) == 1:
         return "".join(html for _, html in found)

@@ -1,9 +1,10 @@
-/** chart.js: the chart as an anywidget front end of its own, and its parts for other hosts. */
+/** chart.js: the chart as an anywidget front end of its own, its parts for other hosts, and all of a report. */
 
 import { decode, decodeHistory } from "../core/protocol.ts";
 import { Store } from "../core/store.ts";
 import { View } from "../core/view.ts";
 import type { ChartModule, Cleanup, CustomHandler, Life, ViewLife } from "./anywidget.ts";
+import { openPageOfReport } from "./report.ts";
 import { SEEN } from "./seen.ts";
 
 export { decode, Store, View };
@@ -56,6 +57,8 @@ const createWidget: ChartModule["default"] = () => {
 };
 
 export default createWidget;
+
+openPageOfReport();
 
 /** Sends `{kind}`, but a kind not again before its pause is over; a dead comm is nobody's problem here. */
 function throttledSender(model: Life["model"]): (kind: string, pause: number) => void {

@@ -1,4 +1,4 @@
-/** report.js: the chart on a page that carries its run with it; `features/report/page.py` writes that page. */
+/** The chart on a page that carries its run, and chart.js, with it; `features/report/page.py` writes that page. */
 
 import { decode } from "../core/protocol.ts";
 import { defaultSettings } from "../core/settings.ts";
@@ -39,9 +39,13 @@ async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
   return new Uint8Array(await new Response(readable).arrayBuffer());
 }
 
-const host = document.getElementById("hfmem-chart");
-const data = document.getElementById("hfmem-data");
-// An old browser, or a page that was cut: the still chart stays.
-if (host && data) {
-  openReport(host, data.textContent ?? "", new AbortController().signal).catch(() => {});
+/** Opens what a report's page carries. The page is known by its head, where no output of a notebook can write. */
+export function openPageOfReport(): void {
+  const isReport = document.head?.querySelector('meta[name="generator"][content^="hfmem_widget "]');
+  const host = document.getElementById("hfmem-chart");
+  const data = document.getElementById("hfmem-data");
+  // An old browser, or a page that was cut: the still chart stays.
+  if (isReport && host && data) {
+    openReport(host, data.textContent ?? "", new AbortController().signal).catch(() => {});
+  }
 }

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import hfmem_widget
-from hfmem_widget.errors import OptionError
+from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.features.report.frame import packed
 from hfmem_widget.features.report.page import LARGEST, page
 from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session, Timeline
@@ -134,15 +134,24 @@ def test_only_the_script_of_the_page_may_run_and_nothing_may_be_loaded() -> None
     """The policy starts from nothing, and its hash is that of the one script there is."""
     document = Document(page(scripted_run()))
     kinds = [one.get("type") for one in document.all("script")]
-    digest = hashlib.sha256(document.scripts[kinds.index(None)].encode()).digest()
+    digest = hashlib.sha256(document.scripts[kinds.index("module")].encode()).digest()
 
-    assert kinds == ["text/plain", None]
+    assert kinds == ["text/plain", "module"]
     assert document.policy == (
         f"default-src 'none'; script-src 'sha256-{base64.b64encode(digest).decode()}'; "
         "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     )
     assert not any({"src", "href", "srcset", "action"} & set(one) for _, one in document.tags)
     assert "url(" not in page(scripted_run(), static=True)
+
+
+def test_a_live_page_needs_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A checkout in which it was not built says so in a sentence; a static page needs none."""
+    monkeypatch.setattr("hfmem_widget.features.report.page._SCRIPT", tmp_path / "chart.js")
+
+    with pytest.raises(HFMemError, match="make build"):
+        page(scripted_run())
+    assert page(scripted_run(), static=True)
 
 
 def test_a_static_page_has_no_script_and_may_run_none() -> None:
