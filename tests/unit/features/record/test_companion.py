@@ -185,7 +185,7 @@ def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
     path = Recording(options, clock=lambda: 1.25)._path
 
     assert path.parent == tmp_path
-    assert path.name.startswith("a-b--c-")
+    assert path.name.startswith("a-b-c-")
     assert path.name.endswith("-250.hfmem.jsonl")
 
 
