@@ -14,7 +14,7 @@ from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Peak, Session, outermost
 from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration, plain
 from hfmem_widget.view.findings import MOST, findings_lines
-from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.line import length, peak_text
 from hfmem_widget.view.table import aligned
 
 MOST_NOTES = 12
@@ -36,7 +36,6 @@ def check(arguments: Namespace) -> int:
 
 
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
-    end = session.stopped_at
     written = ", ".join(f"{name} {version}" for name, version in session.software.items())
     by = f", written by {written}" if written else ""
     yield "format", f"version {0 if reader.head is None else reader.head.version}{by}"
@@ -45,11 +44,12 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     outcomes = dict.fromkeys(span.outcome for span in outermost(session.spans))
     said = ", ".join(filter(None, outcomes)) or "finished"
     yield "state", "running" if session.running else "broken off" if session.broken_off else said
-    length = session.last_sample.time if end is None else end - session.started_at
     samples, series = session.timeline.samples, len(session.series)
     yield (
         "length",
-        (f"{format_duration(length)}: {format_counted(samples, 'sample')} of {series} series"),
+        (
+            f"{format_duration(length(session))}: {format_counted(samples, 'sample')} of {series} series"
+        ),
     )
     for at, device in enumerate(session.devices[:MOST_DEVICES]):
         total = f", {format_bytes(device.total)}" if device.total > 0 else ""

@@ -18,7 +18,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Recorder, Sample, Session, Span, SpanKind
+from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
 from hfmem_widget.view.screen import Bundle, Screen
 
@@ -132,7 +132,7 @@ class Watch(Decorates):
         if outer is not None:
             harmless(self._open_in, outer)
         if why_unrecorded:
-            recorder.note(why_unrecorded)
+            recorder.note(LocalNote(why_unrecorded))
         harmless(follow_optimizers)
         if not self._options.quiet:
             self._view = CellView(

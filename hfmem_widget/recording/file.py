@@ -273,6 +273,14 @@ def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
     return b"".join(text), taken - len(inflate.unused_data)
 
 
+def name_of(label: str, now: float) -> str:
+    """Return a name for a file, made of the label and the time: letters, digits and single hyphens."""
+    words = "".join(char if char.isalnum() else " " for char in plain(label, 40)).split()
+    when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    milliseconds = int(math.modf(now)[0] * 1000)
+    return f"{'-'.join(words) or 'run'}-{when}-{milliseconds:03d}"
+
+
 def path_for(path: str, label: str, now: float) -> Path:
     """Return where to record: a file as it is, or a new one in a folder, named after the label and the time.
 
@@ -285,10 +293,7 @@ def path_for(path: str, label: str, now: float) -> Path:
     """
     place = Path(path).expanduser()
     if path.endswith(("/", os.sep)) or place.is_dir():
-        stem = "".join(char if char.isalnum() else "-" for char in plain(label, 40)).strip("-")
-        when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-        milliseconds = int(math.modf(now)[0] * 1000)
-        place /= f"{stem or 'run'}-{when}-{milliseconds:03d}{SUFFIX}"
+        place /= f"{name_of(label, now)}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
         raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
     if place.absolute() in _recorded:

@@ -139,7 +139,7 @@ class Lines:
         session = self._session
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()
-        yield from self._changed_list("note", session.notes, lambda text: {"text": text})
+        yield from self._changed_list("note", session.portable_notes, lambda text: {"text": text})
         yield from self._changed_list("finding", session.findings, _finding)
         yield from self._changed_list(
             "guide", session.guides, lambda guide: _plain_data(asdict(guide))

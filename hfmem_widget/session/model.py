@@ -37,6 +37,12 @@ FINE_KINDS: frozenset[SpanKind] = frozenset({"step", "substep", "forward", "back
 NOT_AVAILABLE = math.nan
 
 
+class LocalNote(str):
+    """A note that may name a path: it is shown, and stays out of recordings and reports."""
+
+    __slots__ = ()
+
+
 def same(left: object, right: object) -> bool:
     """Return whether two pieces of data are equal, where "not available" equals itself.
 

@@ -20,6 +20,7 @@ from hfmem_widget.session.model import (
     Device,
     Finding,
     Guide,
+    LocalNote,
     Phase,
     Polling,
     Sample,
@@ -194,6 +195,11 @@ class Session(Shown):
         """Have the recorder catch up, and return the lock to hold while reading."""
         self._writer.catch_up()
         return self._writer.lock
+
+    @property
+    def portable_notes(self) -> list[str]:
+        """The notes that may leave this machine."""
+        return [note for note in self.notes if not isinstance(note, LocalNote)]
 
     @property
     def running(self) -> bool:

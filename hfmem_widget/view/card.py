@@ -65,7 +65,7 @@ def card_bundle(
         kit.Fragment(parts_html(session, span)),
         kit.Fragment(phases_html(session, span)),
         kit.NOTHING if moved else picture,
-        *_notes(session, facts, MOST_NOTES),
+        *_notes(session, facts, session.notes[:MOST_NOTES]),
     )
     above = lead or {"text/html": "", "text/plain": ""}
     # The one line, with the worst step where it fits, and a line for each finding.
@@ -83,7 +83,7 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     return kit.bundle(
         _header(span.kind, span, _about(session, span, facts, moved)),
         *_figures(facts, moved, kit.NOTHING),
-        *_notes(session, facts, most_notes),
+        *_notes(session, facts, session.portable_notes[:most_notes]),
     )["text/html"]
 
 
@@ -151,10 +151,10 @@ def _figures(
     ]
 
 
-def _notes(session: Session, facts: tuple[Facts, ...], most: int) -> list[kit.Fragment]:
+def _notes(session: Session, facts: tuple[Facts, ...], notes: list[str]) -> list[kit.Fragment]:
     return [
         *([kit.note(_use(facts[0]))] if len(facts) == 1 else []),
-        *kit.notes(plain(note, NOTE_LENGTH) for note in session.notes[:most]),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in notes),
         kit.note(plain(_polling(session.polling), NOTE_LENGTH)),
     ]
 

@@ -39,6 +39,15 @@ def duration_text(session: Session, span: Span) -> str:
     return format_duration(end_of(session, span) - span.start)
 
 
+def length(session: Session) -> float:
+    """Return the seconds of a session: those on its card where it has one, else all that passed."""
+    outermost = [span for span in session.spans if span.parent is None]
+    if len(outermost) == 1:
+        return end_of(session, outermost[0]) - outermost[0].start
+    stop = session.stopped_at
+    return session.last_sample.time if stop is None else max(0.0, stop - session.started_at)
+
+
 def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     """Return one device's figures as short phrases, always in the same order; in brief the first two."""
     phrases = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]

@@ -24,6 +24,7 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.line import length
 from hfmem_widget.view.table import aligned
 
 BOLD, DIM, RED, YELLOW, USUAL = (f"\x1b[{code}m" for code in (1, 2, 31, 33, 0))
@@ -119,11 +120,10 @@ def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) ->
     state = "broken off" if session.broken_off else "".join(outcomes[-1:]) or "finished"
     label = plain(session.label) or "run"
     newest = session.steps.table[-1:].tolist()
-    stop, start = session.stopped_at, session.started_at
     return Glance(
         label=label,
         state="running" if session.running else state,
-        elapsed=session.last_sample.time if stop is None else max(0.0, stop - start),
+        elapsed=length(session),
         phase=tuple(name for name in phase if name != label),
         step=int(newest[0][session.steps.columns.index("last")]) if newest else 0,
         steps=session.steps.count,

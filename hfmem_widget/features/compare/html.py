@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hfmem_widget.analysis.record import UNUSED, Record
@@ -53,8 +53,17 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
         kit.headed("memcompare", *heading(comparison)),
         _table(comparison, CELL, [("", column) for column in figures]),
         _table(comparison, "at the peak", parts),
-        *kit.notes(plain(note, NOTE_LENGTH) for note in comparison.notes),
+        *kit.notes(
+            plain(note, NOTE_LENGTH) for note in (*comparison.notes, *_chartless(comparison))
+        ),
     ) | {"text/plain": text(comparison)}
+
+
+def _chartless(comparison: Comparison) -> Iterator[str]:
+    """Yield what the chart lacks; where there is text alone, there is no chart."""
+    for cell in comparison.cells:
+        if cell.line is None and cell.figures["peak"].runs:
+            yield f"{plain(cell.name)} has no data for the chart."
 
 
 def chart_bundle(comparison: Comparison) -> dict[str, Any]:

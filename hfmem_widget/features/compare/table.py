@@ -57,7 +57,7 @@ def compare(
         reserved_label=sample.reserved_label,
         by=how,
         steps_a_point=width,
-        notes=tuple(_notes(runs, known, lines, key)),
+        notes=tuple(_notes(runs, known, key)),
     )
 
 
@@ -133,7 +133,6 @@ def _lines(known: Mapping[str, Sequence[DeviceRecord]], by: By) -> tuple[dict[st
 def _notes(
     runs: Mapping[str, Sequence[Record]],
     known: Mapping[str, Sequence[DeviceRecord]],
-    lines: Mapping[str, Line],
     key: str,
 ) -> Iterator[str]:
     every = chain(*runs.values())
@@ -148,8 +147,6 @@ def _notes(
     for name, records in runs.items():
         if not known[name]:
             yield f"{plain(name)} did not use {key}."
-        elif name not in lines:
-            yield f"{plain(name)} has no data for the chart."
         failed = [record.outcome for record in records if record.outcome != "done"]
         if failed:
             which = "" if len(records) == 1 else f" in {len(failed)} of {len(records)} runs"

@@ -23,6 +23,7 @@ MOST_ROWS = 300
 """Of one table; `last` shows fewer."""
 
 MOST_FINDINGS = 20
+MOST_OF_NAME = 40  # characters: a label may be of any length, and the table must fit its place
 
 _WORDS = {"oom": "out of memory", "rerun": "leaves more each run"}
 """What is said of a kind of finding whose name does not say it."""
@@ -91,7 +92,7 @@ def _rows(
 
 
 def _name(run: CellRun) -> kit.Fragment:
-    return kit.code(run.name) if run.is_code else kit.shown(run.name)
+    return kit.code(run.name) if run.is_code else kit.shown(run.name, MOST_OF_NAME)
 
 
 def _figures(use: DeviceUse, runs: Sequence[CellRun]) -> tuple[Cell, Cell]:

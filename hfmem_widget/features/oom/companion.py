@@ -26,7 +26,7 @@ from hfmem_widget.features.oom.words import caught_finding, finding_of
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Guide, Recorder, Sample, Session, Span
+from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import size_text
@@ -133,7 +133,7 @@ class OutOfMemory(Companion):
         card = partial(out_of_memory_bundle, incident, diagnosis, advice, earlier=earlier)
         kept = "" if folder is None else self._dump(folder, session, span, card())
         if kept and not (is_shown and self._shows):
-            session.notes.append(kept)
+            session.notes.append(LocalNote(kept))
         return card(kept=kept) if is_shown else NOTHING
 
     def _dump(self, folder: Path, session: Session, span: Span, lead: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from hfmem_widget.errors import OptionError, SourceUnavailable
 from hfmem_widget.monitor.ticker import done_within
 from hfmem_widget.options import expanded
 from hfmem_widget.recording.api import save
-from hfmem_widget.recording.file import path_for
+from hfmem_widget.recording.file import name_of
 from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
@@ -121,9 +121,9 @@ def _write_all(
     folder: Path, label: str, pieces: Pieces, now: float
 ) -> tuple[str, Mapping[str, str]]:
     """Write the pieces that can be written; return the bundle's name, and why others are missing."""
+    name, missing = PREFIX + name_of(label, now), {}
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    name, missing = PREFIX + path_for(f"{folder}/", label, now).name.removesuffix(SUFFIX), {}
     while (folder / name).exists() or not (half := _made(folder / f".{name}.part")):
         name += "-2"  # another process ran out at the same instant
     try:

@@ -14,7 +14,7 @@ from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
-from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_counted, plain
 from hfmem_widget.view.screen import Screen
 
@@ -112,9 +112,10 @@ class Recording(Companion):
             self.tick()  # where the system had no thread for it
         self._ticker.stop(0.0)
         if not self._is_closed:
-            session.notes.append(f"The recording is not complete: the disk is slow ({self._name}).")
+            note = f"The recording is not complete: the disk is slow ({self._name})."
+            session.notes.append(LocalNote(note))
         elif not self._is_broken:
-            session.notes.append(f"The recording is in {self._name}.")
+            session.notes.append(LocalNote(f"The recording is in {self._name}."))
         if self._lost:
             samples = format_counted(self._lost, "sample")
             session.notes.append(f"{samples} could not be recorded: the disk was too slow.")
@@ -169,7 +170,7 @@ class Recording(Companion):
         self._ticker.stop(0.0)
         strerror = getattr(error, "strerror", None)
         reason = f"{plain(strerror)} ({self._name})" if strerror else plain(error)
-        session.notes.append(f"The recording ended early: {reason}.")
+        session.notes.append(LocalNote(f"The recording ended early: {reason}."))
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""

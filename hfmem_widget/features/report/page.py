@@ -22,6 +22,7 @@ from hfmem_widget.session import Session, outermost
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.line import length
 
 LARGEST = 1_500_000
 """Bytes of a page with the live chart."""
@@ -134,7 +135,7 @@ def _policy(script: str) -> str:
 
 def _when(session: Session) -> str:
     """Return when it began, and how long it took or has taken."""
-    took = format_duration(session.last_sample.time)
+    took = format_duration(length(session))
     told = [_time(session.started_at)] if 0 < session.started_at < _NO_YEAR else []
     told.append(f"still running after {took}" if session.running else took)
     told += ["not watched to its end"] if session.broken_off else []

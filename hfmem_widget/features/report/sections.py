@@ -83,7 +83,7 @@ def _summary(session: Session) -> str:
     spans = outermost(session.spans)
     if len(spans) == 1:
         return summary_html(session, spans[0], MOST_NOTES)
-    told = kit.notes(session.notes[:MOST_NOTES])
+    told = kit.notes(session.portable_notes[:MOST_NOTES])
     if not spans:
         return _html(kit.line("Nothing was watched."), *told)
     columns = [

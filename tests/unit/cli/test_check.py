@@ -9,6 +9,8 @@ import pytest
 
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, NO
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.view.line import duration_text
 
 Make = Callable[..., Path]
 
@@ -29,6 +31,23 @@ def test_a_check_says_what_a_recording_holds(
     assert lines["peaks"] == "cuda:0 6.68 GiB exact"
     assert lines["findings"[:8]].isdigit()
     assert lines["damage"] == "none"
+
+
+def test_a_run_is_as_long_everywhere_as_its_card_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What passed before and after its only span is ours, and no part of it."""
+    session = scripted_run("short")
+    took = duration_text(session, session.spans[0])
+    session.stopped_at = (session.stopped_at or 0.0) + 5.0
+    path = str(session.save(tmp_path / "run.hfmem.jsonl"))
+
+    for command in (["check", path], ["watch", "--once", path]):
+        main(command)
+        assert took in capsys.readouterr().out
+    assert f"UTC</time> \N{MIDDLE DOT} {took}" in session.report(
+        tmp_path / "run.html", static=True
+    ).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["short", "cpu", "two gpus", "idle gpu"])

@@ -164,7 +164,9 @@ def test_steps_align_only_where_all_have_some() -> None:
     assert compare(both).by == "time"
     by_steps = compare(both, by="step")
     assert [cell.line is None for cell in by_steps.cells] == [False, True]
-    assert by_steps.notes == ("b has no data for the chart.",)
+    said = by_steps._repr_mimebundle_()
+    assert "b has no data for the chart." in said["text/html"]
+    assert "chart" not in said["text/plain"]
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,16 @@ def test_the_table_says_what_moved() -> None:
     assert "<b>" not in shown["text/html"]
 
 
+def test_a_long_label_does_not_widen_the_table() -> None:
+    """It is cut as first lines of code are."""
+    log = Log()
+    log.add(run("x" * 300))
+    shown = history_bundle(log.history())
+
+    assert max(map(len, shown["text/plain"].splitlines())) < 80
+    assert "x" * 39 + "\N{HORIZONTAL ELLIPSIS}" in shown["text/html"]
+
+
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
     """With its number among the runs of its cell."""
     log = Log()

@@ -185,7 +185,7 @@ def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
     path = Recording(options, clock=lambda: 1.25)._path
 
     assert path.parent == tmp_path
-    assert path.name.startswith("a-b--c-")
+    assert path.name.startswith("a-b-c-")
     assert path.name.endswith("-250.hfmem.jsonl")
 
 
@@ -373,3 +373,20 @@ def test_where_there_is_no_thread_the_end_writes_it_all(tmp_path: Path) -> None:
     watched.end()
 
     assert hfmem_widget.open(tmp_path / "run.hfmem.jsonl").peak("cuda:0/allocated") == 3 * 2**30
+
+
+def test_no_place_leaves_the_machine(tmp_path: Path) -> None:
+    """The card says where the recording and the bundle are; what is saved and sent does not."""
+    place = tmp_path / "secret"
+    place.mkdir()
+    run, page, copy = place / "run.hfmem.jsonl", tmp_path / "run.html", tmp_path / "b.hfmem.jsonl"
+    with (
+        pytest.raises(MemoryError),
+        hfmem_widget.watch(quiet=True, record=run, oom_dump=place) as session,
+    ):
+        raise MemoryError
+
+    session.save(copy)
+    session.report(page)
+    assert sum("secret" in note for note in session.notes) == 2
+    assert not any("secret" in path.read_text("utf-8") for path in (run, copy, page))
