@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.features.compare.text import markdown, percent_text, text
 from hfmem_widget.recording.file import read
+from hfmem_widget.session import Session
 from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
 
 _FIGURES: dict[str, Callable[[Figures], tuple[str, float]]] = {
@@ -26,6 +27,8 @@ _FIGURES: dict[str, Callable[[Figures], tuple[str, float]]] = {
     "reserved": lambda device: (f"peak of {device.reserved_label}", device.reserved_peak),
 }
 """By metric, what it is called on a device, and its value in bytes."""
+
+DONE = "done"
 
 _SHARE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
 
@@ -46,7 +49,8 @@ class Limit:
 def compare(arguments: Namespace) -> int:
     """Show both, and judge the second where a limit is given."""
     limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
-    a, b = _records(arguments.A, arguments.B)
+    sessions = _read(arguments.A), _read(arguments.B)
+    a, b = _records(sessions, (arguments.A, arguments.B))
     comparison = compare_records({a.name: [a], b.name: [b]})
     say(markdown(comparison) if arguments.markdown else text(comparison))
     if limit is None:
@@ -58,11 +62,18 @@ def compare(arguments: Namespace) -> int:
         )
         raise OptionError(message)
     over = [line for is_over, line in judged if is_over]
-    lines = over or [line for _, line in judged]
+    unfinished = _unfinished(sessions[1], b)
+    lines = unfinished + (over or [line for _, line in judged])
     if arguments.markdown:
         lines = [f"- {for_markdown(line)}" for line in lines]
     say("\n" + "\n".join(lines))
-    return NO if over else FINE
+    return NO if over or unfinished else FINE
+
+
+def _unfinished(session: Session, run: Record) -> list[str]:
+    """Return that a run did not come to its end, if so: its figures are then those of a part."""
+    outcome = "running" if session.running else "broken off" if session.broken_off else run.outcome
+    return [] if outcome == DONE else [f"{run.name} did not finish: {outcome}."]
 
 
 def parse_limit(given: str) -> Limit:
@@ -99,14 +110,14 @@ def judge(a: Record, b: Record, metric: str, limit: Limit) -> Iterator[tuple[boo
         yield is_over, line
 
 
-def _records(*paths: str) -> tuple[Record, Record]:
-    runs = [Path(path).expanduser() for path in paths]
-    sessions = [read(run) for run in runs]
+def _read(path: str) -> Session:
+    return read(Path(path).expanduser())
+
+
+def _records(sessions: Sequence[Session], paths: Sequence[str]) -> tuple[Record, Record]:
+    labels, files = [session.label for session in sessions], [stem(Path(path)) for path in paths]
     # Two runs of one script have one label: they are then told apart by their files.
-    candidates = (
-        [session.label for session in sessions], [stem(run) for run in runs], list(paths),
-        ["A", "B"],
-    )  # fmt: skip
+    candidates = labels, files, paths, ("A", "B")
     names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
     a, b = (
         record_of(session, whole(session), label=name)

@@ -270,7 +270,7 @@ class Lines:
             self._steps_until = float(table[:, columns.index("stop")].max())
             # Bytes as they are elsewhere: a step's peak is that of a span.
             times = [columns.index("start"), columns.index("stop")]
-            table[:, times] = np.round(table[:, times], 6)
+            table[:, times] = np.round(table[:, times], 9)
         for first in range(0, len(table), MOST_STEPS_IN_LINE):
             rows = table[first : first + MOST_STEPS_IN_LINE]
             is_key = self._steps_lines % KEY_EVERY == 0 or devices != self._steps_devices
@@ -386,7 +386,8 @@ def _differences(values: Floats) -> NDArray[Any]:
 
 
 def _time(seconds: float) -> float:
-    return round(seconds, 6)
+    """Return it to a nanosecond: rates of steps that take a millisecond are told to four digits."""
+    return round(seconds, 9)
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -57,6 +57,21 @@ def test_the_second_may_exceed_the_first_by_a_limit(
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("run", "outcome"), [("failed", "raised OutOfMemoryError"), ("", "broken off")]
+)
+def test_a_run_that_did_not_finish_is_not_within_a_limit(
+    run: str, outcome: str, recorded: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its figures are those of a part: whatever they are, the exit code is 1."""
+    base, head = recorded("eight gpus", "a.hfmem.jsonl"), recorded(run or "short", "b.hfmem.jsonl")
+    if not run:
+        head.write_bytes(b"".join(head.read_bytes().splitlines(keepends=True)[:-1]))
+
+    assert main(["compare", str(base), str(head), "--fail-over", "2%"]) == NO
+    assert f"did not finish: {outcome}." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("limit", ["2", "much", "2GB", "-1%", "%", "nan%"])
 def test_a_limit_that_is_none_is_refused(
     limit: str, two: list[str], capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import sys
@@ -27,6 +28,7 @@ ORIGINALS = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
 
 @pytest.fixture(autouse=True)
 def followed() -> Iterator[None]:
+    gc.collect()  # models of other tests are models, too
     follow_optimizers()
     yield
     leave_optimizers()
