@@ -141,7 +141,9 @@ class Summary:
         return True
 
     def show(self, to: pytest.TerminalReporter) -> None:
-        """Write all there is to say."""
+        """Write all there is to say; nothing where tests are only listed."""
+        if to.config.option.collectonly:
+            return
         lines = [*self._table(), *self._about_baseline()]
         if self._faults:
             lines.append(

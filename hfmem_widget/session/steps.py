@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Growing, data_frame
+from hfmem_widget.text import format_counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,6 +146,10 @@ class Steps(Growing):
         steps._size = int(sizes.max(initial=1))
         steps._in_last = int(sizes[-1]) if len(rows) else 0
         return steps
+
+    def __repr__(self) -> str:
+        steps, rows = format_counted(self.count, "step"), format_counted(len(self), "row")
+        return f"<Steps: {steps} in {rows}; devices: {', '.join(self.devices) or 'none'}>"
 
     def __len__(self) -> int:
         return self._rows

@@ -22,6 +22,14 @@ pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[3]
 
 
+def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
+    """With ``--collect-only`` nothing is measured, so nothing is said of it."""
+    text = play.text("def test_it(gpu): gpu.alloc(64 * MIB)", "--hfmem", "--collect-only")
+
+    assert "test_it" in text
+    assert "GPU memory of tests" not in text
+
+
 def test_the_table_has_the_highest_first(play: Play) -> None:
     """Ten tests at most, the GPU and torch below; those without GPU memory are left out."""
     text = play.text(

@@ -180,6 +180,12 @@ def test_a_device_for_which_there_is_no_memory_may_come_again(
     assert steps.table.shape == (2, len(steps.columns))
 
 
+def test_steps_say_how_many_they_are() -> None:
+    """Printed, they name the steps, the rows that these were folded to, and the devices."""
+    assert repr(many([1.0] * 40)) == "<Steps: 40 steps in 10 rows; devices: cuda:0>"
+    assert repr(Steps()) == "<Steps: 0 steps in 0 rows; devices: none>"
+
+
 def test_the_table_can_be_had_as_a_data_frame() -> None:
     """One row a group, one column a figure."""
     frame = many([2.0, 5.0]).to_pandas()
