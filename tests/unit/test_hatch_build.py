@@ -56,7 +56,7 @@ def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> N
     """The wheel has the bundles that stand there, and JupyterLab's extension in its place."""
     names = build_without_node().namelist()
 
-    assert {f"{STATIC}/{name}.js" for name in ("widget", "chart", "report")} < set(names)
+    assert {f"{STATIC}/{name}.js" for name in ("widget", "chart")} < set(names)
     assert "hfmem_widget/features/report/page.css" in names
     assert any(name.endswith(f"{LABEXTENSION}/package.json") for name in names)
     assert any(name.endswith(f"{LABEXTENSION}/static/chart.js") for name in names)

@@ -50,6 +50,7 @@ class Play:
 def play(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run pytest on a machine with two GPUs."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("CI", raising=False)  # there pytest's summary says every message once more
     monkeypatch.setattr(shared, "_shared", None)
     played = Play(pytester)
     played.use(played.allocator)
