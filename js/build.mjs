@@ -26,6 +26,8 @@ const chart = {
 
 /** Whoever asks for the chart does so under the hash of its content, so that no cache serves an old one. */
 async function buildStatic() {
+  // What an earlier version built would go into the wheel, too.
+  await rm(STATIC, { recursive: true, force: true });
   const made = await esbuild.build(chart);
   const define = { CHART_HASH: JSON.stringify(hashOf(await readFile(`${STATIC}/chart.js`))) };
   const widget = await esbuild.build({ ...chart, entryPoints: { widget: "src/hosts/widget.ts" }, define });
@@ -43,7 +45,6 @@ async function writeLicenses(metafiles) {
 
 /** What JupyterLab loads: a module federation container under the hash of its content, and its description. Returns esbuild's account of it. */
 async function buildLabextension(define) {
-  await rm(LABEXTENSION, { recursive: true, force: true });
   await mkdir(`${LABEXTENSION}/schemas/hfmem-widget`, { recursive: true });
   const { metafile, outputFiles } = await esbuild.build({
     ...options,
