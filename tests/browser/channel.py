@@ -10,7 +10,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from jupyter_server.services.kernels.connection.base import deserialize_binary_message
-from websocket import WebSocket, WebSocketTimeoutException, create_connection
+from websocket import WebSocket, create_connection
 
 from tests.browser.jupyter import JupyterLab
 
@@ -75,7 +75,10 @@ class Channel:
 
     def run(self, code: str) -> list[dict[str, Any]]:
         """Run a cell and return what came until the kernel was idle."""
-        request = self.send(code)
+        return self.read_until_idle(self.send(code))
+
+    def read_until_idle(self, request: str) -> list[dict[str, Any]]:
+        """Return what comes until a cell that was sent has ended, which a kernel says last."""
         came: list[dict[str, Any]] = []
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
@@ -98,18 +101,6 @@ class Channel:
             return message
         parsed: dict[str, Any] = json.loads(data)
         return parsed
-
-    def read_until_still(self, seconds: float = 2.0) -> list[dict[str, Any]]:
-        """Return what comes until nothing has come for so long."""
-        assert self._socket is not None
-        self._socket.settimeout(seconds)
-        came = []
-        try:
-            while True:
-                came.append(self.read())
-        except WebSocketTimeoutException:
-            self._socket.settimeout(TIMEOUT)
-        return came
 
 
 def told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

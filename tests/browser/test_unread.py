@@ -85,14 +85,14 @@ def test_a_tab_closed_for_an_hour(server: JupyterLab, tmp_path: Path, gpus: int)
     with Channel(server) as page:
         page.run(f"{PREPARE}\nkept = watch(0.02, {gpus})")
         before = memory(server)
-        page.send(hour(mark, gpus))
+        request = page.send(hour(mark, gpus))
         page.hang_up()
         wait_for(mark)
         # The newest messages are still on their way.
         time.sleep(1.0)
         cost = memory(server) - before
         page.connect()
-        came = page.read_until_still()
+        came = page.read_until_idle(request)
 
     printed = "".join(one["content"].get("text", "") for one in came)
     assert cost < MOST
@@ -108,11 +108,11 @@ def test_a_page_that_never_reads(server: JupyterLab, tmp_path: Path) -> None:
         # Else the system's own buffers hold the whole hour, and the server has nothing to keep.
         page.connect(receive_buffer=4096)
         before = memory(server)
-        page.send(hour(mark, 1))
+        request = page.send(hour(mark, 1))
         wait_for(mark)
         time.sleep(1.0)
         cost = memory(server) - before
-        came = page.read_until_still()
+        came = page.read_until_idle(request)
 
     printed = "".join(one["content"].get("text", "") for one in came)
     assert cost < MOST
