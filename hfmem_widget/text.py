@@ -15,8 +15,8 @@ from hfmem_widget.errors import OptionError
 
 MAX_LENGTH = 120
 
-DEVICE_KEY = re.compile(r"(?!gpu:)[a-z]+:\d+|cpu")
-"""The key of a device, as `torch.device` prints it."""
+DEVICE_KEY = re.compile(r"(?!gpu:)[a-z]+:\d+|cpu|ranks")
+"""A device as `torch.device` prints it; or all ranks of a run together, or one of them: ``rank:7``."""
 
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:

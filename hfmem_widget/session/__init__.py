@@ -19,6 +19,7 @@ from hfmem_widget.session.model import (
     Span,
     SpanKind,
 )
+from hfmem_widget.session.ranks import PhaseSkew, Rank, RankRow, Ranks, RankStrip
 from hfmem_widget.session.recorder import Recorder
 from hfmem_widget.session.series import HELD
 from hfmem_widget.session.session import Session
@@ -41,8 +42,13 @@ __all__ = [
     "Part",
     "Peak",
     "Phase",
+    "PhaseSkew",
     "Phases",
     "Polling",
+    "Rank",
+    "RankRow",
+    "RankStrip",
+    "Ranks",
     "Recorder",
     "Sample",
     "Series",

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from hfmem_widget.session.ranks import Ranks
     from hfmem_widget.session.stacks import Stacks
 
 
@@ -64,6 +65,9 @@ class Writer:
 
 NOBODY = Writer(nullcontext(), lambda: None)
 """The writer of a session that has ended, was copied, or was built from data."""
+
+_OF_HERE = {"_writer", "run"}
+"""What no copy has."""
 
 
 class Session(Shown):
@@ -118,6 +122,10 @@ class Session(Shown):
         What was live at the peak, by where it was allocated; None if no stacks were recorded.
     software : mapping of str to str
         Versions of Python and some libraries where it was recorded. Two sessions may be equal without them.
+    ranks : Ranks or None
+        How all ranks stand, if this is the overview of a distributed run.
+    run : Run or None
+        The distributed run that was started while this was watched. A copy has none.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.session:session_bundle"
@@ -143,6 +151,7 @@ class Session(Shown):
         guides: Iterable[Guide] = (),
         stacks: Stacks | None = None,
         software: Mapping[str, str] | None = None,
+        ranks: Ranks | None = None,
         writer: Writer = NOBODY,
     ) -> None:
         self.label = plain(label)
@@ -160,6 +169,8 @@ class Session(Shown):
         self.findings = list(findings)
         self.guides = list(guides)
         self.stacks = stacks
+        self.ranks = ranks
+        self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
         self._phases = Phases() if phases is None else phases
@@ -177,12 +188,12 @@ class Session(Shown):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._caught_up():
-            known = {name: value for name, value in vars(self).items() if name != "_writer"}
+            known = {name: value for name, value in vars(self).items() if name not in _OF_HERE}
             copied = {name: copy.copy(value) for name, value in known.items()}
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _writer=NOBODY)
+        vars(self).update(state, _writer=NOBODY, run=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

@@ -25,6 +25,7 @@ RANKS = (
     ("session",),
     ("sources", "analysis"),
     ("monitor", "view", "recording"),
+    ("ranks",),
     ("features",),
     ("drivers", "testing", "ci"),
     ("magics", "cli"),

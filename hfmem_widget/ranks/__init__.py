@@ -1,0 +1,1 @@
+"""Many processes, one chart: a rank writes lines into a run directory, a collector reads those of all."""
