@@ -131,7 +131,8 @@ class CellView(_View):
         self._clock = clock
         self._began = clock()
         self._card_id = ""
-        self._asked_for_broadcast = False
+        self._asked_for_broadcast = self._asked_for_overview = False
+        self._overview: Broadcast | None = None
         self._finished = False
         self._lock = threading.Lock()
 
@@ -156,8 +157,9 @@ class CellView(_View):
             self._leave_still_forms(span, lead)
         finally:
             self._screen.close()
-            if self._broadcast is not None:
-                self._broadcast.close()
+            # The ranks last: the panel goes on to show what ended last.
+            for broadcast in filter(None, (self._broadcast, self._overview)):
+                broadcast.close()
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
         session = self._session
@@ -169,9 +171,15 @@ class CellView(_View):
             and not findings_of(session, span)
         )
         long_enough = bool(self._chart_id) and span.duration >= PATIENCE and not is_quiet
-        still = chart_bundle(session, span) if long_enough else None
+        still = None
+        if long_enough:
+            run = session.run
+            still = chart_bundle(session, span) if run is None else chart_bundle(run.overview)
+        bundle: Bundle
         if is_quiet:
             bundle = compact_bundle(session, span)
+        elif session.run is not None and lead is not None:
+            bundle = _below(lead, compact_bundle(session, span))
         else:
             bundle = card_bundle(session, span, with_chart=still is not None, lead=lead)
         if self._card_id:
@@ -184,8 +192,11 @@ class CellView(_View):
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         broadcast = self._broadcast
         if broadcast is not None:
-            self._show_chart(broadcast)
+            self._show_chart(self._overview or broadcast)
             broadcast(session, samples)
+            if session.run is not None and not self._asked_for_overview:
+                self._asked_for_overview = True
+                self._aside(self._draw_ranks)
         elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
             self._asked_for_broadcast = True
             self._aside(self._appear)
@@ -198,6 +209,18 @@ class CellView(_View):
             with self._lock:
                 if not self._finished:
                     self._broadcast = self._open()
+        except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
+            self._note_without_chart(error, "The card is complete.")
+
+    def _draw_ranks(self) -> None:
+        """Draw all ranks in the chart's place: this process is only what started them."""
+        try:
+            with self._lock:
+                if not self._finished:
+                    recorder = self._session.run.recorder
+                    overview = Broadcast(recorder.session, panel=self._wants_panel)
+                    recorder.subscribe(overview)
+                    self._overview, self._chart_shown = overview, False
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
             self._note_without_chart(error, "The card is complete.")
 
@@ -253,3 +276,9 @@ class NotebookView(_View):
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
         if broadcast is not None:
             broadcast.close()
+
+
+def _below(lead: Bundle, bundle: Bundle) -> Bundle:
+    """Return a bundle with another above it."""
+    between = {"text/html": "", "text/plain": "\n"}
+    return {kind: f"{lead[kind]}{text}{bundle[kind]}" for kind, text in between.items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from hfmem_widget.session import Device, Recorder, Sample, Series, Session
 from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
+from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.live import CellView, NotebookView
 from hfmem_widget.view.screen import MARK, Screen
 from hfmem_widget.view.wire.protocol import Buffers, Message
@@ -214,6 +217,66 @@ def test_a_whole_notebook_is_followed_by_either(
     assert len(publisher.shown) == places
     assert widgets[0].sent[-1]["status"]["state"] == "stopped"
     assert widgets[0].closed
+
+
+def with_ranks(stage: Stage) -> Session:
+    """Have a watched cell start a distributed run, and return the overview of its ranks."""
+    ranks = recorder_of(copy.copy(scripted_run("eight gpus")))
+    stage.recorder.session = stage.session = copy.copy(stage.session)
+    stage.view = CellView(
+        stage.recorder,
+        Screen(SimpleNamespace(display_pub=stage.publisher)),
+        aside=stage.asides.append,
+        clock=stage.clock,
+    )
+    stage.session.run = SimpleNamespace(recorder=ranks, overview=ranks.session)
+    return ranks.session
+
+
+def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: list[Widget]) -> None:
+    """Their widget stands where that of the process stood, which only started them."""
+    stage = Stage()
+    with_ranks(stage)
+    stage.view.begin("a")
+    _, chart = stage.publisher.shown
+    stage.tick(0.5)
+    stage.asides[0]()
+    stage.tick(0.5)
+    before = len(stage.publisher.order)
+    stage.asides[1]()
+    stage.tick(0.5)
+
+    assert stage.publisher.order[before:] == [(chart, True)]
+    assert len(widgets) == 2
+
+
+def test_the_ranks_are_told_to_have_ended_after_their_cell(widgets: list[Widget]) -> None:
+    """JupyterLab's panel goes on to show what ended last."""
+    stage = Stage()
+    with_ranks(stage)
+    stage.view.begin("a")
+    for _ in range(2):
+        stage.tick(0.5)
+        stage.asides[-1]()
+    closed: list[Widget] = []
+    for widget in widgets:
+        widget.close = partial(closed.append, widget)  # type: ignore[method-assign]
+    stage.view.finish(stage.session.spans[0])
+
+    assert closed == widgets
+
+
+def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
+    """And the still chart is theirs."""
+    stage = Stage()
+    overview = with_ranks(stage)
+    stage.view.begin("a")
+    stage.view.finish(stage.session.spans[0], {"text/html": "<b>ranks</b>", "text/plain": "ranks"})
+    card, chart = stage.publisher.shown.values()
+
+    assert card["text/html"].startswith("<b>ranks</b>")
+    assert card["text/plain"].startswith("ranks\nmemwatch")
+    assert chart == chart_bundle(overview)
 
 
 def test_a_quick_cell_asks_for_no_chart() -> None:
