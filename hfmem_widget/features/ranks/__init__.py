@@ -1,0 +1,1 @@
+"""The ranks that a watched cell starts, followed while it runs."""
