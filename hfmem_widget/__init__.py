@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from hfmem_widget.drivers.api import watch
+    from hfmem_widget.drivers.follow import follow
     from hfmem_widget.drivers.span import SpanScope, span
     from hfmem_widget.drivers.trainer import MemoryCallback
     from hfmem_widget.drivers.watch import Watch
@@ -55,6 +56,7 @@ _HOMES = {
     name: module
     for module, names in {
         "drivers.api": "watch",
+        "drivers.follow": "follow",
         "drivers.span": "SpanScope span",
         "drivers.trainer": "MemoryCallback",
         "drivers.watch": "Watch",
@@ -111,6 +113,7 @@ __all__ = [
     "WatchStateError",
     "compare",
     "fit",
+    "follow",
     "free",
     "history",
     "holders",

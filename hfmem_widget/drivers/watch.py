@@ -54,7 +54,9 @@ class Watch(Decorates):
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
     also : tuple of Companion
-        Companions besides those which the options ask for.
+        Companions besides those which the options ask for, and before them.
+    last : tuple of Companion
+        The same after them: they tell what the others have found.
     recorded_if_possible : bool
         Whether to watch without a recording, and say so, where it cannot be written.
     """
@@ -70,6 +72,7 @@ class Watch(Decorates):
         follow: Follow | None = None,
         subjects: tuple[object, ...] = (),
         also: tuple[Companion, ...] = (),
+        last: tuple[Companion, ...] = (),
         recorded_if_possible: bool = False,
     ) -> None:
         self._label = options.label or title or kind
@@ -85,7 +88,7 @@ class Watch(Decorates):
         self._span: Span | None = None
         self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
-        self._also = also
+        self._also, self._last = also, last
         self._recorded_if_possible = recorded_if_possible
         self._companions: list[Companion] = []
 
@@ -152,15 +155,16 @@ class Watch(Decorates):
 
     def _companions_to_begin(self) -> tuple[tuple[Companion, ...], str]:
         """Return what goes along, and why that is no recording although it was asked for."""
+        why = ""
         try:
-            return (*self._also, *companions_for(self._options, self._screen)), ""
+            asked_for = companions_for(self._options, self._screen)
         except OptionError as error:
             if not (self._options.record and self._recorded_if_possible):
                 raise
-            unrecorded = replace(self._options, record="")
             why = f"There is no recording: {error}."
             warn(why)
-            return (*self._also, *companions_for(unrecorded, self._screen)), why
+            asked_for = companions_for(replace(self._options, record=""), self._screen)
+        return (*self._also, *asked_for, *self._last), why
 
     @entry(undo=_give_up)
     def stop(self, error: BaseException | None = None) -> None:

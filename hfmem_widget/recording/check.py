@@ -38,6 +38,7 @@ from hfmem_widget.recording.limits import (
     MOST_FIGURES,
     MOST_IN_BLOCK,
     MOST_OF_A_LIST,
+    MOST_RANKS,
     MOST_SERIES,
 )
 from hfmem_widget.session import (
@@ -53,6 +54,7 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
+from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 
 Floats = NDArray[np.float64]
@@ -66,13 +68,15 @@ _SHORT = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a recording is of; `version` is the format's."""
+    """What a recording is of; `version` is the format's, `run` the id of what `rank` is one of."""
 
     version: int
     started: float
     label: str
     interval: float
     software: Mapping[str, str]
+    rank: Rank | None = None
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,21 @@ def _head(fields: Mapping[str, Any]) -> Head:
         text(fields.get("label", "")),
         known(fields.get("interval", 0.1)),
         _software(fields),
+        _rank(fields) if "rank" in fields else None,
+        text(fields.get("run", ""), 64),
+    )
+
+
+def _rank(fields: Mapping[str, Any]) -> Rank:
+    world = count(fields["world"], MOST_RANKS + 1)
+    return Rank(
+        count(fields["rank"], world),
+        count(fields.get("local", 0), MOST_RANKS),
+        world,
+        count(fields.get("attempt", 0), MOST_RANKS),
+        text(fields.get("host", ""), 64),
+        count(fields.get("pid", 0)),
+        text(fields.get("engine", ""), 40),
     )
 
 

@@ -23,6 +23,7 @@ from hfmem_widget.recording.limits import (
 )
 from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.text import json_number, plain
 
@@ -42,10 +43,18 @@ class Lines:
     ----------
     session : Session
         Running or finished.
+    rank : Rank, optional
+        Which process of a distributed run it is of.
+    only_folds : bool, optional
+        Have a fold in place of each block of samples: in a world of many ranks.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, rank: Rank | None = None, *, only_folds: bool = False
+    ) -> None:
         self._session = session
+        self._rank = rank
+        self._only_folds = only_folds
         self._block = 0
         self._series: tuple[object, ...] = ()
         self._columns = 0
@@ -59,18 +68,22 @@ class Lines:
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
 
-    def head(self) -> bytes:
-        """Return the first line."""
-        session = self._session
+    def head(self, run: str = "") -> bytes:
+        """Return the first line; `run` is the distributed run's, a recording by itself has its own."""
+        session, rank = self._session, self._rank
+        identity = {} if rank is None else asdict(rank)
+        engine = {"engine": identity.pop("engine")} if identity else {}
         return _line(
             k="head",
             format=FORMAT,
             version=VERSION,
-            run=uuid.uuid4().hex,
+            run=run or uuid.uuid4().hex,
             part=0,
             started=session.started_at,
+            **identity,
             label=session.label,
             interval=session.polling.interval,
+            **engine,
             software=dict(session.software),
         )
 
@@ -94,11 +107,15 @@ class Lines:
             for row, sample in enumerate(block):
                 known = sample.values[:width]
                 values[row, : len(known)] = known
-            yield self._rows(time, values, wall)
+            if not self._only_folds:
+                yield self._rows(time, values, wall)
             if len(time):
                 self._fold = self._fold.with_more(time, values)
                 if self._fold.seconds >= FOLD_EVERY:
                     yield self.fold()
+        if self._only_folds:
+            yield self.fold()
+            yield self._rows(np.empty(0), np.empty((0, width)), wall)  # a sign of life
 
     def fold(self) -> bytes:
         """Return the samples since the last fold as their extremes; nothing where there are none."""

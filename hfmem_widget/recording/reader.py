@@ -63,6 +63,7 @@ MOST_PUT_OFF = 32 << 20
 """Bytes of blocks that wait to be read: more than come within `DETAIL`, except from a stranger."""
 
 _START_OF_ROWS = re.compile(rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),')
+_NO_SAMPLES = b',"t":[],"s":[],"v":[]}'
 _START_OF_STEPS, _START_OF_SERIES = b'{"k":"steps",', b'{"k":"series",'
 _FIRST_GROUP, _NEXT_GROUP = re.compile(rb'{"k":"steps","count":\d+,"rows":\[\[(\d+,\d+),'), b"],["
 
@@ -142,6 +143,8 @@ class StreamReader:
         """
         if block := _START_OF_ROWS.match(line):
             self._note_block(int(block[1]), float(block[2]))
+            if line.endswith(_NO_SAMPLES):
+                return True
             self._blocks.append(line)
             self._bytes_of_blocks += len(line)
             if self._bytes_of_blocks > MOST_PUT_OFF:

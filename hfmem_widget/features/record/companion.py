@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from hfmem_widget.guard import warn
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.ranks.directory import Member
 from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
@@ -23,6 +25,12 @@ EVERY = 1.0
 
 MOST_WAITING = 6000
 """Samples that wait for the disk: ten minutes at the usual interval. Older ones are not recorded."""
+
+MOST_WITH_SAMPLES = 64
+"""Ranks of a world in which each has its samples written; in a larger one their folds alone."""
+
+WRITES_PER_SECOND = 256
+"""Of all ranks of a world together: what a file server is asked for at most."""
 
 PATIENCE = 5.0
 """Seconds that the end of a watch waits for the disk."""
@@ -52,6 +60,8 @@ class Recording(Companion):
     options : WatchOptions
         With a path to record to.
     screen : Screen, optional
+    member : Member, optional
+        Which rank this is, and the run in whose directory it is recorded instead.
     clock : callable, optional
         Wall clock, seconds since the epoch.
     opened : callable, optional
@@ -63,13 +73,15 @@ class Recording(Companion):
         options: WatchOptions,
         screen: Screen | None = None,
         *,
+        member: Member | None = None,
         clock: Callable[[], float] = time.time,
         opened: Callable[..., File] = GrowingFile,
     ) -> None:
         del screen
         self._clock = clock
+        self._member = member
         # At once: where it cannot be, the watch is refused before the user's code has run.
-        path = path_for(options.record, options.label, clock())
+        path = member.directory if member else path_for(options.record, options.label, clock())
         self._name = plain(path)
         self._path = path.absolute()  # the user's code may go to another folder
         self._opened = opened
@@ -82,16 +94,21 @@ class Recording(Companion):
         self._unwritten: list[bytes] = []
         self._failed = 0
         self._not_before = 0.0
-        self._ticker = Ticker(self.tick, EVERY)
+        self._seen: tuple[int, ...] = ()
+        world = 1 if member is None else member.rank.world
+        self._only_folds = world > MOST_WITH_SAMPLES
+        every = max(EVERY, world / WRITES_PER_SECOND) if self._only_folds else EVERY
+        self._ticker = Ticker(self.tick, every)
         self._is_over = self._is_closed = self._is_broken = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin the file, and take every sample from now on."""
         del monitor, span
-        claim(self._path)
+        rank = self._member.rank if self._member else None
+        if rank is None:
+            claim(self._path)
         self._session = recorder.session
-        self._lines = Lines(self._session)
-        self._unwritten.append(self._lines.head())
+        self._lines = Lines(self._session, rank, only_folds=self._only_folds)
         self._unwritten.extend(self._lines.timeline())
         self._began, self._written = self._session.last_sample.time, self._session.timeline.samples
         recorder.subscribe(self._take)
@@ -131,7 +148,7 @@ class Recording(Companion):
         is_last = self._is_over or not session.running
         try:
             self._unwritten.extend(self._news(session, lines, is_last=is_last))
-            self._write(is_last=is_last)
+            self._write(lines, is_last=is_last)
         except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
             self._failed += 1
             self._not_before = self._clock() + PAUSE
@@ -152,11 +169,16 @@ class Recording(Companion):
         if is_last:
             yield lines.end(session.stopped_at or now)
 
-    def _write(self, *, is_last: bool) -> None:
+    def _write(self, lines: Lines, *, is_last: bool) -> None:
         if self._clock() < self._not_before and not is_last:
             return
         # Here, not in `begin`: a disk that hangs must not hold up the user's code.
-        self._file = self._file or self._opened(self._path)
+        if self._file is None:
+            run = ""
+            if self._member is not None:
+                self._path, run = self._member.join()
+            self._file = self._opened(self._path)
+            self._unwritten.insert(0, lines.head(run))
         self._file.write(b"".join(self._unwritten))
         self._unwritten.clear()
         if is_last:
@@ -171,13 +193,25 @@ class Recording(Companion):
         strerror = getattr(error, "strerror", None)
         reason = f"{plain(strerror)} ({self._name})" if strerror else plain(error)
         session.notes.append(LocalNote(f"The recording ended early: {reason}."))
+        if self._member is not None and not self._member.rank.local:
+            warn(f"rank {self._member.rank.rank} is not followed any more: {reason}")
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""
-        del session
         overflow = len(self._waiting) + len(samples) - MOST_WAITING
         self._lost += max(0, overflow)
         self._waiting.extend(samples)
+        if self._member is not None and self._has_news(session):
+            self._ticker.tick_now(0.0)
+
+    def _has_news(self, session: Session) -> bool:
+        """Return whether there is what others should know at once: something found, a training that ended.
+
+        That memory ran out is marked on the chart long before it is found to be why the code failed.
+        """
+        trained = sum(span.stop is not None for span in session.spans if span.kind == "train")
+        seen, self._seen = self._seen, (len(session.findings), len(session.guides), trained)
+        return seen != self._seen and bool(seen)
 
 
 def _newest(session: Session, count: int) -> list[Sample]:

@@ -1,0 +1,246 @@
+"""A rank follows itself: its watch begins when torch.distributed has, and ends when the process does.
+
+Where `HFMEM_RUN` names the directory of a run, whoever returns from ``init_process_group`` is a rank of it;
+with `follow` a process says so itself. The watch is an ordinary quiet one, recorded into the directory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextvars import Context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.guard import entry
+from hfmem_widget.options import expanded, path_text
+from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, lends
+from hfmem_widget.ranks.groups import truth
+from hfmem_widget.ranks.identity import ALONE, alone, who
+
+if TYPE_CHECKING:
+    from hfmem_widget.drivers.watch import Watch
+    from hfmem_widget.session.ranks import Rank
+
+BEFORE_OTHERS = 100
+"""The priority of our end among what multiprocessing ends: before it waits for the process' children."""
+
+_LAUNCHERS = frozenset(
+    [
+        *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "mpirun", "mpiexec", "srun"),
+        *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
+        *("deepspeed.launcher.launch", "deepspeed.launcher.runner", "ray"),
+    ]
+)
+"""What stands in the command of a process that starts the ranks."""
+
+
+class _Followed:
+    """The watch of this process as a rank."""
+
+    def __init__(self, watch: Watch, rank: Rank) -> None:
+        self.watch = watch
+        self.rank = rank
+        self.pid = os.getpid()
+
+
+_here: _Followed | None = None
+
+
+@entry()
+def joined() -> None:
+    """Begin where this process is in a group of torch.distributed, and a run is to be followed."""
+    if not lends() and (directory := os.environ.get(RUN)):
+        begin(directory)
+
+
+@entry()
+def begin_alone() -> None:
+    """Begin where ``hfmem run`` has started a script without a launcher: torch has been imported."""
+    directory = os.environ.get(RUN)
+    rank = who(os.environ)
+    is_rank = rank is not None and rank.world > 1
+    if not directory or os.environ.get(SOLO) != "1" or is_rank or _launches(sys.orig_argv):
+        return
+    begin(directory, rank or alone())
+
+
+def _launches(command: list[str]) -> bool:
+    """Return whether a command starts ranks, and is none itself."""
+    return any(os.path.basename(word) in _LAUNCHERS for word in command[1:4])  # noqa: PTH119
+
+
+@entry(otherwise=lambda *_args, **_options: False)
+def begin(directory: str, rank: Rank | None = None) -> bool:
+    """Begin to follow this process as a rank, and return whether that was done: not twice, nor below a rank.
+
+    Parameters
+    ----------
+    directory : str
+        Of the run.
+    rank : Rank, optional
+        Which one it is; by default what torch.distributed says, or else its environment.
+    """
+    global _here  # noqa: PLW0603  (a process is one rank)
+    known = truth()
+    if _here is not None and _here.pid == os.getpid():
+        if _here.rank.engine != ALONE or known is None or known[1] == 1:
+            return False
+        end()  # it is no process by itself after all
+    if os.environ.get(CLAIMED, str(os.getpid())) != str(os.getpid()):
+        return False
+    if rank is None:
+        rank = who(os.environ, known) or alone()
+    # Before anything is begun: whatever goes wrong from here on, no child takes itself for this rank.
+    os.environ[SOLO if rank.engine == ALONE else CLAIMED] = str(rank.pid)
+    _here = followed = _Followed(_watch_of(Path(directory), rank), rank)
+    # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
+    Context().run(followed.watch.start)
+    _end_with_the_process()
+    return True
+
+
+def _watch_of(directory: Path, rank: Rank) -> Watch:
+    from hfmem_widget.drivers.watch import Watch
+    from hfmem_widget.features.record.companion import Recording
+    from hfmem_widget.monitor.shared import shared_monitor
+    from hfmem_widget.options import WatchOptions
+    from hfmem_widget.ranks.directory import Member
+    from hfmem_widget.view.screen import Screen
+
+    options = WatchOptions(label=f"rank {rank.rank}", quiet=True)
+    recording = Recording(options, member=Member(directory.absolute(), rank))
+    return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
+
+
+@functools.cache
+def _registered(pid: int) -> int:
+    """Register the end of a process, once: a forked child, in which both are forgotten, does it again."""
+    from multiprocessing.util import Finalize
+
+    # A script ends with the first, and a child of multiprocessing with the second, which sees the error.
+    atexit.register(_at_exit)
+    Finalize(None, _at_exit, exitpriority=BEFORE_OTHERS)
+    return pid
+
+
+def _end_with_the_process() -> None:
+    _registered(os.getpid())
+
+
+@entry()
+def _at_exit() -> None:
+    raised = sys.exception()
+    if raised is None:
+        raised = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if isinstance(raised, SystemExit):
+        # torch.multiprocessing leaves with a code after it has written the error to a file.
+        raised = raised.__context__ or (raised if raised.code else None)
+    end(raised)
+
+
+@entry()
+def end(error: BaseException | None = None) -> None:
+    """End the watch of this process as a rank; ending it again does nothing, nor in a forked child."""
+    global _here
+    followed, _here = _here, None
+    if followed is None or followed.pid != os.getpid():
+        return
+    for name in (CLAIMED, SOLO):
+        if os.environ.get(name) == str(followed.pid):
+            del os.environ[name]
+    followed.watch.stop(error)
+
+
+class Followed:
+    """A function whose calls are followed as a rank of a run, in whatever process they happen.
+
+    Parameters
+    ----------
+    function : callable
+    run : str
+        The directory; by default what `HFMEM_RUN` says where it is called.
+    """
+
+    def __init__(self, function: Callable[..., Any], run: str = "") -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        __tracebackhide__ = True
+        with _Scope(self._run):
+            return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name = getattr(self._function, "__qualname__", "")
+        home: Any = sys.modules.get(getattr(self._function, "__module__", ""))
+        # As a decorator it stands where the function did, and is found by its name as that would be.
+        return (
+            name if getattr(home, name, None) is self else (Followed, (self._function, self._run))
+        )
+
+
+class _Scope:
+    """One call."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._began = False
+
+    def __enter__(self) -> None:
+        directory = self._run or os.environ.get(RUN, "")
+        self._began = bool(directory) and begin(directory)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self._began:
+            end(error)
+
+
+def follow(
+    subject: Callable[..., Any] | str | os.PathLike[str] | None = None,
+    *,
+    run: str | os.PathLike[str] = "",
+) -> Any:
+    """Follow this process as a rank of a run, or a function wherever it is called.
+
+    Parameters
+    ----------
+    subject : callable or path-like, optional
+        The run's directory, which all ranks must see; this process is followed from now on until it ends. Or
+        a function, such as the loop of a Ray ``TorchTrainer``.
+    run : path-like, optional
+        The directory, where a function is given.
+
+    Returns
+    -------
+    callable or None
+        A function in place of the one that was given; a process that calls it is followed for as long.
+
+    Raises
+    ------
+    OptionError
+        If it is neither a path nor a function.
+
+    Examples
+    --------
+    >>> hfmem_widget.follow("/shared/run1")
+    >>> trainer = TorchTrainer(hfmem_widget.follow(loop), scaling_config=ScalingConfig(num_workers=4))
+    """
+    directory = os.fspath(expanded(path_text(run, "run", "a folder"))) if run else ""
+    if callable(subject):
+        # Workers of a cluster do not inherit what the watched cell has set.
+        return Followed(subject, directory or os.environ.get(RUN, ""))
+    if subject is not None:
+        if run:
+            message = "the directory is given twice"
+            raise OptionError(message)
+        directory = os.fspath(expanded(path_text(subject, "follow()", "a folder, or a function")))
+    if directory := directory or os.environ.get(RUN, ""):
+        begin(directory)
+    return None

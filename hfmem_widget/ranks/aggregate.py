@@ -1,0 +1,167 @@
+"""Figures over ranks, by numpy alone: how they spread, who differs from its peers, whose clock is off.
+
+Arrays of steps have a row for each rank and a column for each step; NaN is "not known".
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.text import MIB
+
+Floats = NDArray[np.float64]
+
+SAME_WEIGHTS = 0.02
+"""The share by which the weights of peers may differ."""
+
+STEPS = 20
+"""The newest steps whose peaks are compared."""
+
+LEAST_STEPS = 5
+"""Steps before which nobody is judged: the first ones allocate what the others use again."""
+
+LEAST_PEERS = 4
+"""Ranks of equal weights, of which one can stand out."""
+
+DEVIATIONS = 6 * 1.4826
+"""Median absolute deviations; 1.4826 of them are a standard deviation where figures are normal."""
+
+OUTLIER_SHARE = 0.02
+OUTLIER_BYTES = 256 * MIB
+"""What an outlier is off by at the least."""
+
+COMMON_STEPS = 8
+"""Steps that hosts must have in common before their clocks are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The lowest, the median and the highest of figures, and the places of the lowest and the highest."""
+
+    low: float
+    median: float
+    high: float
+    lowest: int
+    highest: int
+
+
+NO_SPREAD = Spread(math.nan, math.nan, math.nan, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A rank by its place, its median over the newest steps, and that of its peers."""
+
+    place: int
+    value: float
+    peers: float
+
+
+def spread(values: Floats) -> Spread:
+    """Return how the figures of ranks spread, shape ``(ranks,)``."""
+    if not len(values) or np.isnan(values).all():
+        return NO_SPREAD
+    low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
+    return Spread(float(values[low]), float(np.nanmedian(values)), float(values[high]), low, high)
+
+
+def peers(weights: Floats) -> NDArray[np.int64]:
+    """Return a number for each rank: those with the same one hold the same weights.
+
+    Ranks whose weights are not known are peers of each other.
+    """
+    groups = np.full(len(weights), -1, dtype=np.int64)
+    least, group = -math.inf, -1
+    for place in np.argsort(weights, kind="stable"):  # NaN comes last
+        weight = weights[place]
+        if math.isnan(weight):
+            break
+        if weight > least * (1 + SAME_WEIGHTS) or least < 0:
+            least, group = weight, group + 1
+        groups[place] = group
+    return groups
+
+
+def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
+    """Return the ranks whose step peaks are far off those of their peers, the farthest first.
+
+    Parameters
+    ----------
+    peaks : array, shape (ranks, steps)
+        Bytes of the newest steps.
+    groups : array, shape (ranks,)
+        From `peers`.
+    """
+    values = medians(peaks)
+    found = []
+    for group in np.unique(groups):
+        places = np.flatnonzero((groups == group) & ~np.isnan(values))
+        if len(places) < LEAST_PEERS:
+            continue
+        own = values[places]
+        median = float(np.median(own))
+        off = np.abs(own - median)
+        least = max(DEVIATIONS * float(np.median(off)), OUTLIER_SHARE * median, OUTLIER_BYTES)
+        found += [
+            Outlier(int(places[at]), float(own[at]), median) for at in np.flatnonzero(off > least)
+        ]
+    return sorted(found, key=lambda one: -abs(one.value - one.peers))
+
+
+def medians(peaks: Floats) -> Floats:
+    """Return the median of each rank's newest steps; NaN where there are too few."""
+    known = (~np.isnan(peaks)).sum(axis=1) >= LEAST_STEPS
+    values = np.full(len(peaks), np.nan)
+    if known.any():
+        values[known] = np.nanmedian(peaks[known], axis=1)
+    return values
+
+
+def offsets(ends: Floats, hosts: Sequence[str]) -> dict[str, float]:
+    """Return by how many seconds the clock of each host is ahead: all ranks end a step together.
+
+    Parameters
+    ----------
+    ends : array, shape (ranks, steps)
+        When each rank ended each step, by the clock of its host.
+    hosts : sequence of str
+        The host of each rank.
+
+    Returns
+    -------
+    dict
+        Nothing of hosts that have too few steps in common with the others.
+    """
+    names = np.array(hosts)
+    known = ~np.isnan(ends)
+    common = known.sum(axis=0) * 2 > max(2, known.any(axis=1).sum())
+    if common.sum() < COMMON_STEPS or len(set(hosts)) < 2:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a rank may have none of these steps
+        off = ends[:, common] - _agreed(ends[:, common])
+        rows = np.nanmedian(off, axis=1)
+    steps = (~np.isnan(off)).sum(axis=1)
+    found = {}
+    for host in sorted(set(hosts)):
+        own = (names == host) & (steps >= COMMON_STEPS)
+        if own.any():
+            found[host] = float(np.median(rows[own]))
+    return found
+
+
+def _agreed(ends: Floats) -> Floats:
+    """Return the time of each step's end on which the ranks agree, shape ``(steps,)``.
+
+    The lower of the two middle ones: between two hosts there is no middle that is anybody's clock.
+    """
+    middle = np.sort(ends, axis=0)  # NaN comes last
+    count = (~np.isnan(ends)).sum(axis=0)
+    taken: Floats = np.take_along_axis(middle, ((count - 1) // 2)[None], axis=0)[0]
+    return taken

@@ -1,0 +1,267 @@
+"""The directory of a run: one file for each process, each with one writer; no lock, no port, no pickle.
+
+``RUN/run.json`` says which run it is, ``RUN/r00007-a0-node0001-4711.jsonl`` is what rank 7 writes. Whoever
+reads takes only what is the user's own: regular files, no links, in a directory that nobody else may change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import stat
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks.identity import safe_host
+from hfmem_widget.recording.file import cannot_read, cannot_write, write_all
+from hfmem_widget.session.ranks import Rank
+from hfmem_widget.text import format_counted, plain, readable
+
+RUN_FILE = "run.json"
+FORMAT = "hfmem-run"
+VERSION = 1
+LARGEST_RUN_FILE = 1 << 16
+PATIENCE = 20
+"""Looks, 0.05 s apart, at a file that another rank is writing."""
+
+MOST_STREAMS = 8192
+MOST_ENTRIES = 4 * MOST_STREAMS
+"""Names of a directory that are looked at."""
+
+_STREAM = re.compile(
+    r"r([0-9]{5,7})-a([0-9]{1,7})-([a-z0-9.-]{1,32})-([0-9]{1,10})(-p[0-9]{4})?\.jsonl"
+)
+_RUN = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """What ``run.json`` says: which run it is, what it is called, and when it was made (wall clock)."""
+
+    run: str
+    label: str = ""
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What may be read of a directory.
+
+    Attributes
+    ----------
+    paths : tuple of Path
+        The files of ranks, in the order of their names.
+    refused : int
+        Files that are called as those of ranks, and are not read.
+    why : str
+        One sentence on what is refused; ``""`` where nothing is.
+    """
+
+    paths: tuple[Path, ...] = ()
+    refused: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank and the directory of its run, which is not touched before `join`."""
+
+    directory: Path
+    rank: Rank
+
+    def join(self) -> tuple[Path, str]:
+        """Return where this rank is to write, and the run's id; the directory is made if it is not there.
+
+        Raises
+        ------
+        OptionError
+            If it cannot be made or read, or others may write there.
+        """
+        run = make_or_join(self.directory).run
+        names = map(self.directory.joinpath, _names(self.rank))
+        return next(path for path in names if not os.path.lexists(path)), run
+
+
+def _names(rank: Rank) -> itertools.chain[str]:
+    """Return the names that a rank's file may have: a process that has written one may be another by now."""
+    name = f"r{rank.rank:05}-a{rank.attempt}-{safe_host(rank.host)}-{rank.pid}"
+    parts = (f"{name}-p{part:04}.jsonl" for part in itertools.count(1))
+    return itertools.chain([f"{name}.jsonl"], parts)
+
+
+def make_or_join(directory: Path, label: str = "", now: float | None = None) -> RunFile:
+    """Make the directory of a run, or join the run that is there; of several that make it, one has its way.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be made or read, or others may write there.
+    """
+    try:
+        # Those above it as usual; the last for the user alone.
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        if refused := refusal(directory):
+            raise OptionError(refused)
+        path = directory / RUN_FILE
+        if not os.path.lexists(path):
+            created = time.time() if now is None else now
+            _write_once(path, RunFile(uuid.uuid4().hex, plain(label), created))
+        # Where there are no links, another may be just writing it.
+        for _ in range(PATIENCE):
+            if path.stat().st_size:
+                break
+            time.sleep(0.05)
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+    return read_run(directory)
+
+
+def _write_once(path: Path, run: RunFile) -> None:
+    """Write the file that says which run it is, unless another has done so."""
+    said = {"format": FORMAT, "version": VERSION, "run": run.run, "label": run.label}
+    data = json.dumps({**said, "created": run.created}, ensure_ascii=False).encode() + b"\n"
+    half = path.with_name(f".{path.name}.{run.run}")
+    try:
+        _write(half, data)
+        with suppress(FileExistsError):  # another was first
+            try:
+                os.link(half, path)  # whole or not there
+            except FileExistsError:
+                raise
+            except OSError:
+                _write(path, data)  # no links there, as on many network drives
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def read_run(directory: Path) -> RunFile:
+    """Return what the directory of a run says of it.
+
+    Raises
+    ------
+    OptionError
+        If it is none, or says something else.
+    """
+    path = directory / RUN_FILE
+    try:
+        descriptor = open_own(path)
+        try:
+            said = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
+        finally:
+            os.close(descriptor)
+        run, label, created = said["run"], said.get("label", ""), said.get("created", 0.0)
+        is_ours = said["format"] == FORMAT and isinstance(run, str) and _RUN.fullmatch(run)
+        version = said["version"]
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        is_ours, version = False, 0
+    if not is_ours:
+        message = f"{plain(path)} is not the {RUN_FILE} of a run that hfmem_widget follows"
+        raise OptionError(message)
+    if version != VERSION:
+        message = f"{plain(path)} is of a newer hfmem_widget: pip install -U hfmem-widget"
+        raise OptionError(message)
+    is_time = isinstance(created, int | float) and 0 <= created < 1 << 40
+    return RunFile(
+        run, plain(label) if isinstance(label, str) else "", float(created) if is_time else 0.0
+    )
+
+
+def is_run(directory: Path) -> bool:
+    """Return whether a path is the directory of a run."""
+    return (directory / RUN_FILE).is_file()
+
+
+def refusal(directory: Path) -> str:
+    """Return why a directory is not to be trusted, as one clause; ``""`` where it is.
+
+    Raises
+    ------
+    OSError
+        If it cannot be looked at.
+    """
+    status = directory.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{plain(directory)} is no directory"
+    if status.st_uid != os.geteuid():
+        return f"{plain(directory)} belongs to another user"
+    if status.st_mode & stat.S_IWOTH:
+        return f"everybody may write to {plain(directory)}: chmod o-w it"
+    return ""
+
+
+def streams(directory: Path) -> Streams:
+    """Return the files of a run's ranks that may be read; nothing is opened, and nothing raised."""
+    try:
+        if refused := refusal(directory):
+            return Streams(why=f"No rank is read: {refused}.")
+        with os.scandir(directory) as entries:
+            named = [
+                entry
+                for entry in itertools.islice(entries, MOST_ENTRIES)
+                if _STREAM.fullmatch(entry.name)
+            ]
+    except OSError as error:
+        return Streams(why=f"No rank is read: {plain(directory)}: {readable(error)}.")
+    named.sort(key=lambda entry: entry.name)
+    own = [entry for entry in named if _is_own_entry(entry)]
+    foreign, beyond = len(named) - len(own), len(own) - MOST_STREAMS
+    said = []
+    if foreign:
+        files = format_counted(foreign, "file")
+        said.append(f"{files} not read: a link, no regular file, or another user's")
+    if beyond > 0:
+        said.append(f"{format_counted(beyond, 'file')} not read: more than {MOST_STREAMS:,}")
+    return Streams(
+        tuple(directory / entry.name for entry in own[:MOST_STREAMS]),
+        foreign + max(0, beyond),
+        "; ".join(said) + "." if said else "",
+    )
+
+
+def rank_of(path: Path) -> tuple[int, int] | None:
+    """Return the rank and the attempt that the name of a file says; None where it is no rank's."""
+    found = _STREAM.fullmatch(path.name)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def open_own(path: Path) -> int:
+    """Return a descriptor for reading a file that is the user's own, or raise `OSError`.
+
+    A link is refused, and so is a pipe, which would be waited for.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags)
+    if not _is_own(os.fstat(descriptor)):
+        os.close(descriptor)
+        message = "not a regular file of one's own"
+        raise PermissionError(1, message)
+    return descriptor
+
+
+def _is_own_entry(entry: os.DirEntry[str]) -> bool:
+    try:
+        return _is_own(entry.stat(follow_symlinks=False))
+    except OSError:  # it has just been removed
+        return False
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()

@@ -1,0 +1,89 @@
+"""What makes the children of a watched cell follow themselves: two variables, lent for as long as it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from hfmem_widget.ranks.groups import follow_groups
+
+RUN = "HFMEM_RUN"
+"""The run's directory."""
+
+CLAIMED = "HFMEM_CLAIMED"
+"""The process that is a rank: what it starts is none, a DataLoader's workers for one."""
+
+SOLO = "HFMEM_SOLO"
+"""``1`` where the first Python that imports torch is followed without a launcher; then who that is."""
+
+PATH = "PYTHONPATH"
+SITE = str(Path(__file__).parent / "site")
+"""The folder of the ``sitecustomize`` that begins to follow in a new Python."""
+
+_lent_by: dict[int, Path] = {}
+"""The process that lends, and for which run: it is no rank itself."""
+
+
+class Lent:
+    """The variables, in an environment from `begin` to `end`.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the run; it is made by the first rank.
+    environ : mutable mapping, optional
+    """
+
+    def __init__(self, directory: Path, environ: MutableMapping[str, str] = os.environ) -> None:
+        self.directory = directory.absolute()
+        self._environ = environ
+        self._before: str | None = None
+        self._path = ""
+        self._pid = 0
+
+    def begin(self) -> bool:
+        """Set them, and return whether that was done: not in a rank, nor within another that has lent."""
+        environ = self._environ
+        if self._pid or RUN in environ or CLAIMED in environ:
+            return False
+        self._before = environ.get(PATH)
+        self._path = with_site(self._before)
+        self._pid = os.getpid()
+        _lent_by[self._pid] = self.directory
+        environ[RUN] = str(self.directory)
+        environ[PATH] = self._path
+        follow_groups()  # a forked child has the surrounded function
+        return True
+
+    def end(self) -> None:
+        """Put back what was there; what the user has changed meanwhile stays, without our part."""
+        pid, self._pid = self._pid, 0
+        if pid != os.getpid():
+            return  # a forked child: its environment is its own
+        _lent_by.pop(pid, None)
+        environ, path = self._environ, self._environ.get(PATH)
+        if environ.get(RUN) == str(self.directory):
+            del environ[RUN]
+        if path == self._path:
+            _set(environ, self._before)
+        elif path is not None and SITE in path.split(os.pathsep):
+            others = [folder for folder in path.split(os.pathsep) if folder != SITE]
+            _set(environ, os.pathsep.join(others) if others or self._before is not None else None)
+
+
+def lends() -> bool:
+    """Return whether this process lends them: what calls torch.distributed in it is no rank by that."""
+    return os.getpid() in _lent_by
+
+
+def with_site(path: str | None) -> str:
+    """Return a ``PYTHONPATH`` with our folder first."""
+    return f"{SITE}{os.pathsep}{path}" if path else SITE
+
+
+def _set(environ: MutableMapping[str, str], path: str | None) -> None:
+    if path is None:
+        environ.pop(PATH, None)
+    else:
+        environ[PATH] = path

@@ -1,0 +1,375 @@
+"""Judgements over ranks: a sentence with a figure each. A healthy run says nothing.
+
+Every threshold is a constant here or in `aggregate`; docs/ranks.md lists them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers
+from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.session import Finding
+from hfmem_widget.text import GIB, MIB, format_bytes, format_count, format_duration, plain
+
+SILENT_PACES, SILENT_SECONDS = 3, 2.0
+"""A rank is silent after so many times its pace, and so many seconds more."""
+
+LOST = 30.0
+"""Seconds after which a silent rank is taken for lost."""
+
+IMBALANCE_SHARE, IMBALANCE_BYTES = 0.15, GIB
+"""By both the highest peak must exceed the median of its peers'."""
+
+BEHIND = 8.0
+"""Seconds for which a rank must have finished no step while the others did."""
+
+CLOCK = 0.5
+"""Seconds by which a clock must be off to be worth a sentence."""
+
+MOST_NAMED = 4
+"""Ranks that a sentence names; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All ranks that should be there and were seen, at one moment, in order of rank.
+
+    Attributes
+    ----------
+    streams : sequence of RankStream
+    silent : array, shape (ranks,)
+        Seconds for which each was silent; 0 where that is as it should be.
+    waits : array, shape (ranks,)
+        Seconds since each finished a step while others finished later ones; 0 where it keeps up.
+    step_peaks : array, shape (ranks, steps)
+        Exact peaks of the newest steps, in bytes.
+    phase_peaks : array, shape (ranks, phases)
+        The highest of each phase over these.
+    offsets : mapping of str to float
+        By how much each host's clock is ahead, in seconds.
+    restarts : sequence of Restart
+    """
+
+    streams: Sequence[RankStream]
+    silent: Floats
+    waits: Floats
+    step_peaks: Floats
+    phase_peaks: Floats
+    offsets: dict[str, float] = field(default_factory=dict)
+    restarts: Sequence[Restart] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Hosts that were seen."""
+        return len({stream.rank.host for stream in self.streams})
+
+    def named(self, place: int) -> str:
+        """Return what a rank is called at the beginning of a sentence."""
+        rank = self.streams[place].rank
+        return f"Rank {rank.rank}" + (f" ({plain(rank.host)})" if self.nodes > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The ranks began anew: how many, after which step, and the worlds before and after."""
+
+    attempt: int
+    ranks: int
+    step: int
+    before: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found, and the ranks, by place, for which there is a reason to look at them."""
+
+    findings: tuple[Finding, ...]
+    outliers: tuple[Outlier, ...]
+    behind: tuple[int, ...]
+
+
+def judge(look: Look) -> Judged:
+    """Return the findings over all ranks, the gravest first."""
+    groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
+    found = outliers(look.step_peaks, groups)
+    behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
+    findings = [
+        *_oom(look),
+        *_silent(look),
+        *_behind(look, behind),
+        *_outliers(look, found),
+        *_imbalance(look, groups, {one.place for one in found}),
+        *_restarts(look),
+        *_clocks(look),
+    ]
+    return Judged(tuple(findings), tuple(found), tuple(behind))
+
+
+def _oom(look: Look) -> Iterator[Finding]:
+    failed = [place for place, stream in enumerate(look.streams) if stream.oom is not None]
+    if not failed:
+        return
+
+    def when(place: int) -> tuple[float, int]:
+        stream = look.streams[place]
+        at = stream.reached if math.isnan(stream.oom_at) else stream.oom_at
+        return at - look.offsets.get(stream.rank.host, 0.0), place
+
+    first = min(failed, key=when)
+    stream = look.streams[first]
+    oom = stream.oom
+    assert oom is not None
+    where = f" in {stream.raised}" if stream.raised else ""
+    step = f", after step {format_count(stream.newest_step)}" if stream.newest_step else ""
+    asked, free = (oom.evidence.get(name) for name in ("asked", "free"))
+    figures = [
+        f"{format_bytes(float(value))} {what}"
+        for value, what in ((asked, "requested"), (free, "free"))
+        if isinstance(value, int | float)
+    ]
+    figures = figures or [f"peak {format_bytes(stream.peak.value)}"]
+    more = f"; {_counted(len(failed) - 1, 'other rank')} followed" if len(failed) > 1 else ""
+    evidence = {
+        **oom.evidence,
+        "rank": stream.rank.rank,
+        "host": stream.rank.host,
+        "phase": stream.raised,
+        "step": stream.newest_step,
+        "ranks": [look.streams[place].rank.rank for place in sorted(failed, key=when)[:16]],
+    }
+    title = f"{look.named(first)} ran out of memory{where}{step}: {', '.join(figures)}{more}."
+    yield Finding("rank-oom", "critical", title, evidence, oom.advice)
+
+
+def _silent(look: Look) -> Iterator[Finding]:
+    silent = {int(place) for place in np.flatnonzero(look.silent > 0)}
+    silent -= {place for place in silent if look.streams[place].oom is not None}
+    hosts = [stream.rank.host for stream in look.streams]
+    on_host = Counter(hosts)
+    lost = [
+        host
+        for host, count in Counter(hosts[place] for place in silent).items()
+        if count == on_host[host] > 1
+    ]
+    whole = len(silent) == len(hosts) > 1
+    if whole:
+        yield _silence(
+            look, sorted(silent), f"All {format_count(len(hosts))} ranks have", "run-silent"
+        )
+        return
+    if lost:
+        gone = [place for place in sorted(silent) if hosts[place] in lost]
+        if len(lost) == 1:
+            who = f"{plain(lost[0]) or 'A node'} has"
+            said = f" (ranks {_ranges(look.streams[place].rank.rank for place in gone)})"
+            yield _silence(look, gone, who, "node-silent", said)
+        else:
+            names = _listed([plain(host) for host in sorted(lost)])
+            who = f"{format_count(len(lost))} nodes ({names}) have"
+            yield _silence(look, gone, who, "node-silent")
+        silent -= set(gone)
+    if len(silent) == 1:
+        (place,) = silent
+        yield _silence(look, [place], f"{look.named(place)} has", "rank-silent")
+    elif silent:
+        ranks = _listed([str(look.streams[place].rank.rank) for place in sorted(silent)])
+        who = f"{format_count(len(silent))} ranks ({ranks}) have"
+        yield _silence(look, sorted(silent), who, "rank-silent")
+
+
+def _silence(look: Look, places: Sequence[int], who: str, kind: str, said: str = "") -> Finding:
+    seconds = float(look.silent[list(places)].min())
+    # A sentence that changed every second would be written every second.
+    whole = 5 * int(seconds // 5) if seconds < 60 else 60 * int(seconds // 60)
+    known = max(whole, int(SILENT_PACES + SILENT_SECONDS))
+    time = f"{known} s" if known < 60 else format_duration(known)
+    more = " or more" if len(places) > 1 else ""
+    steps = [look.streams[place].newest_step for place in places]
+    last = f", since step {format_count(max(steps))}" if max(steps) else ""
+    title = f"{who} been silent for {time}{more}{last}{said}."
+    ranks = [look.streams[place].rank.rank for place in places[:16]]
+    hosts = sorted({look.streams[place].rank.host for place in places})[:16]
+    evidence = {"ranks": ranks, "count": len(places), "hosts": hosts, "seconds": whole}
+    return Finding(
+        kind,
+        "critical" if seconds >= LOST else "warn",
+        title,
+        evidence,
+        ("It was killed, has hung, or lost its connection to the run's directory.",),
+    )
+
+
+def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
+    if not behind:
+        return
+    place = min(behind, key=lambda one: (look.streams[one].newest_step, one))
+    stream = look.streams[place]
+    others = [
+        other.newest_step
+        for at, other in enumerate(look.streams)
+        if at not in behind and not other.is_over
+    ]
+    if not others:
+        return
+    theirs = int(np.median(others))
+    more = f"; so are {_counted(len(behind) - 1, 'other rank')}" if len(behind) > 1 else ""
+    waits = 5 * int(look.waits[place] // 5)
+    title = (
+        f"{look.named(place)} finished step {format_count(stream.newest_step)} and no other for {waits} s, "
+        f"the others are at step {format_count(theirs)}{more}."
+    )
+    evidence = {
+        "rank": stream.rank.rank,
+        "host": stream.rank.host,
+        "step": stream.newest_step,
+        "others": theirs,
+        "seconds": waits,
+        "ranks": [look.streams[one].rank.rank for one in behind[:16]],
+    }
+    yield Finding("rank-behind", "warn", title, evidence)
+
+
+def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
+    for one in found[:1]:
+        stream = look.streams[one.place]
+        share = f"{abs(one.value / one.peers - 1):.1%}".replace("%", " %")
+        how = "more" if one.value > one.peers else "less"
+        more = f" So do {_counted(len(found) - 1, 'other rank')}." if len(found) > 1 else ""
+        title = (
+            f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than its "
+            f"peers ({format_bytes(one.peers)}).{more}"
+        )
+        evidence = {
+            "rank": stream.rank.rank,
+            "host": stream.rank.host,
+            "peak": round(one.value),
+            "peers": round(one.peers),
+            "ranks": [look.streams[each.place].rank.rank for each in found[:16]],
+        }
+        advice = ("Compare its batches, its shard of the model and its software with the others'.",)
+        yield Finding("rank-outlier", "warn", title, evidence, advice)
+
+
+def _imbalance(look: Look, groups: np.ndarray, known: set[int]) -> Iterator[Finding]:  # type: ignore[type-arg]
+    peaks = np.array([stream.peak.value for stream in look.streams])
+    steps = np.array([stream.newest_step for stream in look.streams])
+    worst: tuple[float, int, float] | None = None
+    for group in np.unique(groups):
+        places = np.flatnonzero((groups == group) & ~np.isnan(peaks))
+        if len(places) < 2 or steps[places].min() < LEAST_STEPS:
+            continue
+        place = int(places[np.argmax(peaks[places])])
+        median = float(np.median(peaks[places[places != place]]))
+        above = float(peaks[place]) - median
+        is_far = above > max(IMBALANCE_SHARE * median, IMBALANCE_BYTES)
+        if is_far and place not in known and (worst is None or above > worst[0]):
+            worst = above, place, median
+    if worst is None:
+        return
+    above, place, median = worst
+    stream = look.streams[place]
+    phase = _phase_of_peak(look, place)
+    where = f", in {phase}" if phase else ""
+    title = (
+        f"{look.named(place)} peaked at {format_bytes(stream.peak.value)}, its peers at "
+        f"{format_bytes(median)} (+{100 * above / median:.0f} %){where}."
+    )
+    evidence = {
+        "rank": stream.rank.rank,
+        "host": stream.rank.host,
+        "peak": round(stream.peak.value),
+        "peers": round(median),
+        "phase": phase,
+    }
+    yield Finding("rank-imbalance", "warn", title, evidence)
+
+
+def phase_of_peak(look: Look, place: int) -> str:
+    """Return the phase in which a rank's peak was, as far as that can be told; else nothing."""
+    return _phase_of_peak(look, place)
+
+
+def _phase_of_peak(look: Look, place: int) -> str:
+    stream, names = look.streams[place], ("forward", "backward", "optimizer")
+    near = stream.peak.value - MIB
+    phases = look.phase_peaks[place]
+    for at in np.argsort(-np.nan_to_num(phases)):
+        if phases[at] >= near:
+            return names[at]
+    others = ("evaluate", "predict", "save", "load")
+    return next((kind for kind in others if stream.span_peak(kind) >= near), "")  # type: ignore[arg-type]
+
+
+def _restarts(look: Look) -> Iterator[Finding]:
+    for one in look.restarts[-1:]:
+        after = f" after step {format_count(one.step)}" if one.step else ""
+        if one.world != one.before:
+            title = f"The run went on with {format_count(one.world)} instead of {_counted(one.before, 'rank')}{after}"
+        else:
+            who = f"All {one.ranks}" if one.ranks == one.world else format_count(one.ranks)
+            title = f"{who} {'rank was' if one.ranks == 1 else 'ranks were'} restarted{after}"
+        times = f", for the {_ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
+        evidence = {
+            "attempt": one.attempt,
+            "ranks": one.ranks,
+            "step": one.step,
+            "before": one.before,
+            "world": one.world,
+            "times": len(look.restarts),
+        }
+        yield Finding("rank-restarted", "warn", f"{title}{times}.", evidence)
+
+
+def _clocks(look: Look) -> Iterator[Finding]:
+    off = {host: by for host, by in look.offsets.items() if abs(by) > CLOCK}
+    if not off:
+        return
+    worst = max(off, key=lambda host: abs(off[host]))
+    by = off[worst]
+    name = plain(worst) or "A host"
+    how = "ahead" if by > 0 else "behind"
+    if len(off) == 1:
+        title = f"{name}'s clock is {abs(by):.1f} s {how}; its times are corrected."
+    else:
+        title = (
+            f"The clocks of {format_count(len(off))} of {format_count(len(look.offsets))} nodes are off, "
+            f"{name}'s most ({abs(by):.1f} s {how}); their times are corrected."
+        )
+    rounded = {host: round(seconds, 2) for host, seconds in list(off.items())[:16]}
+    yield Finding("clock", "info", title, {"offsets": rounded, "count": len(off)})
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= MOST_NAMED + 1:
+        return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]
+    return ", ".join(names[:MOST_NAMED]) + f" and {format_count(len(names) - MOST_NAMED)} more"
+
+
+def _ranges(ranks: Iterator[int]) -> str:
+    """Return numbers as ranges, such as ``8–15``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return _listed(["–".join(map(str, run)) for run in runs])
+
+
+def _ordinal(count: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count}{'th' if count // 10 % 10 == 1 else ending}"
+
+
+Named = Callable[[int], str]

@@ -1,0 +1,113 @@
+"""Which process of a distributed run this is, by what launchers leave in its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hfmem_widget.recording.limits import MOST_RANKS
+from hfmem_widget.session.ranks import Rank
+from hfmem_widget.text import plain
+
+ALONE = "one process"
+"""The engine of a process that nobody has made a rank: it is followed by itself."""
+
+_NUMBER = re.compile(r"[0-9]{1,7}")
+_UNSAFE = re.compile(r"[^a-z0-9.-]+")
+
+
+class _Engine(NamedTuple):
+    """A launcher: the variables that tell it from others, all of them, and those with the numbers."""
+
+    name: str
+    sets: tuple[str, ...]
+    rank: str
+    local: str
+    world: str
+    attempt: str = ""
+
+
+_TORCH = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+
+ENGINES = (
+    _Engine("notebook_launcher", ("NPROC", "MIXED_PRECISION", "TORCHELASTIC_RUN_ID"), *_TORCH),
+    _Engine("notebook_launcher", ("FORK_LAUNCHED",), *_TORCH),
+    _Engine("Ray Train", ("RAY_JOB_ID",), *_TORCH),
+    _Engine("Ray Train", ("RAY_RAYLET_PID",), *_TORCH),
+    _Engine("accelerate launch", ("ACCELERATE_MIXED_PRECISION",), *_TORCH),
+    _Engine("torchrun", ("TORCHELASTIC_RUN_ID",), *_TORCH),
+    _Engine("DeepSpeed", ("CROSS_RANK",), *_TORCH),
+    _Engine(
+        "Open MPI", ("OMPI_COMM_WORLD_RANK",),
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE",
+    ),
+    _Engine("MPI", ("PMI_RANK",), "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    _Engine("MPI", ("PMIX_RANK",), "PMIX_RANK", "PMIX_LOCAL_RANK", "PMIX_SIZE"),
+    _Engine(
+        "Slurm", ("SLURM_PROCID",),
+        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_RESTART_COUNT",
+    ),
+    _Engine("torch.distributed", ("RANK",), *_TORCH),
+)  # fmt: skip
+"""The first that fits is taken: those that start others, such as Slurm, come after what they start."""
+
+
+def who(
+    environ: Mapping[str, str],
+    truth: tuple[int, int] | None = None,
+    *,
+    host: str | None = None,
+    pid: int | None = None,
+) -> Rank | None:
+    """Return which rank a process is; None where its environment does not say so.
+
+    Parameters
+    ----------
+    environ : mapping
+        Its environment; what makes no sense in it is passed over.
+    truth : tuple of int, optional
+        Its number and how many there are, as torch.distributed knows them.
+    host : str, optional
+    pid : int, optional
+        Those of this process by default.
+    """
+    place = plain(socket.gethostname() if host is None else host, 64)
+    process = os.getpid() if pid is None else pid
+    for engine in ENGINES:
+        if not all(name in environ for name in engine.sets):
+            continue
+        rank, world = _number(environ, engine.rank), _number(environ, engine.world)
+        if truth is not None:
+            fits = (rank, world) == truth or not (rank is None or world is None)
+            rank, world = truth
+        else:
+            fits = rank is not None and world is not None and rank < world
+        if fits and rank is not None and world is not None:
+            local = _number(environ, engine.local)
+            attempt = _number(environ, engine.attempt) or 0
+            return Rank(
+                rank, rank if local is None else local, world, attempt, place, process, engine.name
+            )
+    if truth is None:
+        return None
+    return Rank(truth[0], truth[0], truth[1], 0, place, process, "torch.distributed")
+
+
+def alone() -> Rank:
+    """Return the rank of a process that is the only one of its run."""
+    return Rank(0, 0, 1, 0, plain(socket.gethostname(), 64), os.getpid(), ALONE)
+
+
+def safe_host(host: str) -> str:
+    """Return a host as it may stand in the name of a file: at most 32 letters of ``[a-z0-9.-]``."""
+    return _UNSAFE.sub("-", host.lower()).strip(".-")[:32] or "host"
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    """Return a variable that is a number of ranks or one below it; None where it is nothing of the kind."""
+    text = environ.get(name, "").strip()
+    number = int(text) if _NUMBER.fullmatch(text) else MOST_RANKS + 1
+    return number if number <= MOST_RANKS else None

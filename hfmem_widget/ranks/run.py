@@ -1,0 +1,235 @@
+"""A distributed run: its ranks, each as a session, and all of them in one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from hfmem_widget.display import Shown
+from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks.collector import Collector
+from hfmem_widget.ranks.directory import read_run
+from hfmem_widget.ranks.tail import Tail
+from hfmem_widget.recording.file import cannot_write, read
+from hfmem_widget.session import Finding, RankRow, Session
+from hfmem_widget.session.model import data_frame
+from hfmem_widget.text import format_bytes, format_counted, plain, wrong_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+SESSIONS_KEPT = 4
+"""Ranks whose whole sessions are remembered."""
+
+_COLUMNS = (
+    "attempt", "host", "device", "total", "peak", "certainty", "allocated", "weights", "activations",
+    "step", "phase", "silent", "flag",
+)  # fmt: skip
+
+
+class Run(Shown):
+    """All ranks of a distributed run, read from its directory; it grows as long as the ranks write.
+
+    Parameters
+    ----------
+    directory : path-like
+    label : str, optional
+        By default as ``run.json`` or the ranks say.
+    started_at : float, optional
+        Wall clock at time zero; by default when the first rank began.
+    kept : object, optional
+        Kept for as long as the run lives, such as a `tempfile.TemporaryDirectory`.
+
+    Attributes
+    ----------
+    directory : Path
+    id : str
+        As ``run.json`` says.
+    overview : Session
+        All ranks in one session: devices ``ranks`` and ``rank:N``.
+
+    Raises
+    ------
+    OptionError
+        If it is not the directory of a run.
+    """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.ranks.run:run_bundle"
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        label: str = "",
+        started_at: float | None = None,
+        kept: object = None,
+    ) -> None:
+        self.directory = Path(directory).expanduser().absolute()
+        about = read_run(self.directory)
+        self.id = about.run
+        self._kept = kept
+        self._collector = Collector(label or about.label, run=about.run, started_at=started_at)
+        self._tail = Tail(self.directory, self._collector)
+        self._sessions: dict[tuple[str, int], Session] = {}
+        self.overview.run = weakref.proxy(self)
+        self._stopped = weakref.finalize(self, self._tail.stop, 0.0)
+
+    @property
+    def overview(self) -> Session:  # noqa: D102  (an attribute, described there)
+        return self._collector.session
+
+    @property
+    def world(self) -> int:
+        """How many ranks there should be: those of the newest attempt; 0 before the first was heard of."""
+        return self._collector.world
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The hosts of the ranks, in the order of their ranks."""
+        hosts = (stream.rank.host for stream in self._collector.streams.values())
+        return tuple(dict.fromkeys(hosts))
+
+    @property
+    def running(self) -> bool:
+        """True until all ranks have ended or are lost."""
+        return self.overview.running
+
+    @property
+    def ranks(self) -> Mapping[int, RankRow]:
+        """How each rank stands, by its number; bytes."""
+        return {row.rank: row for row in self._collector.rows()}
+
+    @property
+    def worst(self) -> int | None:
+        """The rank with the highest peak; None while none is known."""
+        known = [row for row in self._collector.rows() if row.peak >= 0]
+        return max(known, key=lambda row: row.peak).rank if known else None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was judged over ranks."""
+        return list(self.overview.findings)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "finished"
+        return f"<Run {self.overview.label!r} {state}: {format_counted(self.world, 'rank')}>"
+
+    def __len__(self) -> int:
+        return len(self._collector.streams)
+
+    def start(self) -> None:
+        """Follow the ranks on a thread, until they have ended."""
+        self._tail.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all ranks have ended or are lost."""
+        return self._tail.is_over()
+
+    def look(self) -> None:
+        """Read all that there is now, here."""
+        self._tail.catch_up()
+
+    def finish(self) -> None:
+        """Read what is left, and end the overview."""
+        self._tail.finish()
+
+    def close(self) -> None:
+        """Follow the ranks no longer; what is known stays."""
+        self._tail.stop()
+
+    def session(self, rank: int) -> Session:
+        """Return all that one rank has written, as a session of its own.
+
+        Raises
+        ------
+        OptionError
+            If no such rank was seen.
+        """
+        stream = self._collector.streams.get(rank)
+        if stream is None:
+            known = ", ".join(map(str, list(self._collector.streams)[:8])) or "none yet"
+            raise wrong_value(rank, "rank", f"one that was seen ({known})")
+        path = self.directory / stream.name
+        key = stream.name, path.stat().st_size if path.is_file() else -1
+        if key not in self._sessions:
+            self._sessions[key] = read(path)
+            while len(self._sessions) > SESSIONS_KEPT:
+                del self._sessions[next(iter(self._sessions))]
+        return self._sessions[key]
+
+    def skew(self) -> pd.DataFrame:
+        """Return how the peaks of each phase spread over the ranks, in bytes, over their last steps."""
+        rows = self._collector.peaks_of_phases()
+        figures = [(row.low, row.median, row.high, row.rank) for row in rows]
+        kinds = [row.kind for row in rows]
+        return data_frame(figures, ["low", "median", "high", "rank"], kinds, "phase")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each rank, indexed by its number; bytes and seconds."""
+        rows = self._collector.rows()
+        figures = [tuple(getattr(row, name) for name in _COLUMNS) for row in rows]
+        return data_frame(
+            figures, _COLUMNS, np.array([row.rank for row in rows], dtype=int), "rank"
+        )
+
+    def figure(self) -> go.Figure:
+        """Return the overview as a `plotly.graph_objects.Figure`."""
+        return self.overview.figure()
+
+    def report(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
+        """Write a page for a browser, complete in one new file; see `Session.report`."""
+        return self.overview.report(path, static=static)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Copy what the ranks have written to a new directory, for `hfmem_widget.open`, and return it.
+
+        Raises
+        ------
+        OptionError
+            If something is there already, or it cannot be written.
+        """
+        place = Path(path).expanduser()
+        if os.path.lexists(place):
+            message = f"{plain(place)} already exists and is never overwritten; choose another name"
+            raise OptionError(message)
+        try:
+            place.mkdir(mode=0o700)
+            for name in ("run.json", *self._tail.names):
+                shutil.copy(self.directory / name, place / name, follow_symlinks=False)
+        except OSError as error:
+            raise cannot_write(place, error) from None
+        return place
+
+
+def open_run(directory: Path) -> Run:
+    """Return a run from its directory, followed from now on if it still goes on."""
+    run = Run(directory)
+    run.look()
+    if run.has_ended:
+        run.finish()
+    else:
+        run.start()
+    return run
+
+
+def run_bundle(run: Run) -> Mapping[str, str]:
+    """Return what Jupyter shows of a run: its overview; a line before any rank was heard of."""
+    from hfmem_widget.view.session import session_bundle
+
+    if run.overview.ranks is None:
+        return {"text/plain": repr(run)}
+    return session_bundle(run.overview)
+
+
+def summary(run: Run) -> str:
+    """Return a run in one line."""
+    highest = max((row.peak for row in run.ranks.values() if row.peak >= 0), default=float("nan"))
+    return f"{format_counted(run.world, 'rank')}, highest peak {format_bytes(highest)}"

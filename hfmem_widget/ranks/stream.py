@@ -1,0 +1,460 @@
+"""What one rank has written, kept as its newest figures: a few kilobytes, however long it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import singledispatchmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmem_widget.recording.check import (
+    Columns,
+    End,
+    Floats,
+    Fold,
+    Head,
+    Item,
+    Rows,
+    SpanLine,
+    StepsLine,
+    parse,
+)
+from hfmem_widget.recording.limits import MOST_FIGURES, VERSION
+from hfmem_widget.session import (
+    FINE_KINDS,
+    Certainty,
+    Device,
+    Finding,
+    Guide,
+    Peak,
+    Rank,
+    SpanKind,
+)
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
+
+LONGEST = 1 << 18
+"""Bytes of a line that is taken while a run is live."""
+
+MOST_COLUMNS = 1024
+"""Series of one rank."""
+
+MOST_BAD = 100
+"""Lines in a row that cannot be read, after which a stream is left alone."""
+
+MOST_OPEN = 16
+"""Spans of one rank that are open at once."""
+
+_LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"))
+_FIRST = FIGURES.index("first")
+_PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
+_PHASES = len(PER_DEVICE) - 3
+
+HOST = "cpu"
+_NOTHING = Peak(NOT_AVAILABLE, "sampled")
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Readings of all columns: `time` by the rank's own clock, shape ``(samples,)``; `values` ``(samples, columns)``."""
+
+    time: Floats
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """The highest of all columns over a stretch of time, by the rank's own clock."""
+
+    start: float
+    stop: float
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Steps that have ended: numbers, edges by the rank's own clock, exact peaks, and those of their phases."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    start: Floats
+    stop: Floats
+    peak: Floats
+    certainty: Floats
+    phases: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
+
+    id: int
+    kind: SpanKind
+    label: str
+    start: float
+    stop: float | None
+    outcome: str
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The stream said whose it is."""
+
+
+News = Samples | Extremes | Finished | Edge | Began
+
+
+class RankStream:
+    """Takes in the lines of one process, in any pieces, and says what is new in them.
+
+    Parameters
+    ----------
+    name : str
+        What the stream is called, such as the name of its file.
+
+    Attributes
+    ----------
+    head : Head or None
+        As soon as it was read.
+    dropped, holes : int
+        Lines that could not be read, and blocks of samples that are missing.
+    refused : str
+        Why nothing more is taken from it; empty if all is well.
+    reached : float
+        The newest reading, by the rank's own clock; -inf before the first.
+    sign : float
+        When its newest line was written, by the rank's own clock.
+    heard, fed_at : float
+        When it was last heard of, by the reader's clock; and when what came since the last look was written,
+        NaN if that was just now.
+    is_fed : bool
+        Whether anything has come since the last look.
+    newest_step : int
+    is_over : bool
+        Whether it has an end.
+    outcome : str
+        Of its outermost span.
+    raised : str
+        The phase in which it raised an error.
+    oom : Finding or None
+        That it ran out of memory, if it did; `oom_at` is when, by its own clock.
+    """
+
+    __slots__ = (
+        "_bad", "_columns", "_devices", "_highs", "_host_counts", "_keys", "_next_block", "_open",
+        "_peaks", "_phase_peaks", "_raised_at", "_rest", "_skips", "_steps_of", "_values", "dropped",
+        "fed_at", "head", "heard", "holes", "is_fed", "is_over", "name", "newest_step", "oom", "oom_at",
+        "outcome", "raised", "reached", "refused", "sign", "step_stop",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.head: Head | None = None
+        self.dropped = self.holes = 0
+        self.refused = ""
+        self.reached = self.sign = self.heard = -math.inf
+        self.fed_at = NOT_AVAILABLE
+        self.is_fed = self.is_over = False
+        self.newest_step = 0
+        self.step_stop = -math.inf
+        self.outcome = self.raised = ""
+        self.oom: Finding | None = None
+        self.oom_at = NOT_AVAILABLE
+        self._raised_at = -math.inf
+        self._rest = b""
+        self._skips = False
+        self._bad = 0
+        self._devices: dict[str, Device] = {}
+        self._columns: dict[str, dict[str, int]] = {}
+        self._keys: list[tuple[str, str]] = []
+        self._values: Floats = np.empty(0)
+        self._next_block = 0
+        self._open: dict[int, Edge] = {}
+        self._peaks: dict[str, Peak] = {}
+        self._phase_peaks: dict[tuple[SpanKind, str], float] = {}
+        self._steps_of: tuple[str, ...] = ()
+        self._host_counts = False
+
+    @property
+    def rank(self) -> Rank:
+        """Whose it is; only once the head is there."""
+        assert self.head is not None
+        assert self.head.rank is not None
+        return self.head.rank
+
+    @property
+    def device(self) -> str:
+        """The key of the device that counts: the GPU with the highest peak; the host if it has none.
+
+        Before a GPU was used it is the GPU that counts, unless steps were made without: what a process loads
+        into its own memory first is not what the run is about.
+        """
+        gpus = [key for key in self._devices if key != HOST]
+        if not gpus:
+            return HOST if HOST in self._devices else ""
+        used = [key for key in gpus if self.peak_of(key).value > 0]
+        if not used and self._host_counts:
+            return HOST
+        return max(used, key=lambda key: self.peak_of(key).value, default=gpus[0])
+
+    @property
+    def described(self) -> Device:
+        """The device that counts, as it describes itself."""
+        return self._devices.get(self.device) or Device(self.device, "")
+
+    @property
+    def peak(self) -> Peak:
+        """The highest allocated on the device that counts so far, and how it is known."""
+        return self.peak_of(self.device)
+
+    @property
+    def at(self) -> Edge | None:
+        """The innermost coarse span that is open."""
+        return next(reversed(self._open.values()), None)
+
+    @property
+    def open(self) -> tuple[Edge, ...]:
+        """The coarse spans that are open, outermost first."""
+        return tuple(self._open.values())
+
+    def peak_of(self, device: str) -> Peak:
+        """Return the highest allocated on a device so far."""
+        return self._peaks.get(device, _NOTHING)
+
+    def span_peak(self, kind: SpanKind) -> float:
+        """Return the peak of the newest finished span of a kind, on the device that counts; NaN if none."""
+        return self._phase_peaks.get((kind, self.device), NOT_AVAILABLE)
+
+    def column(self, metric: str) -> int | None:
+        """Return the column of a metric of the device that counts."""
+        return self._columns.get(self.device, {}).get(metric)
+
+    def latest(self, metric: str) -> float:
+        """Return the newest reading of a metric of the device that counts; NaN if it is not available."""
+        at = self.column(metric)
+        return NOT_AVAILABLE if at is None else float(self._values[at])
+
+    def feed(self, data: bytes) -> list[News]:
+        """Take in the next bytes, and return what they say; a line counts once its end is there."""
+        news: list[News] = []
+        if self.refused:
+            return news
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._skips:
+                self._skips = False
+            elif line:
+                self._take(line, news)
+                if self.refused:
+                    return news
+        if len(self._rest) > LONGEST:
+            self.dropped += not self._skips
+            self._rest, self._skips = b"", True
+        return news
+
+    def refuse(self, why: str) -> None:
+        """Take nothing more from it."""
+        self.refused, self._rest = why, b""
+
+    def _take(self, line: bytes, news: list[News]) -> None:
+        try:
+            if len(line) > LONGEST:
+                raise ValueError
+            known = parse(line)
+        except ValueError:
+            self.dropped += 1
+            self._bad += 1
+            if self._bad >= MOST_BAD:
+                self.refuse("damaged")
+            return
+        self._bad = 0
+        if known is None:
+            return
+        if self.head is None and not isinstance(known, Head):
+            self.dropped += 1
+        else:
+            self._enter(known, news)
+
+    @singledispatchmethod
+    def _enter(self, line: object, news: list[News]) -> None:
+        """Take in a line; of most kinds nothing is kept."""
+
+    @_enter.register
+    def _(self, head: Head, news: list[News]) -> None:
+        if self.head is not None:
+            self.dropped += 1
+        elif head.version > VERSION:
+            self.refuse(f"version {head.version}")
+        elif head.rank is None:
+            self.refuse("no rank")
+        else:
+            self.head = head
+            self.sign = max(self.sign, head.started)
+            news.append(Began())
+
+    @_enter.register
+    def _(self, columns: Columns, news: list[News]) -> None:
+        del news
+        width = len(self._keys) + len(columns.series)
+        if columns.first != len(self._keys) or max(width, len(columns.devices)) > MOST_COLUMNS:
+            self.dropped += 1
+            return
+        self._devices = {device.key: device for device in columns.devices}
+        for series in columns.series:
+            self._columns.setdefault(series.device, {})[series.metric] = len(self._keys)
+            self._keys.append((series.device, series.metric))
+        more = np.full(len(columns.series), np.nan)
+        self._values = np.concatenate([self._values, more])
+
+    @_enter.register
+    def _(self, rows: Rows, news: list[News]) -> None:
+        width, samples = len(self._values), len(rows.time)
+        is_too_large = samples > 1 and samples * width > MOST_FIGURES
+        if is_too_large or any(column >= width for column in rows.columns):
+            self.dropped += 1
+            return
+        self.holes += max(0, rows.block - self._next_block)
+        self._next_block = max(self._next_block, rows.block + 1)
+        self.sign = max(self.sign, rows.wall)
+        if not samples:
+            return
+        block = np.tile(self._values, (samples, 1))
+        block[:, rows.columns] = rows.values
+        self._values = block[-1].copy()
+        time = self._wall(rows.time)
+        self.reached = max(self.reached, float(time[-1]))
+        self._note_highs(np.fmax.reduce(block))
+        news.append(Samples(time, block))
+
+    @_enter.register
+    def _(self, fold: Fold, news: list[News]) -> None:
+        if len(fold.low) > len(self._values):
+            self.dropped += 1
+            return
+        start, stop = map(self._wall, (fold.start, fold.stop))
+        if stop <= self.reached:
+            return  # the samples were there, one by one
+        self.reached = stop
+        self.sign = max(self.sign, stop)
+        self._values[: len(fold.last)] = fold.last
+        high = np.full(len(self._values), np.nan)
+        high[: len(fold.high)] = fold.high
+        self._note_highs(high)
+        news.append(Extremes(start, stop, high))
+
+    @_enter.register
+    def _(self, line: SpanLine, news: list[News]) -> None:
+        start = self._wall(line.start)
+        stop = None if line.stop is None else self._wall(line.stop)
+        for column, peak in zip(line.columns, line.peaks, strict=False):
+            if peak is not None and column < len(self._keys):
+                device, metric = self._keys[column]
+                if metric == "allocated":
+                    self._note_peak(device, *peak)
+                    if stop is not None:
+                        self._phase_peaks[line.kind, device] = peak[0]
+        if line.outcome.startswith("raised") and start >= self._raised_at:
+            self._raised_at, self.raised = start, line.kind
+        if line.parent is None and line.outcome:
+            self.outcome = line.outcome
+        if line.kind in FINE_KINDS:
+            return
+        edge = Edge(line.id, line.kind, line.label, start, stop, line.outcome, line.counts)
+        if stop is not None:
+            self._open.pop(line.id, None)
+        elif len(self._open) < MOST_OPEN or line.id in self._open:
+            self._open[line.id] = edge
+        if line.parent is not None:
+            news.append(edge)
+
+    @_enter.register
+    def _(self, line: StepsLine, news: list[News]) -> None:
+        devices = self._steps_of if line.devices is None else line.devices
+        rows = line.rows
+        width = len(FIGURES) + len(devices) * len(PER_DEVICE)
+        if devices[: len(self._steps_of)] != self._steps_of or rows.shape[1] != width:
+            self.dropped += 1
+            return
+        self._steps_of = devices
+        if not len(rows):
+            return
+        per_device = rows[:, len(FIGURES) :].reshape(len(rows), len(devices), len(PER_DEVICE))
+        for at, device in enumerate(devices):
+            peaks = per_device[:, at, _PEAK]
+            if not np.isnan(peaks).all():
+                highest = int(np.nanargmax(peaks))
+                certainty = CERTAINTIES[int(per_device[highest, at, _CERTAINTY])]
+                self._note_peak(device, float(peaks[highest]), certainty)
+        self._host_counts = self._host_counts or bool(devices) and set(devices) == {HOST}
+        device = self.device
+        at = devices.index(device) if device in devices else None
+        chosen = (
+            np.full((len(rows), len(PER_DEVICE)), np.nan) if at is None else per_device[:, at, :]
+        )
+        first, last = (rows[:, column].astype(np.int64) for column in (_FIRST, _LAST))
+        start, stop = (self._wall(rows[:, column]) for column in (_START, _STOP))
+        if stop[-1] >= self.step_stop:
+            self.newest_step, self.step_stop = int(last[-1]), float(stop[-1])
+        news.append(
+            Finished(
+                *(first, last, start, stop),
+                *(chosen[:, _PEAK], chosen[:, _CERTAINTY], chosen[:, _PHASES:]),
+            )
+        )
+
+    @_enter.register
+    def _(self, line: Item, news: list[News]) -> None:
+        del news
+        item = line.item
+        if isinstance(item, Finding) and item.kind == "oom" and item.severity != "info":
+            self.oom = replace(item, evidence=_flat(item.evidence), advice=item.advice[:4])
+        elif isinstance(item, Guide) and item.kind == "oom":
+            self.oom_at = self._wall(item.start)
+
+    @_enter.register
+    def _(self, end: End, news: list[News]) -> None:
+        del news
+        self.is_over = True
+        self.sign = max(self.sign, end.stopped or self.sign)
+        if end.broken_off and not self.outcome:
+            self.outcome = "broken off"
+
+    def _wall(self, time: Any) -> Any:
+        assert self.head is not None
+        return self.head.started + time
+
+    def _note_highs(self, high: Floats) -> None:
+        for device, columns in self._columns.items():
+            at = columns.get("allocated")
+            if at is not None and high[at] > 0:
+                self._note_peak(device, float(high[at]), "sampled")
+
+    def _note_peak(self, device: str, value: float, certainty: Certainty) -> None:
+        known = self._peaks.get(device, _NOTHING)
+        is_better = value == known.value and CERTAINTIES.index(certainty) < CERTAINTIES.index(
+            known.certainty
+        )
+        if is_better or not value <= known.value:
+            self._peaks[device] = Peak(value, certainty)
+
+
+def _flat(evidence: Mapping[str, object]) -> dict[str, object]:
+    """Return the figures and words of evidence, and no lists: it is kept for every rank."""
+    kept = (str, int, float, bool)
+    return {name: value for name, value in evidence.items() if isinstance(value, kept)}
+
+
+def newest(streams: Sequence[RankStream]) -> RankStream:
+    """Return the stream of the newest attempt; of one attempt, that of the process that began last."""
+    return max(streams, key=order_of)
+
+
+def order_of(stream: RankStream) -> tuple[int, float, int, str]:
+    """Return what streams of one rank are ordered by."""
+    head, rank = stream.head, stream.rank
+    return rank.attempt, 0.0 if head is None else head.started, rank.pid, stream.name

@@ -1,0 +1,448 @@
+"""Distributed runs without hardware: many ranks whose memory a script moves, and the lines that they write.
+
+>>> run = SimulatedRun(Script(world=4, heavier={3: 1.05}))
+>>> run.write(Path("run"), seconds=30.0)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from hfmem_widget.recording.lines import Lines
+from hfmem_widget.session import (
+    Device,
+    DeviceSteps,
+    Finding,
+    Guide,
+    Peak,
+    Rank,
+    Recorder,
+    Sample,
+    Series,
+    Span,
+    StepGroup,
+)
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.testing.stage import H200_TOTAL, HOST_TOTAL, STARTED_AT
+from hfmem_widget.text import GIB, MIB
+
+LOADING: Final = 1.0
+"""Seconds before the first step, in which the weights are loaded."""
+
+ONE_BY_ONE: Final = 64
+"""Ranks up to which every sample is written; of larger worlds the extremes are."""
+
+_GPU: Final = (
+    "allocated",
+    "reserved",
+    "device_used",
+    "weights",
+    "gradients",
+    "optimizer",
+    "unattributed",
+)
+_CONTEXT: Final = 620 * MIB
+_NONE: Final[Mapping[int, float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a simulated run does. Bytes and seconds; mappings are by rank unless they say otherwise.
+
+    Attributes
+    ----------
+    world, per_node : int
+        Ranks, and how many of them a node has.
+    gpus : int
+        Of each rank; with 0 it computes on its host.
+    label, engine : str
+    interval, pace : float
+        Between two samples, and between two lines.
+    step_seconds : float
+    weights, activations : float
+        Of each rank. Gradients and optimizer states follow from the weights.
+    stages : int
+        Stages of a pipeline: neighbours in stages hold other weights and activations.
+    noise : float
+        How much activations differ from step to step, as a share.
+    evaluate_every : int
+        Steps; 0 for never.
+    heavier : mapping of int to float
+        Times the memory that a rank's peers need in a step.
+    clocks : mapping of str to float
+        By host, the seconds by which its clock is ahead.
+    killed : mapping of int to float
+        When a rank stops without a word, in seconds.
+    stuck : mapping of int to int
+        The last step that a rank finishes, although it goes on to write.
+    out_of_memory : mapping of int to int
+        The step in which a rank runs out of memory and ends.
+    garbage : float
+        The share of lines that are followed by one that is none.
+    """
+
+    world: int = 4
+    per_node: int = 8
+    gpus: int = 1
+    label: str = "fine-tune"
+    engine: str = "torchrun"
+    interval: float = 0.1
+    pace: float = 1.0
+    step_seconds: float = 0.5
+    weights: float = 4 * GIB
+    activations: float = 30 * GIB
+    stages: int = 1
+    noise: float = 0.004
+    evaluate_every: int = 0
+    heavier: Mapping[int, float] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    killed: Mapping[int, float] = field(default_factory=dict)
+    stuck: Mapping[int, int] = field(default_factory=dict)
+    out_of_memory: Mapping[int, int] = field(default_factory=dict)
+    garbage: float = 0.0
+
+    def host(self, rank: int) -> str:
+        """Return the name of a rank's node."""
+        return f"node{rank // self.per_node:04d}"
+
+
+class SimulatedRun:
+    """A run that moves on as far as it is told to.
+
+    Parameters
+    ----------
+    script : Script, optional
+    run : str, optional
+        Its id.
+    began : float, optional
+        Wall clock at its beginning.
+    ranks : sequence of int, optional
+        Those of the world that are played here; by default all.
+
+    Attributes
+    ----------
+    now : float
+        Seconds since it began, by a clock that is right.
+    ranks : dict of int to SimulatedRank
+        Those of the newest attempt.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        run: str = "",
+        began: float = STARTED_AT,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self.script = script or Script()
+        self.run = run or uuid.uuid4().hex
+        self.began, self.now, self.attempt = began, 0.0, 0
+        self._played = ranks
+        self._chance = random.Random(11)  # noqa: S311  (a script, not a secret)
+        self.ranks: dict[int, SimulatedRank] = {}
+        self._start(0)
+
+    def advance(self, seconds: float) -> Iterator[tuple[str, bytes]]:
+        """Let time pass, and yield what each stream got meanwhile, pace by pace."""
+        stop = self.now + seconds
+        while self.now < stop - 1e-9:
+            self.now = min(stop, self.now + self.script.pace)
+            for rank in self.ranks.values():
+                if data := rank.until(self.now):
+                    yield rank.stream, self._with_garbage(data)
+
+    def finish(self, outcome: str = "done") -> Iterator[tuple[str, bytes]]:
+        """End every rank that is still there, and yield the last lines."""
+        for rank in self.ranks.values():
+            if data := rank.end(self.now, outcome):
+                yield rank.stream, data
+
+    def restart(self, world: int = 0, *, step: int = 0) -> None:
+        """Begin a new attempt, which goes on after some step; with another world if it is elastic."""
+        self.attempt += 1
+        calm = replace(self.script, world=world or self.script.world)
+        self.script = replace(calm, killed={}, stuck={}, out_of_memory={})
+        self._start(step)
+
+    def write(self, directory: Path, seconds: float, *, finish: bool = True) -> None:
+        """Let time pass, and have each rank write its file in a directory that is made if need be."""
+        directory.mkdir(mode=0o700, exist_ok=True)
+        about = directory / "run.json"
+        if not about.exists():
+            what = {"format": "hfmem-run", "version": 1, "run": self.run}
+            about.write_text(json.dumps(what | {"label": self.script.label, "created": self.began}))
+            about.chmod(0o600)
+        pieces = [*self.advance(seconds), *(self.finish() if finish else ())]
+        for stream, data in pieces:
+            append(directory / stream, data)
+
+    def _start(self, step: int) -> None:
+        script = self.script
+        numbers = range(script.world) if self._played is None else self._played
+        self.ranks = {
+            number: SimulatedRank(
+                script, number, self.attempt, self.run, self.began, self.now, step
+            )
+            for number in numbers
+        }
+
+    def _with_garbage(self, data: bytes) -> bytes:
+        if not self.script.garbage:
+            return data
+        lines = data.splitlines(keepends=True)
+        share = self.script.garbage
+        return b"".join(
+            line + (b'{"k":"rows","n":\n' if self._chance.random() < share else b"")
+            for line in lines
+        )
+
+
+class SimulatedRank:
+    """One process: a session that is written, and its lines.
+
+    Attributes
+    ----------
+    stream : str
+        The name of its file.
+    recorder : Recorder
+    peak : float
+        The exact peak so far, in bytes.
+    step : int
+        The newest finished step.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        rank: int,
+        attempt: int,
+        run: str,
+        began: float,
+        since: float,
+        step: int = 0,
+    ) -> None:
+        self._script, self._rank, self._since = script, rank, since
+        host = script.host(rank)
+        pid = 4000 + rank + 10_000 * attempt
+        clock = began + since + script.clocks.get(host, 0.0)
+        self.recorder = Recorder(script.label, started_at=clock)
+        self._session = self.recorder.session
+        self._session.polling.interval = script.interval
+        who = Rank(
+            *(rank, rank % script.per_node, script.world, attempt, host, pid), engine=script.engine
+        )
+        self.stream = f"r{rank:05d}-a{attempt}-{host}-{pid}.jsonl"
+        self._run = run
+        self._lines = Lines(self._session, who, only_folds=script.world > ONE_BY_ONE)
+        self._chance = random.Random(1000 * attempt + rank)  # noqa: S311
+        share = 1 + 0.1 * (rank * script.stages // script.world if script.stages > 1 else 0)
+        self._weights = script.weights * share
+        self._activations = script.activations / share
+        self._times = script.heavier.get(rank, 1.0)
+        self.step, self.peak = step, 0.0
+        self._first_step = step
+        self._at = 0.0
+        self._samples: list[Sample] = []
+        self._train: Span | None = None
+        self._is_over = self._has_begun = self._is_headed = False
+        self._devices = [
+            f"cuda:{(rank % script.per_node) * script.gpus + at}" for at in range(script.gpus)
+        ]
+        self._has_states = False
+        self._describe()
+
+    @property
+    def kept(self) -> float:
+        """Bytes between two steps."""
+        return self._weights * (4.0 if self._has_states else 1.0) * self._times
+
+    def until(self, now: float) -> bytes:
+        """Return the lines that are written up to some second of the run, and nothing once it is over."""
+        script, killed = self._script, self._script.killed.get(self._rank)
+        if self._is_over:
+            return b""
+        stop = now - self._since
+        if killed is not None and killed < now:
+            self._is_over = True
+            return b""
+        if not self._has_begun:
+            self._begin()
+        while self._next_step() <= stop:
+            if self.step + 1 == script.out_of_memory.get(self._rank):
+                return self._run_out(self._next_step())
+            if self.step == script.stuck.get(self._rank):
+                break
+            self._finish_step(self._next_step())
+        self._sample_until(stop)
+        return self._written(stop)
+
+    def end(self, now: float, outcome: str = "done") -> bytes:
+        """Return the last lines."""
+        if self._is_over or not self._has_begun:
+            return b""
+        self._is_over = True
+        after = self._append(now - self._since)
+        for span in reversed(self._session.open_spans):
+            self.recorder.close_span(span.id, after, self._peaks(self.peak), outcome)
+        self.recorder.stop(self._session.started_at + now - self._since)
+        lines = [self._written(now - self._since), *self._lines.changed(everything=True)]
+        return b"".join([*lines, self._lines.end(self._session.stopped_at or 0.0)])
+
+    def _next_step(self) -> float:
+        return LOADING + (self.step + 1 - self._first_step) * self._script.step_seconds
+
+    def _describe(self) -> None:
+        gpus = [
+            Device(key, "NVIDIA H200", f"GPU-{self._rank}-{key}", H200_TOTAL)
+            for key in self._devices
+        ]
+        series = [Series(key, metric) for key in self._devices for metric in _GPU]
+        host = [Series("cpu", metric) for metric in ("allocated", "reserved")]
+        self.recorder.adopt(
+            (*gpus, Device("cpu", "AMD EPYC 9454", "", HOST_TOTAL)), (*series, *host)
+        )
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        sample = self._append(0.0)
+        self.recorder.open_span("block", self._script.label, sample)
+        self._train = self.recorder.open_span("train", "train", sample)
+
+    def _sample_until(self, stop: float) -> None:
+        interval = self._script.interval
+        while self._at + interval <= stop + 1e-9:
+            self._at += interval
+            self._append(self._at)
+
+    def _append(self, at: float) -> Sample:
+        sample = self.recorder.append(Sample(at, self._values(at)))
+        self._samples.append(sample)
+        return sample
+
+    def _values(self, at: float) -> tuple[float, ...]:
+        script = self._script
+        if at < LOADING:
+            allocated, held = (
+                self._weights * self._times * at / LOADING,
+                self._weights * at / LOADING,
+            )
+        else:
+            within = (at - LOADING) % script.step_seconds / script.step_seconds
+            rises = within / 0.4 if within < 0.4 else max(0.0, (0.9 - within) / 0.5)
+            allocated = self.kept + 0.95 * rises * self._activations * self._times
+            held = self._weights
+        states = 2 * held if self._has_states else 0.0
+        gradients = held if self._has_states else 0.0
+        gpu = (
+            allocated,
+            1.06 * allocated,
+            1.06 * allocated + _CONTEXT,
+            held,
+            gradients,
+            states,
+            0.0,
+        )
+        gpus = gpu * len(self._devices)
+        heap = 0.6 * GIB if self._devices else allocated
+        return (*gpus, heap, heap + 0.4 * GIB)
+
+    def _finish_step(self, stop: float) -> None:
+        self._sample_until(stop)
+        self._has_states = True
+        self.step += 1
+        more = self._activations * (1 + self._chance.gauss(0.0, self._script.noise))
+        peak = float(round(self.kept + more * self._times))
+        self.peak = max(self.peak, peak)
+        after = float(round(self.kept))
+        phases = {"forward": 0.97 * peak, "backward": peak, "optimizer": after}
+        figures = DeviceSteps(peak, "exact", peak, self.step, 8192.0, after, phases)
+        keys = self._devices or ["cpu"]
+        parent = 0 if self._train is None else self._train.id
+        start = stop - self._script.step_seconds
+        numbers = (8.0, 1024.0, 8192.0, 8192.0)
+        devices = {key: figures for key in keys}
+        late = self._chance.random() * 0.004
+        step = StepGroup(parent, self.step, self.step, start, stop + late, *numbers, devices)
+        self._session.steps.append(step)
+        every = self._script.evaluate_every
+        if every and not self.step % every:
+            self._evaluate(stop)
+
+    def _evaluate(self, at: float) -> None:
+        span = self.recorder.open_span("evaluate", "evaluate", self._session.last_sample)
+        peak = self._peaks(self.kept + 0.2 * self._activations)
+        self.recorder.close_span(span.id, Sample(at, self._session.last_sample.values), peak)
+
+    def _peaks(self, value: float) -> dict[str, Peak]:
+        if not value:
+            return {}
+        return {f"{key}/allocated": Peak(value, "exact") for key in self._devices or ["cpu"]}
+
+    def _run_out(self, at: float) -> bytes:
+        key = (self._devices or ["cpu"])[0]
+        self.peak = max(self.peak, H200_TOTAL - 2 * GIB)
+        self._session.guides.append(
+            Guide(key, "oom", "out of memory", at, at, H200_TOTAL - 2 * GIB, H200_TOTAL - 2 * GIB)
+        )
+        evidence = {"device": key, "cause": "full", "asked": int(4 * GIB), "free": int(1.5 * GIB)}
+        title = f"Out of memory on {key}: 4.00 GiB requested, 1.50 GiB free (memory full)."
+        self._session.findings.append(
+            Finding("oom", "critical", title, evidence, ("Use a smaller batch.",), 1)
+        )
+        sample = self._append(at)
+        self.recorder.open_span("step", f"step {self.step + 1}", sample)
+        self.recorder.open_span("backward", "backward", sample)
+        return self.end(self._since + at, "raised OutOfMemoryError")
+
+    def _written(self, at: float) -> bytes:
+        lines = [] if self._is_headed else [self._lines.head(self._run)]
+        self._is_headed = True
+        taken, self._samples = self._samples, []
+        wall = self._session.started_at + at
+        lines += self._lines.samples(taken, wall)
+        return b"".join([*lines, *self._lines.changed()])
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add bytes to a file that is the user's own."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)
+
+
+def garbage(count: int, seed: int = 0) -> bytes:
+    """Return lines that no rank would write: damaged, hostile, of other kinds, out of range."""
+    chance = random.Random(seed)  # noqa: S311
+    nasty: list[bytes] = [
+        b"", b"null", b"[]", b"{}", b'"k"', b'{"k":1}', b'{"k":"rows"}', b'{"k":"head"}', b"\x00" * 40,
+        b"[" * 5000, b'{"k":"rows","n":-1,"w":1e999,"t":[],"s":[],"v":[]}',
+        b'{"k":"rows","n":99999999999999999999,"w":0,"t":[NaN],"s":[0],"v":[[1]]}',
+        b'{"k":"fold","n":0,"t":[0,1152921504606846975],"samples":1,"low":[0],"high":[0],"last":[0]}',
+        b'{"k":"head","format":"hfmem","version":1,"started":0,"rank":1152921504606846975}',
+        b'{"k":"head","format":"hfmem","version":1,"started":-1,"rank":true,"world":-8}',
+        b'{"k":"head","format":"hfmem","version":999,"started":0}',
+        b'{"k":"series","first":0,"devices":[],"series":["cuda:0/allocated"],"labels":["x"]}',
+        b'{"k":"steps","count":1,"devices":["cuda:0"],"rows":[[0,1,1]]}',
+        b'{"k":"span","id":1,"parent":null,"kind":"bomb","label":"","start":0,"stop":null}',
+        b'{"k":"finding","i":0,"kind":"oom","severity":"critical","title":"\xe2\x80\xae<img src=x onerror=1>",'
+        b'"evidence":{"a":[[[[[[[[[[1]]]]]]]]]]},"advice":[],"span":null}',
+        b'{"k":"end","time":0,"stopped":1e300}',
+    ]  # fmt: skip
+    made = []
+    for _ in range(count):
+        line = bytearray(chance.choice(nasty))
+        for _ in range(chance.randrange(3)):
+            if line:
+                line[chance.randrange(len(line))] = chance.randrange(256)
+        made.append(bytes(line).replace(b"\n", b" "))
+    return b"\n".join(made) + b"\n"
