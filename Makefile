@@ -52,7 +52,7 @@ test-js: setup ## the front end's tests
 	@$(NPM) test --silent --prefix js
 
 test-python: setup ## unit and contract tests, and those beside a real Trainer
-	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer
+	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/ranks
 
 test-kernel: setup ## tests that drive a real ipykernel
 	@$(PYTEST_IN_TWO) tests/kernel

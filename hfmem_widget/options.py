@@ -120,6 +120,8 @@ class WatchKeywords(TypedDict, total=False):
     label: str
     interval: float
     devices: str | Sequence[str] | None
+    ranks: str | os.PathLike[str]
+    follow_ranks: bool
     chart: bool
     panel: bool
     quiet: bool
@@ -166,6 +168,17 @@ class WatchOptions:
         "-d --devices DEVICES",
         "Watch only these, such as cuda:0,cpu. Default: all.",
         device_keys,
+    )
+    ranks: str = _value(
+        "",
+        "--ranks PATH",
+        "The directory of the run whose ranks are shown: all of them must see it. Default: a temporary one.",
+        partial(path_text, name="ranks", what="a folder"),
+    )
+    follow_ranks: bool = _switch(
+        "--no-ranks",
+        "Follow the ranks that the code starts, such as those of notebook_launcher or torchrun.",
+        "Do not follow the ranks that the code starts.",
     )
     chart: bool = _switch(
         "--no-chart",

@@ -49,7 +49,7 @@ class _Formatter(RawDescriptionHelpFormatter):
 def _parser() -> ArgumentParser:
     parser = _Parser(
         prog="hfmem",
-        description="Read, compare and export recordings of hfmem_widget, and watch them grow.",
+        description="Record the ranks of a run; read, compare, export and watch recordings.",
         epilog="example: hfmem check fine-tune.hfmem.jsonl\n\n"
         "exit codes: 0 done; 1 B exceeds A, or the recording is damaged or broke off;\n"
         "            2 it could not be done",
@@ -108,6 +108,19 @@ def _parser() -> ArgumentParser:
         "--resolution", type=float, metavar="SECONDS",
         help="between two points of a curve in Perfetto; default: 1",
     )  # fmt: skip
+
+    run = command(
+        "run", "start a command with its ranks followed", "hfmem_widget.cli.run:run",
+        "hfmem run --dir /shared/run1 -- torchrun --nproc-per-node 8 train.py",
+    )  # fmt: skip
+    run.add_argument(
+        "--dir",
+        default="",
+        metavar="RUN",
+        help="a directory that all ranks see; default: a new one",
+    )
+    run.add_argument("-l", "--label", default="", metavar="TEXT", help="what to call the run")
+    run.add_argument("words", nargs="+", metavar="COMMAND", help="after --, as it is")
 
     command(
         "check", "say what a recording holds, and what is damaged or missing",

@@ -46,9 +46,14 @@ def _hush() -> None:
 
 def complain(text: str) -> int:
     """Print on stderr, and return the exit code for what could not be done."""
+    remark(text)
+    return WRONG
+
+
+def remark(text: str) -> None:
+    """Print on stderr, beside what is the output."""
     with suppress(OSError):  # nobody to tell
         _print(text, sys.stderr)
-    return WRONG
 
 
 def _print(text: str, stream: TextIO | None, end: str = "\n") -> None:

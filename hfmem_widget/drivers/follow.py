@@ -17,17 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry
-from hfmem_widget.options import expanded, path_text
-from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, lends
+from hfmem_widget.options import WatchOptions, expanded, path_text
+from hfmem_widget.ranks.directory import Member
+from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
 from hfmem_widget.ranks.groups import truth
 from hfmem_widget.ranks.identity import ALONE, alone, who
 
 if TYPE_CHECKING:
     from hfmem_widget.drivers.watch import Watch
+    from hfmem_widget.session import Session
     from hfmem_widget.session.ranks import Rank
 
 BEFORE_OTHERS = 100
 """The priority of our end among what multiprocessing ends: before it waits for the process' children."""
+
+_BY = "pid-"
 
 _LAUNCHERS = frozenset(
     [
@@ -86,34 +90,50 @@ def begin(directory: str, rank: Rank | None = None) -> bool:
         Which one it is; by default what torch.distributed says, or else its environment.
     """
     global _here  # noqa: PLW0603  (a process is one rank)
-    known = truth()
+    known, launcher = truth(), _alone_around()
+    is_in_group = known is not None and known[1] > 1
     if _here is not None and _here.pid == os.getpid():
-        if _here.rank.engine != ALONE or known is None or known[1] == 1:
+        if _here.rank.engine != ALONE or not is_in_group:
             return False
-        end()  # it is no process by itself after all
+        end()  # it is not alone after all
+    elif launcher and not is_in_group:
+        return False
     if os.environ.get(CLAIMED, str(os.getpid())) != str(os.getpid()):
         return False
     if rank is None:
         rank = who(os.environ, known) or alone()
     # Before anything is begun: whatever goes wrong from here on, no child takes itself for this rank.
-    os.environ[SOLO if rank.engine == ALONE else CLAIMED] = str(rank.pid)
-    _here = followed = _Followed(_watch_of(Path(directory), rank), rank)
+    if rank.engine == ALONE:
+        os.environ[SOLO] = f"{_BY}{rank.pid}"
+    else:
+        os.environ[CLAIMED] = str(rank.pid)
+    watch = _watch_of(Member(Path(directory).absolute(), rank, launcher))
+    _here = _Followed(watch, rank)
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
-    Context().run(followed.watch.start)
+    Context().run(watch.start)
     _end_with_the_process()
     return True
 
 
-def _watch_of(directory: Path, rank: Rank) -> Watch:
+def is_of_rank(session: Session) -> bool:
+    """Return whether a session is that of this process as a rank, and no watch that the user asked for."""
+    return _here is not None and _here.watch.shows(session)
+
+
+def _alone_around() -> int:
+    """Return the process that is followed as the only one: this one or one around it; 0 where none is."""
+    number = os.environ.get(SOLO, "").removeprefix(_BY)
+    return int(number) if number != os.environ.get(SOLO) and number.isdecimal() else 0
+
+
+def _watch_of(member: Member) -> Watch:
     from hfmem_widget.drivers.watch import Watch
     from hfmem_widget.features.record.companion import Recording
     from hfmem_widget.monitor.shared import shared_monitor
-    from hfmem_widget.options import WatchOptions
-    from hfmem_widget.ranks.directory import Member
     from hfmem_widget.view.screen import Screen
 
-    options = WatchOptions(label=f"rank {rank.rank}", quiet=True)
-    recording = Recording(options, member=Member(directory.absolute(), rank))
+    options = WatchOptions(label=f"rank {member.rank.rank}", quiet=True, **handed_on(os.environ))
+    recording = Recording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 
 
@@ -150,8 +170,8 @@ def end(error: BaseException | None = None) -> None:
     followed, _here = _here, None
     if followed is None or followed.pid != os.getpid():
         return
-    for name in (CLAIMED, SOLO):
-        if os.environ.get(name) == str(followed.pid):
+    for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
+        if os.environ.get(name) == value:
             del os.environ[name]
     followed.watch.stop(error)
 

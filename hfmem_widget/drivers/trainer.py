@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from transformers.trainer_callback import TrainerCallback
 
+from hfmem_widget.drivers.follow import is_of_rank
 from hfmem_widget.drivers.training import ModelHooks, TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.guard import each, entry
@@ -133,6 +134,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         monitor = running_monitor()
         session = monitor.current if monitor is not None else None
+        has_own = self.options != WatchOptions()
+        if session is not None and has_own and may_watch and is_of_rank(session):
+            session = None  # what was asked for is done, whether or not somebody follows the rank
         if session is None and may_watch:
             monitor = shared_monitor()
             # What a forked child sends to a notebook is dropped, with a warning for each message.

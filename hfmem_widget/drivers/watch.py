@@ -166,6 +166,10 @@ class Watch(Decorates):
             asked_for = companions_for(replace(self._options, record=""), self._screen)
         return (*self._also, *asked_for, *self._last), why
 
+    def shows(self, session: Session) -> bool:
+        """Return whether a session is the one that this watch has begun, and not ended."""
+        return self._session is session
+
     @entry(undo=_give_up)
     def stop(self, error: BaseException | None = None) -> None:
         """End the watch and show what it found; stopping again does nothing."""

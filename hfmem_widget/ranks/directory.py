@@ -70,10 +70,19 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank and the directory of its run, which is not touched before `join`."""
+    """A rank and the directory of its run, which is not touched before `join`.
+
+    Attributes
+    ----------
+    directory : Path
+    rank : Rank
+    launcher : int
+        The process on this host that was taken for the only one, and has turned out to start ranks.
+    """
 
     directory: Path
     rank: Rank
+    launcher: int = 0
 
     def join(self) -> tuple[Path, str]:
         """Return where this rank is to write, and the run's id; the directory is made if it is not there.
@@ -84,8 +93,18 @@ class Member:
             If it cannot be made or read, or others may write there.
         """
         run = make_or_join(self.directory).run
+        if self.launcher:
+            _withdraw(
+                self.directory, f"r00000-a0-{safe_host(self.rank.host)}-{self.launcher}.jsonl"
+            )
         names = map(self.directory.joinpath, _names(self.rank))
         return next(path for path in names if not os.path.lexists(path)), run
+
+
+def _withdraw(directory: Path, name: str) -> None:
+    """Take the file of a process that is no rank from those of the ranks."""
+    with suppress(OSError):  # another rank has done so
+        (directory / name).rename(directory / f"launcher-{name}")
 
 
 def _names(rank: Rank) -> itertools.chain[str]:

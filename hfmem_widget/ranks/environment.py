@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
+from hfmem_widget.errors import OptionError
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.groups import follow_groups
 
 RUN = "HFMEM_RUN"
 """The run's directory."""
 
+OPTIONS = "HFMEM_OPTIONS"
+"""Options of the watch that are the ranks' too, as JSON."""
+
+HANDED_ON = ("interval", "ledger", "resident_peak")
+
 CLAIMED = "HFMEM_CLAIMED"
 """The process that is a rank: what it starts is none, a DataLoader's workers for one."""
 
 SOLO = "HFMEM_SOLO"
-"""``1`` where the first Python that imports torch is followed without a launcher; then who that is."""
+"""``1`` where the first Python that imports torch is followed without a launcher; then ``pid-N``, who it is."""
 
 PATH = "PYTHONPATH"
 SITE = str(Path(__file__).parent / "site")
@@ -32,12 +41,22 @@ class Lent:
     ----------
     directory : Path
         Of the run; it is made by the first rank.
+    options : WatchOptions, optional
+        Of the watch: some of them are those of the ranks too.
     environ : mutable mapping, optional
     """
 
-    def __init__(self, directory: Path, environ: MutableMapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        options: WatchOptions | None = None,
+        environ: MutableMapping[str, str] = os.environ,
+    ) -> None:
         self.directory = directory.absolute()
         self._environ = environ
+        options = options or WatchOptions()
+        given = {name: getattr(options, name) for name in HANDED_ON}
+        self._own = {RUN: os.fspath(self.directory), OPTIONS: json.dumps(given)}
         self._before: str | None = None
         self._path = ""
         self._pid = 0
@@ -51,8 +70,7 @@ class Lent:
         self._path = with_site(self._before)
         self._pid = os.getpid()
         _lent_by[self._pid] = self.directory
-        environ[RUN] = str(self.directory)
-        environ[PATH] = self._path
+        environ.update({**self._own, PATH: self._path})
         follow_groups()  # a forked child has the surrounded function
         return True
 
@@ -63,8 +81,9 @@ class Lent:
             return  # a forked child: its environment is its own
         _lent_by.pop(pid, None)
         environ, path = self._environ, self._environ.get(PATH)
-        if environ.get(RUN) == str(self.directory):
-            del environ[RUN]
+        for name, value in self._own.items():
+            if environ.get(name) == value:
+                del environ[name]
         if path == self._path:
             _set(environ, self._before)
         elif path is not None and SITE in path.split(os.pathsep):
@@ -75,6 +94,17 @@ class Lent:
 def lends() -> bool:
     """Return whether this process lends them: what calls torch.distributed in it is no rank by that."""
     return os.getpid() in _lent_by
+
+
+def handed_on(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that a watch has handed on to its ranks; none where they cannot be read."""
+    try:
+        given = json.loads(environ.get(OPTIONS, "{}"))
+        known = {name: given[name] for name in HANDED_ON if name in given}
+        WatchOptions(**known)
+    except (ValueError, TypeError, OptionError):
+        return {}
+    return known
 
 
 def with_site(path: str | None) -> str:

@@ -14,6 +14,7 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.directory import Member
+from hfmem_widget.ranks.identity import ALONE
 from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
@@ -193,8 +194,10 @@ class Recording(Companion):
         strerror = getattr(error, "strerror", None)
         reason = f"{plain(strerror)} ({self._name})" if strerror else plain(error)
         session.notes.append(LocalNote(f"The recording ended early: {reason}."))
-        if self._member is not None and not self._member.rank.local:
-            warn(f"rank {self._member.rank.rank} is not followed any more: {reason}")
+        rank = self._member.rank if self._member else None
+        # One of each host says so; of a process that is taken for a launcher the file is taken away.
+        if rank is not None and not rank.local and (self._file is None or rank.engine != ALONE):
+            warn(f"rank {rank.rank} is not followed any more: {reason}")
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""

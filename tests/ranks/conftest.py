@@ -1,0 +1,16 @@
+"""Launchers are started as processes; this one lends them what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hfmem_widget.ranks.groups import leave_groups
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Have no surrounded function in the process that runs the tests."""
+    yield
+    leave_groups()

@@ -1,0 +1,60 @@
+"""Starts launchers with two ranks, and reads what the ranks have written."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import hfmem_widget
+from hfmem_widget.ranks.directory import streams
+from hfmem_widget.ranks.environment import Lent
+from hfmem_widget.session import Session
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+BARE = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("HFMEM_", "PYTHON", "COV_"))
+} | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+"""An environment as a terminal has it."""
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
+
+
+def followed(run: Path, environ: dict[str, str] | None = None) -> dict[str, str]:
+    """Return an environment as the watched cell lends it to its children."""
+    usual = dict(BARE if environ is None else environ)
+    lent = Lent(run, environ=usual)
+    assert lent.begin()
+    children = dict(usual)
+    lent.end()
+    return children
+
+
+def free_port() -> str:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def python(
+    *words: object, environ: dict[str, str] | None = None, code: int | None = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python with some words, and require its exit code."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=BARE if environ is None else environ,
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert code is None or done.returncode == code, done.stderr[-3000:]
+    return done
+
+
+def sessions(run: Path) -> list[Session]:
+    """Return what each rank has recorded, in their order."""
+    return [hfmem_widget.open(path) for path in streams(run).paths]

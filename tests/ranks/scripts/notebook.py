@@ -1,0 +1,41 @@
+"""What a cell does with notebook_launcher, in a process that watches and lends the directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from accelerate import notebook_launcher
+
+import hfmem_widget
+from hfmem_widget.ranks.environment import Lent
+
+
+def train() -> None:
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters())
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for _ in range(4):
+        with hfmem_widget.span("step"):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    before = dict(os.environ)
+    with hfmem_widget.watch("cell", quiet=True) as session:
+        lent = Lent(Path(sys.argv[1]))
+        lent.begin()
+        notebook_launcher(train, num_processes=2, use_port=sys.argv[2])
+        lent.end()
+    same = {name: os.environ.get(name) for name in before} == before
+    print(
+        json.dumps({"same": same, "steps": len(session.steps), "outcome": session.spans[0].outcome})
+    )

@@ -1,0 +1,30 @@
+"""Two processes of torch.multiprocessing; what rank 1 is to do stands in the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def work(rank: int, port: str, fate: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.barrier()
+    time.sleep(1.5)
+    if rank == 0 or fate == "done":
+        return
+    if fate == "raise":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if fate == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fate == "exit":
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, (sys.argv[1], sys.argv[2]), nprocs=2)

@@ -1,0 +1,60 @@
+"""An unmodified Trainer script, with all that may be taken for a rank and is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+
+class Texts(Dataset):  # type: ignore[misc]  # torch is not checked here
+    """Random token ids, the same in every run."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, at: int) -> dict[str, torch.Tensor]:
+        ids = torch.arange(at, at + 8) % 64
+        return {"input_ids": ids, "labels": ids}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    set_seed(0)
+    config = GPT2Config(
+        vocab_size=64,
+        n_positions=16,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    arguments = TrainingArguments(
+        output_dir=sys.argv[1], per_device_train_batch_size=2, max_steps=6, logging_steps=1,
+        use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no", disable_tqdm=True,
+        dataloader_num_workers=1,
+    )  # fmt: skip
+    trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Texts())
+    trainer.train()
+    for batch in DataLoader(Texts(), 16, num_workers=1, multiprocessing_context="spawn"):
+        assert len(batch["labels"]) == 16
+    subprocess.run([sys.executable, "-c", "import torch.distributed"], check=True)
+    said = {
+        "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
+        "weights": [float(one.detach().double().sum()) for one in trainer.model.parameters()],
+        "site": os.environ.get("SITE_RAN", ""),
+        "cuda": torch.cuda.is_initialized(),
+        "rank": trainer.args.process_index,
+    }
+    Path(sys.argv[1], f"said-{said['rank']}.json").write_text(json.dumps(said), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
