@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hfmem_widget.analysis.readings import known_values
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import MIB, plain
 
 PATIENCE = 0.3
@@ -65,8 +66,12 @@ class Facts(Figures):
 def active_devices(session: Session, span: Span | None = None) -> tuple[Device, ...]:
     """Return the devices worth showing for a span, or for the whole session.
 
-    Those on which anything was allocated, but the host only where no other is; it comes last.
+    Those on which anything was allocated, but the host only where no other is; it comes last. Of the
+    overview of many ranks that is the one that stands for all of them.
     """
+    overview = [device for device in session.devices if device.key == OVERVIEW]
+    if overview:
+        return (*overview,)
     # The host need not be there: a watch may be of two GPUs alone.
     return _used(session, span) or session.devices[-1:]
 

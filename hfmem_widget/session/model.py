@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from hfmem_widget.display import Shown, resolve
-from hfmem_widget.session.series import TABLE
+from hfmem_widget.session.series import TABLE, row_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,8 @@ class Series:
 
     def __post_init__(self) -> None:
         if not self.label and self.metric in TABLE:
-            label = TABLE[self.metric].called(is_host=":" not in self.device)
+            row = row_of(self.device, self.metric)
+            label = row.called(is_host=":" not in self.device)
             object.__setattr__(self, "label", label)
 
     @property

@@ -148,3 +148,8 @@ class Ranks:
     table: tuple[RankRow, ...] = ()
     phases: tuple[PhaseSkew, ...] = ()
     strip: RankStrip = RankStrip()
+
+    @property
+    def worst(self) -> RankRow | None:
+        """The rank with the highest peak; None before any is known."""
+        return self.table[0] if self.table else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,9 @@ class Row:
 
     Colours are Okabe and Ito's, which colour-blind eyes tell apart; overhead is grey.
     `short` is the label where there is little room, `on_host` that of the process' own heap. A line is
-    `drawn` as an "area", "dashes" or a "haze"; a part may be `stacked` below allocated. `sent` series go to
-    the page. `held` is the place, from 1, among the purposes of tensors.
+    `drawn` as an "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band"
+    from there up to allocated; a part may be `stacked` below allocated. `sent` series go to the page.
+    `held` is the place, from 1, among the purposes of tensors.
     """
 
     label: str
@@ -23,6 +24,7 @@ class Row:
     short: str = ""
     on_host: str = ""
     drawn: str = ""
+    dash: str = "solid"
     stacked: bool = False
     sent: bool = False
     held: int = 0
@@ -41,6 +43,26 @@ TABLE: Mapping[str, Row] = {
 LINES = tuple(name for name, row in TABLE.items() if row.drawn)
 
 PARTS: Mapping[str, Row] = {name: row for name, row in TABLE.items() if not row.drawn}
+
+OVERVIEW = "ranks"
+"""The device that stands for all ranks of a run; those that are drawn by themselves are ``rank:N``."""
+
+SINGLY = tuple(name for name in TABLE if name.startswith("rank"))
+"""The metrics of that device that are a rank each, in a world of so few."""
+
+_BAND = ("lowest", "median", "allocated")
+
+
+def row_of(device: str, metric: str) -> Row:
+    """Return how a line is drawn: what was allocated by all ranks is that of the highest."""
+    return TABLE["highest" if (device, metric) == (OVERVIEW, "allocated") else metric]
+
+
+def over_ranks(metrics: Iterable[str]) -> list[str]:
+    """Return which metrics of all ranks are drawn, in order: each rank by itself, or else a band."""
+    known = set(metrics)
+    return [name for name in SINGLY if name in known] or [name for name in _BAND if name in known]
+
 
 HELD = tuple(
     sorted((name for name in TABLE if TABLE[name].held), key=lambda name: TABLE[name].held)

@@ -24,8 +24,20 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines
-from hfmem_widget.view.line import duration_text, headroom_text, how_it_went, line, parts, peak_text
+from hfmem_widget.view.line import (
+    NAME,
+    duration_text,
+    headroom_text,
+    how_it_went,
+    line,
+    parts,
+    peak_text,
+    rank_phrases,
+    reporting_text,
+    size_text,
+)
 from hfmem_widget.view.phases import phases_html, worst_step_text
+from hfmem_widget.view.ranks import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_NOTES = 3
@@ -60,10 +72,11 @@ def card_bundle(
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     card = kit.bundle(
         _header(span.label or span.kind, span, [span.kind, *_about(session, span, facts, moved)]),
-        *_figures(facts, moved, picture),
+        *_figures(session, facts, moved, picture),
         kit.Fragment(findings_html(findings)),
+        ranks_html(session),
         kit.Fragment(parts_html(session, span)),
-        kit.Fragment(phases_html(session, span)),
+        kit.Fragment("" if session.ranks and session.ranks.phases else phases_html(session, span)),
         kit.NOTHING if moved else picture,
         *_notes(session, facts, session.notes[:MOST_NOTES]),
     )
@@ -82,7 +95,7 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     facts, moved = facts_of(session, span), moved_devices(session, span)
     return kit.bundle(
         _header(span.kind, span, _about(session, span, facts, moved)),
-        *_figures(facts, moved, kit.NOTHING),
+        *_figures(session, facts, moved, kit.NOTHING),
         *_notes(session, facts, session.portable_notes[:most_notes]),
     )["text/html"]
 
@@ -116,6 +129,8 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     """Return the card of a quick cell: its change and its peak on one line."""
     moved, findings = moved_devices(session, span), findings_of(session, span)
     devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
+    if session.ranks is not None:
+        devices = [rank_phrases(session.ranks, brief=True)]
     first = devices.pop(0) if len(devices) == 1 and not moved else []
     first = sentence(moved).split(", ") if moved else first
     inside = kit.words(
@@ -138,12 +153,16 @@ def _about(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: tuple[Moved, ...]
 ) -> list[str]:
     devices = _devices([each.device for each in (moved or facts)])
+    if (ranks := session.ranks) is not None:
+        devices = [size_text(ranks), plain(ranks.engine, NAME), reporting_text(ranks)]
     return [duration_text(session, span), *devices, *_budgets(session, facts)]
 
 
 def _figures(
-    facts: tuple[Facts, ...], moved: tuple[Moved, ...], picture: kit.Fragment
+    session: Session, facts: tuple[Facts, ...], moved: tuple[Moved, ...], picture: kit.Fragment
 ) -> list[kit.Fragment]:
+    if session.ranks is not None:
+        return [kit.figures(rank_figures(session.ranks))]
     own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
     return [
         *((*_moved(moved), picture, own) if moved else ()),
@@ -247,13 +266,16 @@ def parts_html(session: Session, span: Span) -> str:
     Of several devices it is the one with the highest peak. Empty where nothing was found.
     """
     active = active_devices(session, span)
+    worst = session.ranks.worst if session.ranks is not None else None
+    if worst is not None:
+        active = tuple(each for each in session.devices if each.key == f"rank:{worst.rank}")
     known = [device for device in anatomies.devices_with_parts(session) if device in active]
     if not known:
         return ""
     device = max(known, key=lambda device: allocated_peak(session, span, device.key).value)
     peak = anatomies.peak_of(session, span, device)
     end = anatomies.end_of(session, span, device)
-    where = f"{device.key} " if len(active) > 1 else ""
+    where = f"{device.key} " if len(active) > 1 else f"rank {worst.rank} " if worst else ""
     is_left = span.after is not None and _kinds(end) - PASSING != _kinds(peak) - PASSING
     rows = (_parts(f"{where}{each.moment}", each) for each in ((peak, end) if is_left else (peak,)))
     return kit.block("margin:8px 0 0;font-size:12px", *rows).html

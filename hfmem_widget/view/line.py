@@ -6,17 +6,33 @@ import math
 
 from hfmem_widget.analysis.facts import Facts, end_of, facts_of
 from hfmem_widget.analysis.moved import moved_devices, sentence
-from hfmem_widget.session import Peak, Session, Span
-from hfmem_widget.text import format_bytes, format_change, format_duration, number, plain, unit_for
+from hfmem_widget.session import Peak, RankRow, Ranks, Session, Span
+from hfmem_widget.text import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_counted,
+    format_duration,
+    number,
+    plain,
+    unit_for,
+)
+
+NAME = 40  # letters of a phase, a node or a device at most
+FEW = 2
+"""Ranks of which none is between the others."""
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
     """Return what a span cost; each of several devices gets a line of its own.
 
     Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) ·
-    peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``.
+    peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``. Many ranks are told together: how many, the
+    worst, the median and the lowest.
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
+    if session.ranks is not None:
+        return " · ".join((*head, *rank_phrases(session.ranks, brief=brief)))
     devices = [
         " · ".join((plain(facts.device.key), *parts(facts, brief=brief)))
         for facts in facts_of(session, span)
@@ -84,3 +100,52 @@ def headroom_text(facts: Facts) -> str:
         return format_bytes(facts.headroom)
     divisor, unit = unit_for(facts.device.total)
     return f"{number(facts.headroom, divisor)} {unit}"
+
+
+def size_text(ranks: Ranks) -> str:
+    """Return how many there are, such as ``1,024 ranks on 128 nodes``."""
+    where = f" on {format_counted(ranks.nodes, 'node')}" if ranks.nodes > 1 else ""
+    return f"{format_counted(ranks.world, 'rank')}{where}"
+
+
+def reporting_text(ranks: Ranks) -> str:
+    """Return how many are heard of; empty where all are."""
+    if ranks.reporting >= ranks.world:
+        return ""
+    return f"{format_count(ranks.reporting)} of {format_count(ranks.world)} reporting"
+
+
+def rank_phrases(ranks: Ranks, *, brief: bool = False) -> list[str]:
+    """Return the figures as short phrases; in brief how many ranks there are, and the worst."""
+    worst = ranks.worst
+    if worst is None:
+        return [size_text(ranks)]
+    phase = plain(worst.phase, NAME)
+    who = f"rank {worst.rank}, {phase}" if phase else f"rank {worst.rank}"
+    peak = peak_text(Peak(worst.peak, worst.certainty))
+    if ranks.world < FEW:
+        phrases = [size_text(ranks), f"peak {peak}"]
+    else:
+        phrases = [size_text(ranks), f"worst peak {peak} ({who})"]
+    if brief:
+        return phrases
+
+    def beside(value: float) -> str:
+        # In the unit of the worst peak, which is said just before.
+        divisor, _ = unit_for(worst.peak)
+        return number(value, divisor) if unit_for(value)[0] == divisor else format_bytes(value)
+
+    phrases += [f"median {beside(ranks.median)}"] if ranks.world > FEW else []
+    phrases += [f"lowest {beside(ranks.lowest)}"] if ranks.world > 1 else []
+    phrases.append(f"headroom {headroom_of(worst)}")
+    reporting = reporting_text(ranks)
+    return [*phrases, reporting] if reporting else phrases
+
+
+def headroom_of(row: RankRow) -> str:
+    """Return what the device had left at the rank's peak, in the unit of its capacity."""
+    room = row.total - row.peak
+    if math.isnan(room):
+        return format_bytes(room)
+    divisor, unit = unit_for(row.total)
+    return f"{number(max(0.0, room), divisor)} {unit}"

@@ -25,17 +25,8 @@ GOOD = "#009E73"
 STOPPED = "#E69F00"
 BAD = "#D55E00"
 
-DEVICES: tuple[tuple[str, str], ...] = (
-    (ALLOCATED, "solid"),
-    ("#E69F00", "dash"),
-    ("#009E73", "dot"),
-    ("#CC79A7", "dashdot"),
-    ("#56B4E9", "longdash"),
-    ("#D55E00", "longdashdot"),
-    ("#9C8A00", "solid"),
-    ("#868C94", "dash"),
-)
-"""Colour and dash of each device's line; the yellow is darkened, since #F0E442 is illegible on white."""
+DEVICES = tuple((series.TABLE[name].color, series.TABLE[name].dash) for name in series.SINGLY)
+"""Colour and dash of the line of each device; the yellow is darkened, since #F0E442 is illegible on white."""
 
 STROKES: dict[str, str] = {
     "solid": "",

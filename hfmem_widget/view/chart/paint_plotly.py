@@ -99,7 +99,7 @@ def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
     hover = _hover(curve, frame, digits)
     if not curve.fill:
         points = curve.points
-        if not curve.is_key and curve.tip:
+        if not curve.is_key and curve.tip and len(points) == 2:
             points = _between(*points)
         return [_points(points, frame, len(curve.points)) | hover | line]
     fill = {

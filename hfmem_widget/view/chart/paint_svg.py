@@ -60,7 +60,7 @@ def _curve(curve: Curve, frame: Frame, height: int) -> str:
     if curve.fill:
         opacity = f"{curve.opacity:g}".lstrip("0")
         fade = "" if curve.opacity == 1 else f' fill-opacity="{opacity}"'
-        runs = [curve.points] if curve.is_closed else map(grounded, curve.runs)
+        runs = curve.runs if curve.is_closed else map(grounded, curve.runs)
         drawn = f'<path d="{_path(runs, frame, height, "z")}" fill="{curve.fill}"{fade}/>'
     if curve.stroke is not None and not curve.is_layer:
         drawn += _stroke(_path(curve.runs, frame, height), curve.stroke)

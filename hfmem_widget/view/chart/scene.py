@@ -22,14 +22,14 @@ from hfmem_widget.analysis.curve import (
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.moved import METRIC, moved_devices
 from hfmem_widget.session import Device, Peak, Session, Span
-from hfmem_widget.session.series import LINES, TABLE, Row
+from hfmem_widget.session.series import LINES, OVERVIEW, Row, over_ranks, row_of
 from hfmem_widget.text import unit_for
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
 from hfmem_widget.view.chart.shapes import Bar, Frame, Word
-from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.ranks import peak_name
 
 _Item = TypeVar("_Item")
 
@@ -60,7 +60,7 @@ class Line:
     @property
     def row(self) -> Row:
         """How it is drawn."""
-        return TABLE[self.metric]
+        return row_of(self.device, self.metric)
 
     @property
     def runs(self) -> list[Points]:
@@ -219,7 +219,12 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         points = [] if index is None else curve(part, index, start, stop, columns=columns)
         return Line(device.key, metric, label_of(session, device, metric), points)
 
-    lines = [] if moved else [line(primary, each) for each in LINES if each != METRIC]
+    metrics = [each for each in LINES if each != METRIC]
+    if primary.key == OVERVIEW:
+        metrics = over_ranks(
+            series.metric for series in session.series if series.device == OVERVIEW
+        )
+    lines = [] if moved else [line(primary, each) for each in metrics]
     others = [line(device, metric) for device in devices if device.key != primary.key]
     used = line(primary, METRIC)
     data = _highest_point([*lines, *others, *([used] if moved else [])], peak)
@@ -305,4 +310,5 @@ def _mark(
     part = session.between(start, stop)
     if index is not None and not np.isnan(part.high[:, index]).all():
         time = min(max(float(part.time[np.nanargmax(part.high[:, index])]), start), stop)
-    return PeakMark(time - view[0], peak, f"peak {peak_text(peak)}", label_at)
+    text = peak_name(session.ranks if device == OVERVIEW else None, peak)
+    return PeakMark(time - view[0], peak, text, label_at)

@@ -12,7 +12,9 @@ from hfmem_widget.view.chart.shapes import Curve, Mark, Stroke, Word
 
 SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
 
-_OPACITY = {"haze": 0.22, "area": 0.28}
+_OPACITY = {"haze": 0.22, "area": 0.28, "band": 0.4}
+
+BAND = "lowest to highest rank"
 
 
 def line_curves(scene: Scene) -> list[Curve]:
@@ -88,8 +90,25 @@ def _of_line(line: Line, scene: Scene) -> list[Curve]:
         stacked = [_of_layer(at, layer) for at, layer in enumerate(scene.layers, start=1)]
         top = Stroke(palette.INK, 1, faint=0.6)
         return [*reversed(stacked), Curve(points, top, name=name, tip=name)]
+    if drawn == "line":
+        return [Curve(points, Stroke(fill, 1.4, line.row.dash), name=name, tip=name)]
+    if drawn == "band":
+        edge = Curve(points, Stroke(fill, 0.8), name=name, tip=name, is_key=False)
+        return [*_band(line, scene), edge]
     stroke = Stroke(fill, 1.3) if drawn == "area" else None
     return [Curve(points, stroke, fill, _OPACITY[drawn], name=name, tip=name)]
+
+
+def _band(lowest: Line, scene: Scene) -> list[Curve]:
+    """Return the area from the lowest to the highest, run by run."""
+    runs = [line.runs for line in scene.lines if line.metric == "allocated"]
+    if not runs or len(runs[0]) != len(lowest.runs):
+        return []
+    outline = joined(
+        [*high, *reversed(low)] for high, low in zip(runs[0], lowest.runs, strict=True)
+    )
+    colour = lowest.row.color
+    return [Curve(outline, fill=colour, opacity=_OPACITY["band"], is_closed=True, name=BAND)]
 
 
 def _of_layer(rank: int, layer: Layer) -> Curve:

@@ -1,0 +1,165 @@
+"""How the ranks of a run stand: figures, a table, and phases compared; as HTML and as plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hfmem_widget.session import Peak, PhaseSkew, RankRow, Ranks, Session
+from hfmem_widget.text import (
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_share,
+    number,
+    plain,
+    unit_for,
+)
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.line import FEW, NAME, headroom_of, length, peak_text
+from hfmem_widget.view.strip import strip_html
+from hfmem_widget.view.table import Column, Row, table
+
+MOST_ROWS = 16
+SAME = 0.01
+"""Share of a peak by which the rank that has it may differ: it was told a moment earlier or later."""
+
+Cells = list[list[str]]
+
+_FLAGS = {"oom": "out of memory"}
+
+
+def peak_name(ranks: Ranks | None, peak: Peak) -> str:
+    """Return what the peak in a chart is called: where it is the worst rank's, by that rank."""
+    worst = ranks.worst if ranks is not None and ranks.world > 1 else None
+    if worst is None or not abs(worst.peak - peak.value) <= SAME * peak.value:
+        return f"peak {peak_text(peak)}"
+    phase = plain(worst.phase, NAME)
+    return ", ".join((f"worst: rank {worst.rank}", peak_text(peak), *([phase] if phase else [])))
+
+
+def skew_of(ranks: Ranks) -> tuple[PhaseSkew, float] | None:
+    """Return the phase in which one rank exceeds the median most, or the other of two, and by what share."""
+    known = [
+        (phase, phase.high / reference - 1)
+        for phase in ranks.phases
+        if (reference := phase.median if ranks.world > FEW else phase.low) > 0
+    ]
+    return max(known, key=lambda found: found[1], default=None)
+
+
+def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
+    """Return the figures of a card: the label, the value, and the small text below it."""
+    worst = ranks.worst or RankRow(0)
+    has_peak = not math.isnan(worst.peak)
+    known = f" ({worst.certainty})" if has_peak else ""
+    where = kit.UNBROKEN.join(("rank", str(worst.rank)))
+    bound = "≥ " if worst.certainty == "at least" else ""
+    name = "worst peak" if ranks.world > 1 else "peak"
+    on = f" · {plain(worst.host, NAME)}" if worst.host and ranks.nodes > 1 else ""
+    figures = [(f"{name}{known}", bound + format_bytes(worst.peak), f"{where}{on}" * has_peak)]
+    if ranks.world > FEW:
+        of = f"of {format_counted(ranks.world, 'rank')}"
+        figures.append(("median peak", format_bytes(ranks.median), of))
+    if ranks.world > 1:
+        figures.append(("lowest peak", format_bytes(ranks.lowest), f"rank {ranks.lowest_rank}"))
+    headroom = "headroom of the worst" if ranks.world > 1 else "headroom"
+    of = f"of {format_bytes(worst.total)}" if worst.total > 0 else ""
+    figures.append((headroom, headroom_of(worst), of))
+    if (skew := skew_of(ranks)) is not None and ranks.world > 1:
+        phase, share = skew
+        over = "the median" if ranks.world > FEW else "the other"
+        text = (f"+{format_share(share)}", f"rank {phase.rank} over {over}")
+        figures.append(
+            (f"skew in {phase.kind}", *(text if share >= SAME else ("<1 %", "between ranks")))
+        )
+    return figures
+
+
+def seconds_text(seconds: float) -> str:
+    """Return whole seconds, and what is longer as any other duration."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else format_duration(seconds)
+
+
+def flag_text(row: RankRow) -> str:
+    """Return why a rank is worth looking at."""
+    if row.flag == "silent" and row.silent > 0:
+        return f"silent for {seconds_text(row.silent)}"
+    return _FLAGS.get(row.flag, row.flag)
+
+
+def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
+    """Return the table: its heads, and a row for each rank; only columns that say something."""
+    rows = ranks.table[:MOST_ROWS]
+    peaks = [row.peak for row in rows if math.isfinite(row.peak)]
+    divisor, unit = unit_for(max(peaks, default=math.nan))
+
+    def bytes_(value: float, bound: str = "") -> str:
+        return f"{bound}{number(value, divisor)}" if math.isfinite(value) else ""
+
+    columns = {
+        "rank": [str(row.rank) for row in rows],
+        "node": [plain(row.host, NAME) if ranks.nodes > 1 else "" for row in rows],
+        "device": _differing(plain(row.device, NAME) for row in rows),
+        f"peak, {unit}": [bytes_(row.peak, "≥ " * (row.certainty == "at least")) for row in rows],
+        "weights": [bytes_(row.weights) for row in rows],
+        "activations": [bytes_(row.activations) for row in rows],
+        "step": [format_count(row.step) if row.step > 0 else "" for row in rows],
+        "restarts": [format_count(row.attempt) if row.attempt > 0 else "" for row in rows],
+        "": [flag_text(row) for row in rows],
+    }
+    said = {head: cells for head, cells in columns.items() if any(cells)}
+    return list(said), [list(row) for row in zip(*said.values(), strict=True)]
+
+
+def _differing(texts: Iterable[str]) -> list[str]:
+    found = list(texts)
+    return found if len(set(found)) > 1 else [""] * len(found)
+
+
+def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:
+    """Return the phases compared: heads, and a row for each phase."""
+    divisor, unit = unit_for(max((phase.high for phase in ranks.phases), default=math.nan))
+    heads = [
+        f"phase, {unit}",
+        "lowest",
+        *(["median"] if ranks.world > FEW else []),
+        "highest",
+        "rank",
+    ]
+    rows = []
+    for phase in ranks.phases:
+        middle = [phase.median] if ranks.world > FEW else []
+        figures = (phase.low, *middle, phase.high)
+        rows.append([phase.kind, *(number(value, divisor) for value in figures), str(phase.rank)])
+    return heads, rows
+
+
+def ranks_html(session: Session) -> kit.Fragment:
+    """Return the strip, the table and the phases of an overview; nothing of any other session."""
+    ranks = session.ranks
+    if ranks is None or ranks.world < FEW:
+        return kit.NOTHING
+    drawn = [
+        _drawn(ranks, *rank_cells(ranks)),
+        _drawn(ranks, *phase_cells(ranks), is_of_ranks=False),
+    ]
+    tables = "".join(f'<div style="min-width:0">{each.html}</div>' for each in drawn if each)
+    beside = f'<div style="display:flex;flex-wrap:wrap;gap:4px 44px;margin:8px 0 0">{tables}</div>'
+    return kit.Fragment(strip_html(ranks, length(session)).html + beside * bool(tables))
+
+
+def _drawn(
+    ranks: Ranks, heads: list[str], rows: Cells, *, is_of_ranks: bool = True
+) -> kit.Fragment:
+    words = {"node", "device", ""}
+    columns = [Column(head, is_words=head in words, is_quiet=not head) for head in heads]
+    flagged = [is_of_ranks and bool(row.flag) for row in ranks.table] if is_of_ranks else []
+    lines = []
+    for at, (first, *rest) in enumerate(rows):
+        is_marked = at < len(flagged) and flagged[at]
+        name = kit.marked(palette.BAD, first, kit.BULLET) if is_marked else first
+        lines.append(Row((name, *rest), is_sum=is_of_ranks and at == 0))
+    return table(columns, lines, size=12)

@@ -1,0 +1,203 @@
+"""Ranks by time as a picture: how full each device was, a small image within a drawing."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from hfmem_widget.session import Ranks, RankStrip
+from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
+from hfmem_widget.text import format_count, format_duration
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.axis import time_ticks
+from hfmem_widget.view.chart.paint_svg import FOOT, GUTTER, number, percent, picture
+from hfmem_widget.view.chart.shapes import Frame
+
+FULL_CELL = 200  # a cell at 100 % of the device
+_STEP = 2  # cells that look alike: a smaller image
+
+SCALE = (
+    "440154",
+    "482475",
+    "414487",
+    "355f8d",
+    "2a788e",
+    "21918c",
+    "22a884",
+    "44bf70",
+    "7ad151",
+    "bddf26",
+    "fde725",
+)
+"""Viridis, from 0 to 100 %: told apart by every eye, in grey print, on white and on black."""
+
+SILENT = "#B8BEC5"
+
+_HIGH_ROW, _LOW_ROW = 14, 2.25  # pixels
+_LEAST_HEIGHT = 112
+_STRETCHED = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
+_BETWEEN = 12  # pixels from one word at the side to the next
+
+
+def colour(cell: int) -> str:
+    """Return the colour of a cell, as ``rrggbb``."""
+    if cell == SILENT_CELL:
+        return SILENT[1:]
+    place = min(1.0, cell / FULL_CELL) * (len(SCALE) - 1)
+    at = min(int(place), len(SCALE) - 2)
+    ends = zip(bytes.fromhex(SCALE[at]), bytes.fromhex(SCALE[at + 1]), strict=True)
+    return bytes(int(low + (place - at) * (high - low) + 0.5) for low, high in ends).hex()
+
+
+def height_of(rows: int) -> int:
+    """Return how many pixels high a strip of so many rows is."""
+    if rows <= SHOWN_SINGLY:
+        return _HIGH_ROW * rows
+    return round(max(_LEAST_HEIGHT, _LOW_ROW * rows))
+
+
+def row_of(strip: RankStrip, rank: int) -> int:
+    """Return the row in which a rank stands."""
+    return max(0, bisect_right(strip.first, rank) - 1)
+
+
+def side_words(ranks: Ranks, height: float) -> list[tuple[int, bool]]:
+    """Return the rows that are named at the side, with room between them, and whether each is the worst.
+
+    The worst comes first, then those that are worth looking at, the last and the first.
+    """
+    strip, worst = ranks.strip, ranks.worst
+    rows = len(strip.first)
+    if not rows:
+        return []
+    named = [] if worst is None or ranks.world < 2 else [row_of(strip, worst.rank)]
+    wanted = [*named, *(row_of(strip, row.rank) for row in ranks.table if row.flag), 0, rows - 1]
+    wanted += range(rows) if rows <= SHOWN_SINGLY else []
+    placed: list[int] = []
+    for row in wanted:
+        if all(abs(row - other) * height >= _BETWEEN * rows for other in placed):
+            placed.append(row)
+    return [(row, [row] == named) for row in placed]
+
+
+def word_at(ranks: Ranks, row: int) -> str:
+    """Return the number of a row's rank; of several, that of the one in the table, or the first."""
+    first = ranks.strip.first
+    until = first[row + 1] if row + 1 < len(first) else ranks.world
+    known = (each.rank for each in ranks.table if first[row] <= each.rank < until)
+    is_last = row == len(first) - 1 and row > 0
+    return str(next(known, until - 1 if is_last else first[row]))
+
+
+def about(ranks: Ranks) -> str:
+    """Return what a row is."""
+    rows = len(ranks.strip.first)
+    if rows == ranks.world:
+        return "a row for each rank"
+    size = ranks.world / rows
+    each = format_count(size) if size == int(size) else f"about {size:.1f}"
+    return f"{rows} rows of {each} neighbours each, their highest"
+
+
+def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
+    """Return the strip with words at its side and below; nothing where there is none."""
+    strip = ranks.strip
+    rows = len(strip.first)
+    if not rows or not strip.at or not duration > 0:
+        return kit.NOTHING
+    height, ticks = height_of(rows), time_ticks(duration)
+    image = base64.b64encode(_image(strip, duration)).decode()
+    frame = Frame(0.0, duration, 1.0, (1.0, ""), ticks, ticks)
+    drawn = [
+        f'<rect width="100%" height="{height}" fill="currentColor" fill-opacity=".05"/>',
+        f'<image href="data:image/png;base64,{image}" width="100%" height="{height}" {_STRETCHED}/>',
+        *_side(ranks, height),
+    ]
+    drawn += [
+        f'<text x="{percent(frame, at)}" y="{height + 15}" text-anchor="middle" fill-opacity=".75">'
+        f"{text}</text> "
+        for at, text in zip(ticks.values, ticks.texts, strict=True)
+    ]
+    label = f"{format_count(ranks.world)} ranks over {format_duration(duration)}, {about(ranks)}"
+    head = kit.words(kit.strong("ranks \N{MULTIPLICATION SIGN} time"), kit.quiet(about(ranks)))
+    title = kit.block(
+        "margin:0 0 4px;display:flex;flex-wrap:wrap;gap:0 8px;align-items:baseline", head
+    )
+    body = picture(label, height + FOOT, "".join(drawn))
+    html = f'<div style="padding:0 20px 0 {GUTTER}px">{body}</div>{_key()}'
+    return kit.Fragment(f'<div style="margin:12px 0 0;font-size:12px">{title.html}{html}</div>')
+
+
+def _side(ranks: Ranks, height: float) -> Iterator[str]:
+    each = height / len(ranks.strip.first)
+    for row, is_worst in side_words(ranks, height):
+        y = (row + 0.5) * each
+        ink = f'fill="{palette.PEAK}" font-weight="600"' if is_worst else 'fill-opacity=".75"'
+        word = kit.shown(word_at(ranks, row)).html
+        yield f'<text x="-9" y="{number(y)}" dy=".35em" text-anchor="end" {ink}>{word}</text> '
+        if is_worst:
+            yield f'<path d="M-1 {number(y)}l-5 -3.5v7z" fill="{palette.PEAK}"/>'
+            yield (
+                f'<svg x="100%" y="{number(y)}" style="overflow:visible">'
+                f'<path d="M1 0l5 -3.5v7z" fill="{palette.PEAK}"/></svg>'
+            )
+
+
+def _key() -> str:
+    """Return what the colours mean."""
+    cells = range(0, FULL_CELL + 1, 10)
+    boxes = "".join(
+        f'<rect x="{at * 6}" width="6" height="9" fill="#{colour(cell)}"/>'
+        for at, cell in enumerate(cells)
+    )
+    left = len(cells) * 6
+    drawn = (
+        f'<g transform="translate(24)" fill-opacity="1">{boxes}<rect x="{left + 66}" width="10" height="9" '
+        f'fill="{SILENT}"/></g><text x="0" y="9">0 %</text><text x="{left + 28}" y="9">100 %</text> '
+        f'<text x="{left + 104}" y="9">silent</text>'
+    )
+    svg = (
+        f'<svg role="img" aria-label="colours: share of the device" height="12" width="{left + 150}" '
+        f'style="display:block;height:12px;max-width:none;font-size:10px" fill="currentColor" '
+        f'fill-opacity=".75">{drawn}</svg>'
+    )
+    return f'<div style="margin:2px 0 0 {GUTTER}px">{kit.drawing(svg)}</div>'
+
+
+def _image(strip: RankStrip, duration: float) -> bytes:
+    """Return the cells as a PNG, with columns of equal length in time."""
+    rows, count = len(strip.first), STRIP_COLUMNS
+    columns = [
+        bisect_right(strip.at, (column + 0.5) / count * duration) - 1 for column in range(count)
+    ]
+    empty, silent = 254 // _STEP, 255 // _STEP + 1
+    lines = []
+    for row in range(rows):
+        cells = (strip.cells[at * rows + row] if at >= 0 else None for at in columns)
+        lines.append(
+            bytes(
+                empty if cell is None else silent if cell == SILENT_CELL else cell // _STEP
+                for cell in cells
+            )
+        )
+    inks = [colour(min(at * _STEP, 250)) for at in range(silent)]
+    return _png(count, lines, [*inks, colour(SILENT_CELL)], empty)
+
+
+def _png(width: int, lines: list[bytes], inks: list[str], clear: int) -> bytes:
+    """Return an image of indices into colours, ``rrggbb``; one of them is clear."""
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, len(lines), 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes.fromhex("".join(inks))),
+        (b"tRNS", b"\xff" * clear + b"\0"),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + line for line in lines), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
