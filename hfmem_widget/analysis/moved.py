@@ -1,4 +1,4 @@
-"""Devices that filled while a span ran though PyTorch used none here: by its children, or by others."""
+"""Devices that others filled while a span ran: the child processes of this one, or somebody else's."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ LEAST_SHARE = 0.01
 _ALIKE = 0.02
 """Share of the largest rise by which others may differ and still count as the same."""
 
+_MOSTLY = 0.8
+"""Share of a device's rise from which on it counts as the child processes': looks at who they are come
+later than readings of how much there is."""
+
+
+EACH = " each"
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -29,57 +36,133 @@ class Moved:
     highest: float
     after: float
     own: float  # the rise of this process' share; NaN where the driver does not report it
+    children: float = 0.0  # the rise of the share of this process' children; NaN likewise
 
     @property
     def rise(self) -> float:
         """How far it rose above what was in use before."""
         return self.highest - self.before
 
+    @property
+    def has_children(self) -> bool:
+        """Whether child processes took enough of it for a sentence."""
+        return self.children >= _least(self.device)
 
-def moved_devices(session: Session, span: Span | None = None) -> tuple[Moved, ...]:
-    """Return the devices that filled in a span, or in the session, while PyTorch used none of them here."""
-    if uses_a_gpu(session, span):
-        return ()
-    return tuple(
-        moved
-        for device in session.devices
-        if ":" in device.key and (moved := _moved(session, span, device)) is not None
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """The devices that others filled while a span ran.
+
+    Attributes
+    ----------
+    devices : tuple of Moved
+    processes : int
+        How many child processes used GPUs at once; 0 where that is not known.
+    leads : bool
+        Whether PyTorch in this process used no GPU, so that this is what there is to tell.
+    """
+
+    devices: tuple[Moved, ...] = ()
+    processes: int = 0
+    leads: bool = False
+
+    @property
+    def has_children(self) -> bool:
+        """Whether child processes filled any of the devices."""
+        return any(device.has_children for device in self.devices)
+
+    @property
+    def lead(self) -> str:
+        """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
+        if not (self.devices and self.leads):
+            return ""
+        most_used = max(self.devices, key=lambda device: device.highest)
+        key, highest = most_used.device.key, format_bytes(most_used.highest)
+        by = _range([device.rise for device in self.devices])
+        if len(self.devices) == 1:
+            return f"{key} rose by {by} to {highest}, {self._by_whom}"
+        rose = f"{len(self.devices)} devices rose by {by}"
+        return f"{rose}, highest {highest} on {key}, {self._by_whom}"
+
+    @property
+    def beside(self) -> str:
+        """What child processes used beside this process; empty if there is a `lead`, or nothing to tell."""
+        if not self.devices or self.leads:
+            return ""
+        taken, count = _range([device.children for device in self.devices]), len(self.devices)
+        if count == 1:
+            where = self.devices[0].device.key
+        else:
+            where = f"each of {count} devices" if taken.endswith(EACH) else f"{count} devices"
+        return f"{self._children} used {taken.removesuffix(EACH)} more on {where}"
+
+    @property
+    def _children(self) -> str:
+        if not self.processes:
+            return "child processes"
+        return "1 child process" if self.processes == 1 else f"{self.processes} child processes"
+
+    @property
+    def _by_whom(self) -> str:
+        own = [device.own for device in self.devices]
+        is_by_us = any(rise >= LEAST for rise in own)
+        if self.has_children:
+            are_all = all(device.children >= _MOSTLY * device.rise for device in self.devices)
+            if is_by_us:
+                return f"by {self._children} and by this process outside PyTorch"
+            others = "" if are_all else " and other processes"
+            return f"by {self._children}{others}; this process used no GPU"
+        if is_by_us:
+            return "by this process, but outside PyTorch"
+        if any(map(math.isnan, own)):
+            return "by other processes or by this one outside PyTorch"
+        return "by other processes; this one used no GPU"
+
+
+def movement(session: Session, span: Span | None = None) -> Movement:
+    """Return what others did to the devices in a span, or in the session.
+
+    Where PyTorch used a GPU in this process, only what its child processes did is told.
+    """
+    leads = not uses_a_gpu(session, span)
+    gpus = [device for device in session.devices if ":" in device.key]
+    found = [moved for device in gpus if (moved := _moved(session, span, device, leads=leads))]
+    _, processes, _ = _course(session, span, "cpu/gpu_children")
+    return Movement(tuple(found), 0 if math.isnan(processes) else int(processes), leads)
+
+
+def _range(rises: list[float]) -> str:
+    least, most = min(rises), max(rises)
+    if len(rises) == 1:
+        return format_bytes(most)
+    if least >= (1 - _ALIKE) * most:
+        return format_bytes(most) + EACH
+    return f"{format_bytes(least)} to {format_bytes(most)}"
+
+
+def _least(device: Device) -> float:
+    return max(LEAST, LEAST_SHARE * device.total if device.total > 0 else 0.0)
+
+
+def _moved(session: Session, span: Span | None, device: Device, *, leads: bool) -> Moved | None:
+    course = _course(session, span, f"{device.key}/{METRIC}")
+    own, children = (
+        highest - before
+        for before, highest, _ in (
+            _course(session, span, f"{device.key}/{who}") for who in ("process", "children")
+        )
     )
-
-
-def sentence(moved: tuple[Moved, ...]) -> str:
-    """Return how many devices rose, by how much, how high, and by whom, without a full stop."""
-    most_used = max(moved, key=lambda device: device.highest)
-    key, highest = most_used.device.key, format_bytes(most_used.highest)
-    rises = sorted(device.rise for device in moved)
-    least, most = format_bytes(rises[0]), format_bytes(rises[-1])
-    if len(moved) == 1:
-        return f"{key} rose by {most} to {highest}, {_by_whom(moved)}"
-    alike = rises[0] >= (1 - _ALIKE) * rises[-1]
-    by = f"{most} each" if alike else f"{least} to {most}"
-    return f"{len(moved)} devices rose by {by}, highest {highest} on {key}, {_by_whom(moved)}"
-
-
-def _by_whom(moved: tuple[Moved, ...]) -> str:
-    own = [device.own for device in moved]
-    if any(rise >= LEAST for rise in own):
-        return "by this process, but outside PyTorch"
-    if any(map(math.isnan, own)):
-        return "but not by PyTorch in this process"
-    return "by other processes; this one used no GPU"
-
-
-def _moved(session: Session, span: Span | None, device: Device) -> Moved | None:
-    before, highest, after = _course(session, span, f"{device.key}/{METRIC}")
-    least = max(LEAST, LEAST_SHARE * device.total if device.total > 0 else 0.0)
-    if not highest - before >= least:
-        return None
-    own_before, own_highest, _ = _course(session, span, f"{device.key}/process")
-    return Moved(device, before, highest, after, own_highest - own_before)
+    moved = Moved(device, *course, own, children)
+    is_told = moved.rise >= _least(device) if leads else moved.has_children
+    return moved if is_told else None
 
 
 def _course(session: Session, span: Span | None, key: str) -> tuple[float, float, float]:
     """Return a series at the beginning, at its highest and at the end; NaN where it is not known."""
+    if span is not None and span.stop is None:
+        before = session.value(span.before, key)
+        if math.isfinite(before):  # the usual case, and quick: a live view asks every second
+            return before, session.highest_in(span.id, key), session.value(session.last_sample, key)
     start = 0.0 if span is None else span.start
     stop = session.last_sample.time if span is None else end_of(session, span)
     known = known_values(session, key, start, stop)

@@ -68,6 +68,11 @@ FEATURES = (
     Feature("compare", magic=f"{_MAGICS}.memcompare:MemcompareMagics"),
     Feature("fit", magic=f"{_MAGICS}.memfit:MemfitMagics"),
     Feature(
+        "ranks",
+        companion=f"{_HERE}.ranks.companion:FollowedRanks",
+        goes_along=lambda options: options.follow_ranks,
+    ),
+    Feature(
         "alerts",
         companion=f"{_HERE}.alerts.companion:Alerts",
         goes_along=lambda options: options.on_finding is not None,
@@ -89,6 +94,7 @@ FEATURES = (
 - ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
 - ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
   what has been named.
+- ``ranks`` comes after what explains this process, and before what tells of findings.
 - ``alerts``, ``history`` and ``record`` come last: they tell and keep what the others have found.
 
 All checks are made before any companion reports: ``oom`` asks whether a leak was found.

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hfmem_widget.session import Device, Series
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
 from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
 from hfmem_widget.sources.procfs import PROC, ProcessIds, process_ids
@@ -24,6 +26,9 @@ from hfmem_widget.text import plain
 
 RETRY_INTERVAL: Final = 30.0
 """Seconds before NVML is tried again."""
+
+CHILDREN: Final = Series("cpu", "gpu_children", "child processes on GPUs")
+"""How many processes that descend from this one use any of the GPUs; it stands before the series of GPUs."""
 
 
 class NvmlSource(BaseSource):
@@ -65,9 +70,13 @@ class NvmlSource(BaseSource):
         """Return the values of `series`, in bytes and percent, for every visible GPU."""
         values: list[float] = []
         try:
-            if self._is_ready(now):
+            if self._is_ready(now) and self._gpus:
+                values.append(NOT_AVAILABLE)
                 for gpu in self._gpus:
                     values += gpu.read(now)
+                known = [gpu.children for gpu in self._gpus if gpu.children is not None]
+                if known:
+                    values[0] = float(len(frozenset[int]().union(*known)))
                 self._explain_process_ids()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._give_up(error, now)
@@ -137,6 +146,8 @@ class NvmlSource(BaseSource):
             gpu.label = f"{device.key} ({device.name})"
         # The devices count from cuda:0 without a gap, so those that are new come at the end.
         known = len(self.series) // len(METRICS)
+        if self.devices:
+            self.series = self.series or (CHILDREN,)
         self.series += tuple(
             Series(device.key, *metric) for device in self.devices[known:] for metric in METRICS
         )
@@ -190,7 +201,9 @@ class NvmlSource(BaseSource):
         return self._gpu(None, uuid)
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
-        return Gpu(self._nvml, handle, label, self._pids, self._note, reserved=self._reserved)
+        descendants = Descendants(self._proc)
+        known = self._nvml, handle, label, self._pids, self._note
+        return Gpu(*known, reserved=self._reserved, descendants=descendants)
 
     def _explain_process_ids(self) -> None:
         is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)

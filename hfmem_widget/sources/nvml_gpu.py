@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.nvml_faults import LOST, MISSING, Fault, code_of, why_unread
 from hfmem_widget.sources.procfs import ProcessIds
 from hfmem_widget.text import plain
@@ -19,6 +20,7 @@ METRICS: Final = (
     ("others",),
     ("utilization", "GPU busy (%)"),
     ("context",),
+    ("children", "child processes"),
 )
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
@@ -34,6 +36,8 @@ LOOKING_SHARE: Final = 0.01
 
 # pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
 _field: Final = object.__getattribute__
+
+R = TypeVar("R")
 
 _PEBIBYTE: Final = 2.0**50
 _CONTEXT_BYTES: Final = 256 * 2.0**20
@@ -59,6 +63,7 @@ class Gpu:
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
         cpu: Callable[[], float] = time.thread_time,
+        descendants: Descendants | None = None,
     ) -> None:
         self.handle = handle
         self.label = label
@@ -69,13 +74,17 @@ class Gpu:
         """Whether the driver lists this process on the device."""
         self.unexplained = False
         """Whether it does not, though more is in use than on an idle device: ids may differ in containers."""
+        self.children: frozenset[int] | None = None
+        """The processes on the device that descend from this one; None where the driver lists none."""
         self._nvml = nvml
         self._pids = pids
+        self._descendants = descendants or Descendants()
         self._note = note
         self._reserved = reserved
         self._cpu = cpu
         self._knows_v2 = True
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
+        self._of_children = NOT_AVAILABLE
         self._busy_due = self._list_due = self._change_due = -math.inf
         self._used_then = 0.0
         if handle is not None:
@@ -98,14 +107,16 @@ class Gpu:
             self._change_due = now + (self._cpu() - started) / LOOKING_SHARE
             self._used_then = used
         if now >= self._busy_due:
-            self._busy = self._unless_missing(
-                lambda: _within(self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu, 100)
+            busy = self._unless_missing(
+                lambda: self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu
             )
+            self._busy = _within(busy, 100)
             self._busy_due = now + BUSY_INTERVAL
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
         if self.handle is None:
             return NOTHING
-        return used, reserve, self._process, self._others, self._busy, self._context
+        of_driver = used, reserve, self._process, self._others, self._busy, self._context
+        return *of_driver, self._of_children
 
     def _describe(self) -> None:
         nvml = self._nvml
@@ -150,30 +161,52 @@ class Gpu:
     def _share_out(self, used: float) -> None:
         """Split what is in use between this process and others."""
         reserved = self._reserved(self.uuid)
-        process = self._unless_missing(self._own_bytes)
+        listed = self._unless_missing(self._list)
+        process = NOT_AVAILABLE if listed is None else self._own_bytes(listed)
         # Two figures of different instants would make a context that breathes with the allocator.
         if math.isnan(process) or reserved == self._reserved(self.uuid):
             self._context = max(process - reserved, 0.0) if process > 0 else process
         self.unexplained = math.isnan(process) and not self.listed and used > _CONTEXT_BYTES
         # Taken together with the process' share: with an older one, the others' would jump about.
         self._process, self._others = process, max(used - process, 0.0)
+        self._of_children = self._bytes_of_children(listed, used)
 
-    def _own_bytes(self) -> float:
+    def _list(self) -> dict[int, float]:
+        """Return what each process on the device uses, by its id, up to the list that this one is in."""
+        listed: dict[int, float] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             try:
-                listed = self._processes(kind)
+                processes = self._processes(kind)
             except self._nvml.NVMLError:
                 if kind == "Compute":
                     raise
                 continue
             # A process in more than one list has the same total in each.
-            for process in listed:
-                if process.pid in self._pids.own:
-                    self.listed = True
-                    return _within(process.usedGpuMemory, self.total)
-        self.listed = False
+            listed |= {each.pid: _within(each.usedGpuMemory, self.total) for each in processes}
+            if self._pids.own & listed.keys():
+                break
+        return listed
+
+    def _own_bytes(self, listed: dict[int, float]) -> float:
+        own = self._pids.own & listed.keys()
+        self.listed = bool(own)
+        if own:
+            return listed[min(own)]
         # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
         return 0.0 if self._pids.all_visible else NOT_AVAILABLE
+
+    def _bytes_of_children(self, listed: dict[int, float] | None, used: float) -> float:
+        if listed is None:
+            self.children = None
+            return NOT_AVAILABLE
+        others = listed.keys() - self._pids.own
+        ids_are_ours = self.listed or self._pids.all_visible
+        self.children = self._descendants.among(others, ids_are_ours=ids_are_ours)
+        total = float(sum(listed[pid] for pid in self.children))
+        if math.isnan(total) and self.children == others:
+            # MIG instances may list no sizes; but nobody else is there.
+            total = used - (self._process if self._process > 0 else 0.0)
+        return total
 
     def _processes(self, kind: str) -> Sequence[Any]:
         call = f"nvmlDeviceGet{kind}RunningProcesses"
@@ -185,23 +218,23 @@ class Gpu:
             listed = getattr(self._nvml, f"{call}_v2")(self.handle)
         return listed
 
-    def _unless_missing(self, read: Callable[[], float]) -> float:
+    def _unless_missing(self, read: Callable[[], R]) -> R | None:
         if self.handle is None:
-            return NOT_AVAILABLE
+            return None
         try:
             return read()
         except self._nvml.NVMLError as error:
             # Quietly: MIG instances report no utilisation, WDDM no processes, and both are extras.
             if code_of(error) not in MISSING:
                 self._take(error)
-            return NOT_AVAILABLE
+            return None
 
     def _take(self, error: Exception) -> None:
         code = code_of(error)
         if code == Fault.UNINITIALIZED:
             raise error
         if code in LOST:
-            self.handle = None
+            self.handle = self.children = None
         self._note(why_unread(self.label, error))
 
 

@@ -127,6 +127,22 @@ class Stage:
             self._set(key, {"others": size})
         self.hold({}, seconds)
 
+    def hold_in_children(
+        self, target: Mapping[str, float], seconds: float, processes: int = 1
+    ) -> None:
+        """Have child processes hold so many bytes of each device from now on, and sample for some time."""
+        if "cpu/gpu_children" not in self._now:
+            more = [Series("cpu", "gpu_children"), *(Series(key, "children") for key in self._gpus)]
+            self._now |= dict.fromkeys((series.key for series in more), 0.0)
+            self.recorder.adopt(self.session.devices, (*self.session.series, *more))
+            self.sample()
+        self._set("cpu", {"gpu_children": processes})
+        for key, size in target.items():
+            foreign = self._now[f"{key}/others"] - self._now[f"{key}/children"]
+            self._set(key, {"children": size})
+            self.hold_elsewhere({key: foreign + size}, 0.0)
+        self.hold({}, seconds)
+
     def find(self, keys: Iterable[str], parts: Mapping[str, float]) -> None:
         """Know so many bytes of some parts from now on, on each device."""
         for key in keys if parts else ():

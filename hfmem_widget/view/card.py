@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import Facts, active_devices, allocated_peak, facts_of, samples_in
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.moved import Moved, moved_devices, sentence
+from hfmem_widget.analysis.moved import Movement, movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Device, Polling, Session, Span
 from hfmem_widget.text import (
@@ -63,7 +63,7 @@ def card_bundle(
     It carries a small picture, unless it is shown `with_chart`. `lead` says by MIME type why memory ran
     out: it stands above the card, whose findings then leave that out.
     """
-    facts, moved = facts_of(session, span), moved_devices(session, span)
+    facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
     if lead is not None:
         findings = tuple(
@@ -77,7 +77,7 @@ def card_bundle(
         ranks_html(session),
         kit.Fragment(parts_html(session, span)),
         kit.Fragment("" if session.ranks and session.ranks.phases else phases_html(session, span)),
-        kit.NOTHING if moved else picture,
+        kit.NOTHING if moved.lead else picture,
         *_notes(session, facts, session.notes[:MOST_NOTES]),
     )
     above = lead or {"text/html": "", "text/plain": ""}
@@ -92,7 +92,7 @@ def card_bundle(
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:
     """Return the figures of the card and the notes, for a report, which tells the rest apart."""
-    facts, moved = facts_of(session, span), moved_devices(session, span)
+    facts, moved = facts_of(session, span), movement(session, span)
     return kit.bundle(
         _header(span.kind, span, _about(session, span, facts, moved)),
         *_figures(session, facts, moved, kit.NOTHING),
@@ -127,12 +127,13 @@ def _on_one_line(colour: str, label: str, text: str) -> str:
 
 def compact_bundle(session: Session, span: Span) -> dict[str, str]:
     """Return the card of a quick cell: its change and its peak on one line."""
-    moved, findings = moved_devices(session, span), findings_of(session, span)
+    moved, findings = movement(session, span), findings_of(session, span)
     devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
     if session.ranks is not None:
         devices = [rank_phrases(session.ranks, brief=True)]
-    first = devices.pop(0) if len(devices) == 1 and not moved else []
-    first = sentence(moved).split(", ") if moved else first
+    first = devices.pop(0) if len(devices) == 1 and not moved.lead else []
+    first = moved.lead.split(", ") if moved.lead else first
+    devices += [[moved.beside]] if moved.beside else []
     inside = kit.words(
         kit.marked(_outcome_colour(span), sign=kit.BULLET),
         kit.strong(span.label or span.kind),
@@ -149,24 +150,24 @@ def _header(name: str, span: Span, about: Sequence[str]) -> kit.Fragment:
     return kit.headed(name, kit.phrases(about), at_right=outcome)
 
 
-def _about(
-    session: Session, span: Span, facts: tuple[Facts, ...], moved: tuple[Moved, ...]
-) -> list[str]:
-    devices = _devices([each.device for each in (moved or facts)])
+def _about(session: Session, span: Span, facts: tuple[Facts, ...], moved: Movement) -> list[str]:
+    shown = moved.devices if moved.lead else facts
+    devices = _devices([each.device for each in shown])
     if (ranks := session.ranks) is not None:
         devices = [size_text(ranks), plain(ranks.engine, NAME), reporting_text(ranks)]
     return [duration_text(session, span), *devices, *_budgets(session, facts)]
 
 
 def _figures(
-    session: Session, facts: tuple[Facts, ...], moved: tuple[Moved, ...], picture: kit.Fragment
+    session: Session, facts: tuple[Facts, ...], moved: Movement, picture: kit.Fragment
 ) -> list[kit.Fragment]:
     if session.ranks is not None:
         return [kit.figures(rank_figures(session.ranks))]
     own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
     return [
-        *((*_moved(moved), picture, own) if moved else ()),
+        *((*_moved(moved), picture, own) if moved.lead else ()),
         kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
+        *([kit.note(f"{moved.beside}.")] if moved.beside else []),
     ]
 
 
@@ -228,20 +229,24 @@ def _known(value: float, text: str) -> str:
     return "" if math.isnan(value) else text
 
 
-def _moved(moved: tuple[Moved, ...]) -> tuple[kit.Fragment, kit.Fragment]:
+def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
     """Return the devices that others filled."""
+    heads = ["device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest"]
     rows = [
-        (
+        [
             device.device.key,
             format_change(device.before, device.after),
             format_bytes(device.rise, signed=True),
             format_bytes(device.highest),
-        )
-        for device in moved
+        ]
+        for device in moved.devices
     ]
-    heads = ("device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest")
-    said = kit.block("margin:7px 0 0;font-size:14px", f"{sentence(moved)}.")
-    return said, _table_of(heads, rows if len(moved) > 1 else [])
+    if moved.has_children:
+        heads.insert(3, "child processes")
+        for row, device in zip(rows, moved.devices, strict=True):
+            row.insert(3, format_bytes(device.children, signed=True))
+    said = kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}.")
+    return said, _table_of(heads, [tuple(row) for row in rows] if len(rows) > 1 else [])
 
 
 def _table(facts: tuple[Facts, ...]) -> kit.Fragment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hfmem_widget.analysis.facts import Facts, end_of, facts_of
-from hfmem_widget.analysis.moved import moved_devices, sentence
+from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Peak, RankRow, Ranks, Session, Span
 from hfmem_widget.text import (
     format_bytes,
@@ -37,11 +37,14 @@ def line(session: Session, span: Span, *, brief: bool = False) -> str:
         " · ".join((plain(facts.device.key), *parts(facts, brief=brief)))
         for facts in facts_of(session, span)
     ]
-    moved = moved_devices(session, span)
-    if not moved and len(devices) <= 1:
-        return " · ".join((*head, *devices))
-    head.append(plain(sentence(moved)) if moved else f"{len(devices)} devices")
-    return "\n  ".join((" · ".join(head), *devices))
+    moved = movement(session, span)
+    if moved.lead:
+        head.append(plain(moved.lead))
+    elif len(devices) > 1:
+        head.append(f"{len(devices)} devices")
+    else:
+        head, devices = [*head, *devices], []
+    return "\n  ".join((" · ".join(head), *devices, *filter(None, [plain(moved.beside)])))
 
 
 def how_it_went(session: Session, span: Span) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing
 from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
@@ -169,6 +170,7 @@ class CellView(_View):
             and not session.notes
             and did_nothing(session, span)
             and not findings_of(session, span)
+            and not movement(session, span).devices
         )
         long_enough = bool(self._chart_id) and span.duration >= PATIENCE and not is_quiet
         still = None
@@ -260,7 +262,10 @@ class NotebookView(_View):
         """Show what a finished cell did: one line for a quick one, a card for a long one."""
         if self._broadcast is not None:
             self._broadcast.refresh()
-        if changed_less(self._session, span, self._least) and not findings_of(self._session, span):
+        is_small = changed_less(self._session, span, self._least)
+        if is_small and not (
+            findings_of(self._session, span) or movement(self._session, span).devices
+        ):
             return
         if span.duration < QUICK:
             self._screen.show(compact_bundle(self._session, span))

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import secrets
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions, expanded
+from hfmem_widget.ranks.directory import is_run
 from hfmem_widget.ranks.environment import Lent
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
+from hfmem_widget.text import plain
 from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.session import still_bundles
 
 EVERY = 0.5
 """Seconds between two looks for ranks, as long as there are none."""
-
-PATIENCE = 5.0
-"""Seconds that the end of a watch waits for what the ranks wrote last."""
 
 
 class FollowedRanks(Companion):
@@ -35,8 +38,6 @@ class FollowedRanks(Companion):
     screen : Screen, optional
     clock : callable, optional
         Seconds.
-    opened : callable, optional
-        Takes the directory and makes the `Run`.
     """
 
     stands_above = True
@@ -47,17 +48,15 @@ class FollowedRanks(Companion):
         screen: Screen | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        opened: Callable[..., Run] = Run,
     ) -> None:
         del screen
-        self._kept = bool(options.ranks)
-        self._directory = expanded(options.ranks) if self._kept else _unused_directory()
+        self._is_named = bool(options.ranks)
+        self._directory = _free(expanded(options.ranks)) if self._is_named else _unused()
         self._lent = Lent(self._directory)
-        self._clock = clock
-        self._opened = opened
-        self._run: Run | None = None
         self._label = options.label
+        self._clock = clock
         self._due = 0.0
+        self._run: Run | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Lend the environment, and look for ranks from now on."""
@@ -67,7 +66,7 @@ class FollowedRanks(Companion):
             recorder.subscribe(self._look)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Look for the last time, and put the environment back."""
+        """Put the environment back, and look for the last time."""
         del span, error
         recorder.unsubscribe(self._look)
         self._lent.end()
@@ -76,11 +75,14 @@ class FollowedRanks(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
         """Take in what the ranks wrote last, and return the card of all of them."""
-        del session, span
-        if self._run is None:
+        del span
+        run = self._run
+        if run is None:
             return NOTHING
-        self._run.finish(PATIENCE)
-        return self._run.card()
+        run.finish()
+        if self._is_named:
+            session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
+        return next(still_bundles(run.overview))
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
         """Begin to collect once a rank has made the directory; on the poller's thread."""
@@ -88,10 +90,30 @@ class FollowedRanks(Companion):
         if self._run is not None or self._clock() < self._due:
             return
         self._due = self._clock() + EVERY
-        if self._directory.is_dir():
-            self._run = session.run = self._opened(
-                self._directory,
-                label=self._label,
-                started_at=session.started_at,
-                temporary=not self._kept,
-            )
+        if is_run(self._directory):
+            self._run = Run(self._directory, label=self._label, started_at=session.started_at)
+            if not self._is_named:
+                _remove_with(self._run)
+            self._run.start()
+            session.run = self._run
+
+
+def _unused() -> Path:
+    """Return a directory that is not there, under a name that nobody can guess."""
+    return Path(tempfile.gettempdir()) / f"hfmem-{secrets.token_hex(8)}"
+
+
+def _free(directory: Path) -> Path:
+    """Return a directory, or one with a number where there is a run in it, as of a cell that is run again."""
+    numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
+    return next(place for place in itertools.chain([directory], numbered) if not is_run(place))
+
+
+def _remove_with(run: Run) -> None:
+    """Remove the directory of a run once nobody has the run any more, at the latest with the process."""
+    weakref.finalize(run, partial(_remove, run.directory, os.getpid()))
+
+
+def _remove(directory: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(directory, ignore_errors=True)

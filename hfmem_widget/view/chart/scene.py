@@ -20,7 +20,7 @@ from hfmem_widget.analysis.curve import (
     visible_gaps,
 )
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
-from hfmem_widget.analysis.moved import METRIC, moved_devices
+from hfmem_widget.analysis.moved import METRIC, movement
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.series import LINES, OVERVIEW, Row, over_ranks, row_of
 from hfmem_widget.text import unit_for
@@ -205,7 +205,8 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     if len(part) < LEAST_SAMPLES or stop <= start or not devices:
         return None
     # Where this process has used no device, those that others filled are what there is to see.
-    moved = moved_devices(session, span)
+    found_moved = movement(session, span)
+    moved = found_moved.devices if found_moved.leads else ()
     metric = METRIC if moved else "allocated"
     devices = tuple(found.device for found in moved) or devices
     peaks = {device.key: _highest(session, span, f"{device.key}/{metric}") for device in devices}

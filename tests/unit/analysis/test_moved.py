@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from hfmem_widget.analysis.moved import moved_devices
+import hfmem_widget
+from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Session, Span
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
@@ -77,7 +80,7 @@ def test_rises_that_differ_are_told_as_a_range() -> None:
 def test_nothing_changes_where_this_process_used_a_gpu() -> None:
     """What it allocated itself is what the card is about, whatever others did meanwhile."""
     session, span = launched(4, own=GIB)
-    assert moved_devices(session, span) == ()
+    assert movement(session, span).devices == ()
     told = line(session, span)
     assert "rose" not in told
     assert "cuda:0 \u00b7 allocated" in told
@@ -102,6 +105,95 @@ def test_what_was_there_before_has_not_risen() -> None:
     with stage.span("cell", "x") as cell:
         stage.hold({"cpu": GIB}, 1.0)
     session = stage.finish()
-    assert moved_devices(session, session.span(cell.id)) == ()
+    assert movement(session, session.span(cell.id)).devices == ()
     # Over the whole session it has.
-    assert [one.device.key for one in moved_devices(session)] == ["cuda:0"]
+    assert [one.device.key for one in movement(session).devices] == ["cuda:0"]
+
+
+def of_children(
+    *, own: float = 0.0, foreign: float = 0.0, already: float = 0.0, quick: bool = False
+) -> tuple[Session, Span]:
+    """Return a cell whose four children fill four devices, and have ended when it does."""
+    stage = Stage("launch", gpus=5)
+    used = [f"cuda:{at}" for at in range(4)]
+    stage.hold_in_children(dict.fromkeys(used, already), 0.2, 4 if already else 0)
+    with stage.span("cell", "launch") as cell:
+        if own:
+            stage.hold({"cuda:0": own}, 0.5)
+        if foreign:
+            stage.hold_elsewhere({"cuda:4": foreign}, 0.1)
+        stage.hold_in_children(dict.fromkeys(used, already + RISE), 0.3 if quick else 1.0, 4)
+        stage.hold_in_children(dict.fromkeys(used, 0.0), 0.1, 0)
+    session = stage.finish()
+    return session, session.span(cell.id)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_child_processes_are_named(quick: bool) -> None:
+    """How many there were, and what each device rose by: on the line, the card and the compact line."""
+    session, span = of_children(quick=quick)
+    rose, who = "4 devices rose by 15.5 GiB each", "by 4 child processes; this process used no GPU"
+
+    first = line(session, span).splitlines()[0]
+    assert rose in first
+    assert first.endswith(who)
+    html = card_bundle(session, span, with_chart=False)["text/html"]
+    assert html.index(rose) < html.index(who) < html.index("this process itself")
+    assert html.count("+15.5 GiB") == 2 * 4
+    for bundle in compact_bundle(session, span).values():
+        assert rose in bundle
+        assert who in bundle
+
+
+def test_a_recording_names_them_too(tmp_path: Path) -> None:
+    """What is read back from a file says the same."""
+    session, span = of_children()
+    read = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
+
+    assert line(read, read.span(span.id)) == line(session, span)
+
+
+def test_a_job_of_somebody_else_is_no_child() -> None:
+    """It is told apart in the sentence, and in the table of devices."""
+    session, span = of_children(foreign=30 * GIB)
+    told = movement(session, span)
+
+    assert "by 4 child processes and other processes" in told.lead
+    assert [device.has_children for device in told.devices] == [True] * 4 + [False]
+
+
+def test_children_that_were_there_before_count_by_what_they_took_since() -> None:
+    """As ipyparallel's engines, which stay from cell to cell."""
+    session, span = of_children(already=10 * GIB)
+
+    assert "4 devices rose by 15.5 GiB each" in movement(session, span).lead
+
+
+def test_beside_a_process_that_used_a_gpu_its_children_come_second() -> None:
+    """Its own exact figures lead; what the children took is one sentence more."""
+    session, span = of_children(own=3 * GIB, foreign=30 * GIB)
+    told = "4 child processes used 15.5 GiB more on each of 4 devices"
+
+    assert movement(session, span).lead == ""
+    first, *others = line(session, span).splitlines()
+    assert "rose" not in first
+    assert others[-1].strip() == told
+    html = card_bundle(session, span, with_chart=False)["text/html"]
+    assert html.index("allocated") < html.index(told)
+    assert told in compact_bundle(session, span)["text/html"]
+    scene = build_scene(session, span, columns=100)
+    assert scene is not None
+    assert scene.lines[0].metric != "device_used" or len(scene.lines) > 1
+
+
+def test_an_open_cell_tells_of_its_children_so_far() -> None:
+    """The live view asks while they run."""
+    stage = Stage("launch", gpus=2)
+    stage.hold_in_children({}, 0.2, 0)
+    with stage.span("cell", "launch") as cell:
+        stage.hold_in_children({"cuda:0": RISE}, 1.0, 1)
+        told = movement(stage.session, stage.session.span(cell.id)).lead
+
+    assert (
+        told == "cuda:0 rose by 15.5 GiB to 16.1 GiB, by 1 child process; this process used no GPU"
+    )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hfmem_widget.analysis.curve import LEAST_SAMPLES
-from hfmem_widget.analysis.moved import Moved, _by_whom, moved_devices, sentence
+from hfmem_widget.analysis.moved import Moved, Movement, movement
 from hfmem_widget.features.compare.scene import _round_up, step_ticks
 from hfmem_widget.features.memory_map.html import memory_map_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
@@ -67,7 +67,7 @@ def test_a_forecast_is_off_by_bytes_and_percent(
         ((256 * MIB,), "by this process, but outside PyTorch"),
         ((256 * MIB - 1,), "by other processes; this one used no GPU"),
         ((0.0, 300 * MIB), "by this process, but outside PyTorch"),
-        ((0.0, NAN), "but not by PyTorch in this process"),
+        ((0.0, NAN), "by other processes or by this one outside PyTorch"),
         ((NAN, 300 * MIB), "by this process, but outside PyTorch"),
     ],
 )
@@ -75,7 +75,9 @@ def test_who_moved_a_device_is_told_as_far_as_it_is_known(
     own: tuple[float, ...], told: str
 ) -> None:
     """What any device says of this process decides."""
-    assert _by_whom(tuple(Moved(GPU, 0.0, GIB, GIB, one) for one in own)) == told
+    devices = tuple(Moved(GPU, 0.0, GIB, GIB, one) for one in own)
+
+    assert Movement(devices, leads=True).lead.endswith(told)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], tol
     """Within a fiftieth of each other; else from the least to the most."""
     moved = tuple(Moved(GPU, 0.0, one * GIB, one * GIB, 0.0) for one in rises)
 
-    assert sentence(moved).startswith(f"{told}, by other")
+    assert Movement(moved, leads=True).lead.startswith(f"{told}, by other")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_device_moved_by_a_hundredth_of_it(total: float, rise: float, *, told:
     for at, used in enumerate((GIB, (1 + rise) * GIB)):
         recorder.append(Sample(float(at), (0.0, used)))
 
-    assert bool(moved_devices(session)) is told
+    assert bool(movement(session).devices) is told
 
 
 @pytest.mark.parametrize(

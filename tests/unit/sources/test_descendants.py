@@ -1,0 +1,164 @@
+"""Whose processes use the GPUs: children of this one are told from everybody else's."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from hfmem_widget.sources.descendants import Descendants
+from tests.fakes.nvml import GIB, MIB, FakeGpu
+from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc
+
+CONTAINER = "pid:[4026532000]"
+
+
+def add(proc: Path, pid: int, parent: int, *files: str, name: str = "python") -> int:
+    """Write a process into an invented ``/proc``."""
+    (proc / str(pid) / "fd").mkdir(parents=True)
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {parent} 0 -1")
+    for number, file in enumerate(files):
+        (proc / str(pid) / "fd" / str(number)).symlink_to(file)
+    return pid
+
+
+def test_four_ranks_are_children_and_a_foreign_job_is_not(proc: Path) -> None:
+    """Bytes on each device, and how many processes there are on all of them, each counted once."""
+    ranks = [add(proc, 100 + rank, os.getpid()) for rank in range(4)]
+    foreign = add(proc, 999, 1)
+    gpus = [
+        FakeGpu(uuid=f"GPU-{at}", used=20 * GIB, processes={"Compute": [(rank, 15 * GIB)]})
+        for at, rank in enumerate(ranks)
+    ]
+    gpus[0].processes["Compute"] += [(rank, 1 * GIB) for rank in ranks[1:]] + [(foreign, GIB)]
+    values = Watched(gpus, proc)(0.0)
+
+    assert [values[f"cuda:{at}/children"] for at in range(4)] == [18 * GIB, *[15 * GIB] * 3]
+    assert values["cpu/gpu_children"] == 4
+
+
+@pytest.mark.parametrize("name", ["torchrun", "a) S 1 (b", ""])
+def test_children_of_children_count(proc: Path, name: str) -> None:
+    """What `!torchrun` starts has a shell and an agent between; a name may have anything in it."""
+    shell = add(proc, 50, os.getpid(), name=name)
+    agent = add(proc, 60, shell)
+    rank = add(proc, 70, agent)
+
+    assert Descendants(proc).among([rank], ids_are_ours=True) == {rank}
+
+
+def test_who_was_a_child_stays_one(proc: Path) -> None:
+    """An agent may end before its ranks, who are then nobody's."""
+    agent = add(proc, 60, os.getpid())
+    rank = add(proc, 70, agent)
+    descendants = Descendants(proc)
+    descendants.among([rank], ids_are_ours=True)
+    (proc / str(rank) / "stat").write_text(f"{rank} (python) S 1 1")
+
+    assert descendants.among([rank], ids_are_ours=True) == {rank}
+    assert descendants.among([], ids_are_ours=True) == set()
+    assert descendants.among([rank], ids_are_ours=True) == set()
+
+
+def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) -> None:
+    """What is read while processes come and go need not make sense."""
+    add(proc, 10, 11)
+    add(proc, 11, 10)
+    (proc / "12").mkdir()
+    (proc / "12" / "stat").write_text("12 (x")
+
+    assert Descendants(proc).among([10, 12, 13], ids_are_ours=True) == set()
+
+
+def test_an_id_of_another_namespace_is_no_child(tmp_path: Path) -> None:
+    """A container's driver may list the machine's ids: one may by chance be that of a child here."""
+    proc = make_proc(tmp_path, CONTAINER)
+    child = add(proc, 70, os.getpid(), "/dev/null", "/dev/nvidia0", "/dev/nvidiactl")
+    gpu = FakeGpu(used=20 * GIB, processes={"Compute": [(child, 15 * GIB)]})
+    values = Watched([gpu], proc)(0.0)
+
+    assert values["cuda:0/children"] == 0
+    assert values["cpu/gpu_children"] == 0
+
+
+def test_a_child_that_has_opened_cuda_is_one_in_a_container_too(tmp_path: Path) -> None:
+    """Its open files show that the driver's id is its own; it may open them after it is listed."""
+    proc = make_proc(tmp_path, CONTAINER)
+    child = add(proc, 70, os.getpid(), "/dev/null")
+    gpu = FakeGpu(used=20 * GIB, processes={"Compute": [(child, 15 * GIB)]})
+    watched = Watched([gpu], proc)
+    assert watched(0.0)["cuda:0/children"] == 0
+    (proc / "70" / "fd" / "9").symlink_to("/dev/nvidia-uvm")
+    gpu.used += 1
+
+    assert watched(0.1)["cuda:0/children"] == 15 * GIB
+
+
+def test_where_this_process_is_listed_ids_are_its_own(tmp_path: Path) -> None:
+    """Then the driver's ids are those of this namespace."""
+    proc = make_proc(tmp_path, CONTAINER)
+    child = add(proc, 70, os.getpid())
+    listed: list[tuple[int, float | None]] = [(os.getpid(), GIB), (child, 2 * GIB)]
+    gpu = FakeGpu(used=4 * GIB, processes={"Compute": listed})
+
+    assert Watched([gpu], proc)(0.0)["cuda:0/children"] == 2 * GIB
+
+
+def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None:
+    """Not zero: neither how many there are nor what they use."""
+    gpu = FakeGpu(faults={"ComputeRunningProcesses": pynvml.NVML_ERROR_NOT_SUPPORTED})
+    values = Watched([gpu], proc)(0.0)
+
+    assert math.isnan(values["cuda:0/children"])
+    assert math.isnan(values["cpu/gpu_children"])
+
+
+@pytest.mark.parametrize(("foreign", "told"), [(False, 9 * GIB), (True, math.nan)])
+def test_sizes_that_are_not_listed(proc: Path, *, foreign: bool, told: float) -> None:
+    """On a MIG instance they may be missing: all of it is the children's where nobody else is."""
+    child = add(proc, 70, os.getpid())
+    listed: list[tuple[int, float | None]] = [(child, None), *([(999, None)] if foreign else [])]
+    values = Watched([FakeGpu(used=9 * GIB, processes={"Compute": listed})], proc)(0.0)
+
+    assert values["cuda:0/children"] == pytest.approx(told, nan_ok=True)
+    assert values["cpu/gpu_children"] == 1
+
+
+def test_workers_that_use_no_gpu_are_nothing(proc: Path) -> None:
+    """A DataLoader's are not in the driver's list."""
+    add(proc, 70, os.getpid())
+    values = Watched([FakeGpu(processes={"Compute": [(os.getpid(), 300 * MIB)]})], proc)(0.0)
+
+    assert values["cuda:0/children"] == values["cpu/gpu_children"] == 0
+
+
+def test_a_lost_device_has_no_children(proc: Path) -> None:
+    """Its last processes are not counted any more."""
+    child = add(proc, 70, os.getpid())
+    gpus = [
+        FakeGpu(uuid=uuid, processes={"Compute": [(child, GIB)]} if uuid else {})
+        for uuid in ("GPU-a", "")
+    ]
+    watched = Watched(gpus, proc)
+    assert watched(0.0)["cpu/gpu_children"] == 1
+    gpus[0].faults["all"] = pynvml.NVML_ERROR_GPU_IS_LOST
+
+    assert watched(0.1)["cpu/gpu_children"] == 0
+
+
+def test_devices_that_come_later_have_their_series(tmp_path: Path) -> None:
+    """The count of children stands once, before the series of all GPUs."""
+    watched = Watched(
+        [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")],
+        make_proc(tmp_path, HOST_NAMESPACE),
+        environ={"CUDA_VISIBLE_DEVICES": "0"},
+    )
+    watched(0.0)
+    del watched.environ["CUDA_VISIBLE_DEVICES"]
+    values = watched(0.1)
+
+    assert len(values) == len(watched.source.series)
+    assert values["cuda:1/device_used"] == 1 * GIB
