@@ -80,14 +80,12 @@ def card_bundle(
         kit.NOTHING if moved.lead else picture,
         *_notes(session, facts, session.notes[:MOST_NOTES]),
     )
-    above = lead or {"text/html": "", "text/plain": ""}
     # The one line, with the worst step where it fits, and a line for each finding.
     text = line(session, span)
     worst = worst_step_text(session, span)
     if worst and "\n" not in text and len(f"{text} · {worst}") <= MOST_ON_LINE:
         text = f"{text} · {worst}"
-    texts = (*([above["text/plain"]] if lead else []), text, *findings_lines(findings))
-    return {"text/html": f"{above['text/html']}{card['text/html']}", "text/plain": "\n".join(texts)}
+    return _below(lead, card["text/html"], (text, *findings_lines(findings)))
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:
@@ -125,8 +123,10 @@ def _on_one_line(colour: str, label: str, text: str) -> str:
     return f"{_ALONE}{inside.html}</div>"
 
 
-def compact_bundle(session: Session, span: Span) -> dict[str, str]:
-    """Return the card of a quick cell: its change and its peak on one line."""
+def compact_bundle(
+    session: Session, span: Span, lead: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the card of a quick cell: its change and its peak on one line; `lead` stands above."""
     moved, findings = movement(session, span), findings_of(session, span)
     devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
     if session.ranks is not None:
@@ -142,7 +142,14 @@ def compact_bundle(session: Session, span: Span) -> dict[str, str]:
         kit.Fragment(findings_html(findings, in_sight=1)),
     )
     texts = (line(session, span, brief=True), *findings_lines(findings, in_sight=1))
-    return {"text/html": f"{_ON_ONE_LINE}{inside.html}</div>", "text/plain": "\n".join(texts)}
+    return _below(lead, f"{_ON_ONE_LINE}{inside.html}</div>", texts)
+
+
+def _below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return a card with something above it."""
+    above = lead or {"text/html": "", "text/plain": ""}
+    lines = (*([above["text/plain"]] if lead else []), *texts)
+    return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}
 
 
 def _header(name: str, span: Span, about: Sequence[str]) -> kit.Fragment:

@@ -181,7 +181,7 @@ class CellView(_View):
         if is_quiet:
             bundle = compact_bundle(session, span)
         elif session.run is not None and lead is not None:
-            bundle = _below(lead, compact_bundle(session, span))
+            bundle = compact_bundle(session, span, lead=lead)
         else:
             bundle = card_bundle(session, span, with_chart=still is not None, lead=lead)
         if self._card_id:
@@ -281,9 +281,3 @@ class NotebookView(_View):
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
         if broadcast is not None:
             broadcast.close()
-
-
-def _below(lead: Bundle, bundle: Bundle) -> Bundle:
-    """Return a bundle with another above it."""
-    between = {"text/html": "", "text/plain": "\n"}
-    return {kind: f"{lead[kind]}{text}{bundle[kind]}" for kind, text in between.items()}
