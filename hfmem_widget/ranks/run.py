@@ -17,7 +17,7 @@ from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.recording.file import cannot_write, read
-from hfmem_widget.session import Finding, RankRow, Session
+from hfmem_widget.session import Finding, RankRow, Recorder, Session
 from hfmem_widget.session.model import data_frame
 from hfmem_widget.text import format_bytes, format_counted, plain, wrong_value
 
@@ -84,6 +84,11 @@ class Run(Shown):
     @property
     def overview(self) -> Session:  # noqa: D102  (an attribute, described there)
         return self._collector.session
+
+    @property
+    def recorder(self) -> Recorder:
+        """What writes the overview, and tells of what is new."""
+        return self._collector.recorder
 
     @property
     def world(self) -> int:

@@ -40,6 +40,8 @@ class JupyterLab:
     ----------
     home : Path
         An empty folder for everything it reads and writes.
+    *options : str
+        More of its command line.
 
     Attributes
     ----------
@@ -49,7 +51,7 @@ class JupyterLab:
         What it shows in its file browser.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *options: str) -> None:
         self.folder = home / "notebooks"
         self.folder.mkdir(parents=True)
         self._log = home / "server.log"
@@ -77,6 +79,7 @@ class JupyterLab:
             "-m",
             "jupyterlab",
             *OPTIONS,
+            *options,
             f"--ServerApp.root_dir={self.folder}",
         ]
         with self._log.open("wb") as log:

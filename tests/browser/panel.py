@@ -39,11 +39,6 @@ class Panel:
         return self.element.locator(".hfmem-path").get_attribute("title") or ""
 
     @property
-    def progress(self) -> str:
-        """Where a training is, how long it takes and how fast it goes."""
-        return " · ".join(self.element.locator(".hfmem-progress-part:visible").all_inner_texts())
-
-    @property
     def cells(self) -> list[str]:
         """The labels of the last cells, newest first."""
         return self.element.locator(".hfmem-cell-label:visible").all_inner_texts()

@@ -129,9 +129,11 @@ time.sleep({pause})
 """
 
 
-def test_a_display_flood_costs_messages_and_not_the_end(server: JupyterLab) -> None:
+def test_a_display_flood_costs_messages_and_not_the_end(tmp_path: Path) -> None:
     """The server drops ours with the user's own; a snapshot heals what is missing, and the end arrives."""
-    with Channel(server) as page:
+    # A tenth of what is usual: a busy machine floods more slowly.
+    limit = "--ZMQChannelsWebsocketConnection.iopub_msg_rate_limit=100"
+    with JupyterLab(tmp_path, limit) as server, Channel(server) as page:
         page.run("%load_ext hfmem_widget")
         messages = told(page.run(FLOOD.format(pause=9.0)))
     seqs = [one["seq"] for one in messages]

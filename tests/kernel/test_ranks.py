@@ -1,0 +1,136 @@
+"""Ranks that a cell starts, in a real kernel: found, shown while they run, and kept in the session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.drive import Kernel, Result
+from tests.ranks.launch import free_port
+
+TRAIN = """
+%load_ext hfmem_widget
+import os, sys, json, time, pathlib
+import torch
+from accelerate import notebook_launcher
+
+def train():
+    from accelerate import Accelerator
+    import hfmem_widget
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Linear(512, 512)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+    for step in range(12):
+        with hfmem_widget.span("step"):
+            batch = torch.randn(256 * (1 + 8 * accelerator.process_index), 512)
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.25)
+
+def variables():
+    return {name: os.environ.get(name) for name in ("HFMEM_RUN", "PYTHONPATH", "HFMEM_CLAIMED")}
+before = variables()
+"""
+
+SCRIPT = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Linear(512, 512)
+for step in range(6):
+    model(torch.randn(256, 512)).sum().backward()
+    time.sleep(0.25)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def schemas(result: Result) -> list[dict[str, Any]]:
+    """Return what the page was told of columns, oldest first."""
+    told = (
+        one.content["data"].get("content", {}) for one in result.messages if one.kind == "comm_msg"
+    )
+    return [message["schema"] for message in told if "schema" in message]
+
+
+def shown_while_it_ran(result: Result) -> list[list[str]]:
+    """Return the devices of each run of which the page was told."""
+    return [[device["key"] for device in schema["devices"]] for schema in schemas(result)]
+
+
+@pytest.fixture(scope="module")
+def launched() -> Any:
+    """Return a kernel in which a cell has started two ranks, and what came of that cell."""
+    with Kernel() as kernel:
+        assert kernel.run(TRAIN).status == "ok"
+        launch = f"notebook_launcher(train, num_processes=2, use_port={free_port()!r})"
+        yield kernel, kernel.run(f"%%memwatch -o s --label two\n{launch}")
+
+
+def said(kernel: Kernel, expression: str) -> Any:
+    """Return what an expression is worth in the kernel, by way of JSON."""
+    result = kernel.run(f"print(json.dumps({expression}))")
+    assert result.status == "ok", result.errors
+    return json.loads(result.text())
+
+
+def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result]) -> None:
+    """Exactly those that trained, with all their steps; rank 1, whose batches are larger, is the worst."""
+    kernel, result = launched
+
+    assert result.status == "ok", result.text("stderr")
+    assert said(kernel, "[len(s.run.ranks), s.run.world, s.run.worst]") == [2, 2, 1]
+    assert said(kernel, "[s.run.session(rank).steps.count for rank in (0, 1)]") == [12, 12]
+    assert said(kernel, "s.run.running") is False
+
+
+def test_the_ranks_are_drawn_while_the_cell_is_busy(launched: tuple[Kernel, Result]) -> None:
+    """The page is told of all ranks together and of each, besides the process that started them."""
+    _, result = launched
+
+    assert ["ranks", "rank:0", "rank:1"] in shown_while_it_ran(result)
+
+
+def test_what_stays_in_the_notebook_tells_of_the_ranks(launched: tuple[Kernel, Result]) -> None:
+    """Their card stands where that of the process alone would, and their chart too."""
+    _, result = launched
+    texts = [each.content["data"].get("text/plain", "") for each in result.displays]
+
+    assert any("2 ranks" in text and "rank 1" in text for text in texts)
+
+
+def test_nothing_is_left_of_what_was_lent(launched: tuple[Kernel, Result]) -> None:
+    """The environment is as it was, and the ranks' files go with the session."""
+    kernel, _ = launched
+    directory = Path(said(kernel, "str(s.run.directory)"))
+
+    assert said(kernel, "variables() == before")
+    assert directory.is_dir()
+    kernel.run("%reset -f out\n%reset -f")
+    assert not directory.exists()
+
+
+def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(tmp_path: Path) -> None:
+    """A script that knows nothing of it; another run in the same place gets a number."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    module = f"torch.distributed.run --nproc-per-node 2 --master-port {free_port()}"
+    torchrun = f"!{{sys.executable}} -m {module} {script}"
+    with Kernel({"OMP_NUM_THREADS": "1"}) as kernel:
+        kernel.run("%load_ext hfmem_widget\nimport sys, json")
+        first = kernel.run(f"%%memwatch -o s --ranks {tmp_path / 'run'}\n{torchrun}")
+        found = said(kernel, "[len(s.run.ranks), s.run.directory.name]")
+        without = kernel.run(f"%%memwatch -o other --no-ranks\n{torchrun}")
+        second = said(kernel, "other.run")
+        opened = kernel.run(f"%memwatch open {tmp_path / 'run'} -o back")
+        back = said(kernel, "[len(back.ranks), back.running]")
+
+    assert [first.status, without.status, opened.status] == ["ok"] * 3
+    assert found == [2, "run"]
+    assert second is None
+    assert back == [2, False]
+    assert any("2 ranks" in each.content["data"].get("text/plain", "") for each in opened.displays)
