@@ -1,0 +1,133 @@
+"""What a watched cell does so that its ranks are followed, and what becomes of them."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.ranks.companion import FollowedRanks
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.testing import FakeClock
+from hfmem_widget.testing.ranks import Script, SimulatedRun
+
+
+class Cell:
+    """A watched cell and what goes along with it, without a poller."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.recorder = Recorder("cell", started_at=1.7e9)
+        self.session: Session = self.recorder.session
+        self.span: Span = self.recorder.open_span("cell", "cell", Sample(0.0, ()))
+        self.companion = FollowedRanks(WatchOptions(**options), clock=self.clock)
+        self.companion.begin(None, self.recorder, self.span)  # type: ignore[arg-type]  # it asks it nothing
+
+    @property
+    def directory(self) -> Path:
+        """Where its children are told to write."""
+        return Path(os.environ["HFMEM_RUN"])
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """Let time pass and tell who listens."""
+        self.clock.advance(seconds)
+        for listener in self.recorder.subscribers:
+            listener(self.session, ())
+
+    def end(self) -> str:
+        """End it, and return what is said of its ranks."""
+        self.companion.end(self.recorder, self.span, None)
+        return str(self.companion.report(self.session, self.span).get("text/plain", ""))
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take what an outer run has lent from the environment."""
+    for name in ("HFMEM_RUN", "HFMEM_CLAIMED", "HFMEM_SOLO"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    assert "HFMEM_RUN" not in os.environ
+
+
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+def ranks(directory: Path, world: int = 2) -> None:
+    """Have ranks write as a training would."""
+    SimulatedRun(Script(world=world)).write(directory, 20.0)
+
+
+def test_a_cell_without_ranks_leaves_nothing() -> None:
+    """No directory is made, nothing is said, and the environment is as it was."""
+    before = dict(os.environ)
+    cell = Cell()
+    directory = cell.directory
+    cell.tick()
+
+    assert cell.end() == ""
+    assert not directory.exists()
+    assert dict(os.environ) == before
+    assert cell.session.run is None
+
+
+def test_ranks_are_collected_while_the_cell_runs() -> None:
+    """As soon as one has made the directory, the session has the run."""
+    cell = Cell()
+    ranks(cell.directory)
+    cell.tick()
+
+    assert cell.session.run is not None
+    assert "2 ranks" in cell.end()
+    assert cell.session.run.world == 2
+    assert not cell.session.run.running
+
+
+def test_ranks_of_a_quick_cell_are_found_at_its_end() -> None:
+    """Before a tick has come."""
+    cell = Cell()
+    ranks(cell.directory)
+
+    assert "2 ranks" in cell.end()
+
+
+def test_the_files_of_the_ranks_go_with_the_run() -> None:
+    """Nobody has asked for them, so they lie in a temporary directory until nobody has the run."""
+    cell = Cell()
+    directory = cell.directory
+    ranks(directory)
+    cell.end()
+    was_there = directory.is_dir()
+    del cell
+    gc.collect()
+
+    assert was_there
+    assert not directory.exists()
+
+
+def test_a_directory_that_is_named_stays(tmp_path: Path) -> None:
+    """The same cell again writes beside it, and each says where."""
+    for name in ("run", "run-2"):
+        cell = Cell(ranks=tmp_path / "run")
+        ranks(cell.directory)
+        cell.end()
+
+        assert cell.session.run.directory == tmp_path / name
+        assert any(str(tmp_path / name) in note for note in cell.session.notes)
+
+
+def test_a_watch_within_another_starts_no_run_of_its_own() -> None:
+    """What its children write belongs to the outer one."""
+    outer = Cell()
+    directory = outer.directory
+    inner = Cell()
+    ranks(directory)
+    inner.tick()
+
+    assert inner.end() == ""
+    assert inner.session.run is None
+    assert "2 ranks" in outer.end()
