@@ -64,16 +64,17 @@ class Buckets:
             self._put(number, place, value, None if rows is None else rows[at])
 
     def add_over(
-        self, place: int, start: float, stop: float, value: float, row: Floats | None
+        self, place: int, edges: tuple[float, float], value: float, row: Floats | None
     ) -> None:
         """Take in the highest reading of a rank over some time."""
+        start, stop = edges
         last = int(stop / self.width)
         for number in range(max(int(start / self.width), last - MOST_FOLDED), last + 1):
             self._put(number, place, value, row)
 
     def passed_on(self, until: float) -> Iterator[tuple[float, Bucket]]:
         """Yield the stretches that end by some time, oldest first, each with its end; they are gone then."""
-        most = math.floor(min(until, 1e15) / self.width)
+        most = math.floor(max(-1e15, min(until, 1e15)) / self.width)
         ready = sorted(number for number in self._open if number < most)
         if len(self._open) - len(ready) > MOST_OPEN:
             ready = sorted(self._open)[:-MOST_OPEN]

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers
 from hfmem_widget.ranks.stream import RankStream
-from hfmem_widget.session import Finding
-from hfmem_widget.text import GIB, MIB, format_bytes, format_count, format_duration, plain
+from hfmem_widget.session import Finding, SpanKind
+from hfmem_widget.session.steps import PHASES
+from hfmem_widget.text import (
+    GIB,
+    MIB,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    plain,
+)
 
 SILENT_PACES, SILENT_SECONDS = 3, 2.0
 """A rank is silent after so many times its pace, and so many seconds more."""
@@ -31,6 +41,8 @@ BEHIND = 8.0
 
 CLOCK = 0.5
 """Seconds by which a clock must be off to be worth a sentence."""
+
+_OTHERS: tuple[SpanKind, ...] = ("evaluate", "predict", "save", "load")
 
 MOST_NAMED = 4
 """Ranks that a sentence names; the others are counted."""
@@ -61,7 +73,7 @@ class Look:
     waits: Floats
     step_peaks: Floats
     phase_peaks: Floats
-    offsets: dict[str, float] = field(default_factory=dict)
+    offsets: Mapping[str, float] = field(default_factory=dict)
     restarts: Sequence[Restart] = ()
 
     @property
@@ -124,8 +136,7 @@ def _oom(look: Look) -> Iterator[Finding]:
 
     first = min(failed, key=when)
     stream = look.streams[first]
-    oom = stream.oom
-    assert oom is not None
+    oom = stream.oom or Finding("oom", "critical", "")
     where = f" in {stream.raised}" if stream.raised else ""
     step = f", after step {format_count(stream.newest_step)}" if stream.newest_step else ""
     asked, free = (oom.evidence.get(name) for name in ("asked", "free"))
@@ -135,7 +146,7 @@ def _oom(look: Look) -> Iterator[Finding]:
         if isinstance(value, int | float)
     ]
     figures = figures or [f"peak {format_bytes(stream.peak.value)}"]
-    more = f"; {_counted(len(failed) - 1, 'other rank')} followed" if len(failed) > 1 else ""
+    more = f"; {format_counted(len(failed) - 1, 'other rank')} followed" if len(failed) > 1 else ""
     evidence = {
         **oom.evidence,
         "rank": stream.rank.rank,
@@ -219,7 +230,7 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     if not others:
         return
     theirs = int(np.median(others))
-    more = f"; so are {_counted(len(behind) - 1, 'other rank')}" if len(behind) > 1 else ""
+    more = f"; so are {format_counted(len(behind) - 1, 'other rank')}" if len(behind) > 1 else ""
     waits = 5 * int(look.waits[place] // 5)
     title = (
         f"{look.named(place)} finished step {format_count(stream.newest_step)} and no other for {waits} s, "
@@ -241,10 +252,10 @@ def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
         stream = look.streams[one.place]
         share = f"{abs(one.value / one.peers - 1):.1%}".replace("%", " %")
         how = "more" if one.value > one.peers else "less"
-        more = f" So do {_counted(len(found) - 1, 'other rank')}." if len(found) > 1 else ""
+        more = f" So do {format_counted(len(found) - 1, 'other rank')}." if len(found) > 1 else ""
         title = (
-            f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than its "
-            f"peers ({format_bytes(one.peers)}).{more}"
+            f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than "
+            f"its peers ({format_bytes(one.peers)}).{more}"
         )
         evidence = {
             "rank": stream.rank.rank,
@@ -257,7 +268,7 @@ def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
         yield Finding("rank-outlier", "warn", title, evidence, advice)
 
 
-def _imbalance(look: Look, groups: np.ndarray, known: set[int]) -> Iterator[Finding]:  # type: ignore[type-arg]
+def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterator[Finding]:
     peaks = np.array([stream.peak.value for stream in look.streams])
     steps = np.array([stream.newest_step for stream in look.streams])
     worst: tuple[float, int, float] | None = None
@@ -275,7 +286,7 @@ def _imbalance(look: Look, groups: np.ndarray, known: set[int]) -> Iterator[Find
         return
     above, place, median = worst
     stream = look.streams[place]
-    phase = _phase_of_peak(look, place)
+    phase = phase_of_peak(look, place)
     where = f", in {phase}" if phase else ""
     title = (
         f"{look.named(place)} peaked at {format_bytes(stream.peak.value)}, its peers at "
@@ -293,25 +304,20 @@ def _imbalance(look: Look, groups: np.ndarray, known: set[int]) -> Iterator[Find
 
 def phase_of_peak(look: Look, place: int) -> str:
     """Return the phase in which a rank's peak was, as far as that can be told; else nothing."""
-    return _phase_of_peak(look, place)
-
-
-def _phase_of_peak(look: Look, place: int) -> str:
-    stream, names = look.streams[place], ("forward", "backward", "optimizer")
+    stream, phases = look.streams[place], look.phase_peaks[place]
     near = stream.peak.value - MIB
-    phases = look.phase_peaks[place]
-    for at in np.argsort(-np.nan_to_num(phases)):
-        if phases[at] >= near:
-            return names[at]
-    others = ("evaluate", "predict", "save", "load")
-    return next((kind for kind in others if stream.span_peak(kind) >= near), "")  # type: ignore[arg-type]
+    highest = max(range(len(PHASES)), key=lambda at: np.nan_to_num(phases[at]))
+    if phases[highest] >= near:
+        return PHASES[highest]
+    return next((kind for kind in _OTHERS if stream.span_peak(kind).value >= near), "")
 
 
 def _restarts(look: Look) -> Iterator[Finding]:
     for one in look.restarts[-1:]:
         after = f" after step {format_count(one.step)}" if one.step else ""
         if one.world != one.before:
-            title = f"The run went on with {format_count(one.world)} instead of {_counted(one.before, 'rank')}{after}"
+            before = format_counted(one.before, "rank")
+            title = f"The run went on with {format_count(one.world)} instead of {before}{after}"
         else:
             who = f"All {one.ranks}" if one.ranks == one.world else format_count(one.ranks)
             title = f"{who} {'rank was' if one.ranks == 1 else 'ranks were'} restarted{after}"
@@ -346,30 +352,23 @@ def _clocks(look: Look) -> Iterator[Finding]:
     yield Finding("clock", "info", title, {"offsets": rounded, "count": len(off)})
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
-
-
 def _listed(names: Sequence[str]) -> str:
     if len(names) <= MOST_NAMED + 1:
         return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]
     return ", ".join(names[:MOST_NAMED]) + f" and {format_count(len(names) - MOST_NAMED)} more"
 
 
-def _ranges(ranks: Iterator[int]) -> str:
-    """Return numbers as ranges, such as ``8–15``."""
+def _ranges(ranks: Iterable[int]) -> str:
+    """Return numbers as ranges, such as ``8 to 15``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][-1] == rank - 1:
             runs[-1][1:] = [rank]
         else:
             runs.append([rank])
-    return _listed(["–".join(map(str, run)) for run in runs])
+    return _listed([" to ".join(map(str, run)) for run in runs])
 
 
 def _ordinal(count: int) -> str:
     ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
     return f"{count}{'th' if count // 10 % 10 == 1 else ending}"
-
-
-Named = Callable[[int], str]

@@ -80,7 +80,7 @@ class StepRings:
         return float(peaks[at]), certainty, np.fmax.reduce(self.phases[places][here])
 
     def newest(self, places: NDArray[np.int64], steps: int = STEPS) -> NDArray[np.intp]:
-        """Return the columns of each rank's newest steps, shape ``(ranks, steps)``; oldest columns if fewer."""
+        """Return the columns of each rank's newest steps, shape ``(ranks, steps)``."""
         return np.argpartition(self.number[places], KEPT - steps, axis=1)[:, KEPT - steps :]
 
     def newest_peaks(self, places: NDArray[np.int64]) -> Floats:
@@ -91,7 +91,8 @@ class StepRings:
     def newest_phases(self, places: NDArray[np.int64]) -> Floats:
         """Return the highest of each phase over each rank's newest steps, shape ``(ranks, phases)``."""
         at = self.newest(places)[..., None]
-        return np.fmax.reduce(np.take_along_axis(self.phases[places], at, axis=1), axis=1)
+        peaks: Floats = np.fmax.reduce(np.take_along_axis(self.phases[places], at, axis=1), axis=1)
+        return peaks
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""

@@ -172,7 +172,7 @@ class Run(Shown):
 
     def skew(self) -> pd.DataFrame:
         """Return how the peaks of each phase spread over the ranks, in bytes, over their last steps."""
-        rows = self._collector.peaks_of_phases()
+        rows = self._collector.phases()
         figures = [(row.low, row.median, row.high, row.rank) for row in rows]
         kinds = [row.kind for row in rows]
         return data_frame(figures, ["low", "median", "high", "rank"], kinds, "phase")

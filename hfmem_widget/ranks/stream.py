@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import singledispatchmethod
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from hfmem_widget.recording.check import (
     StepsLine,
     parse,
 )
+from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.limits import MOST_FIGURES, VERSION
 from hfmem_widget.session import (
     FINE_KINDS,
@@ -56,11 +57,15 @@ _PHASES = len(PER_DEVICE) - 3
 
 HOST = "cpu"
 _NOTHING = Peak(NOT_AVAILABLE, "sampled")
+NOBODY = Rank(-1)
+_SIGN_OF_LIFE = re.compile(
+    rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),"t":\[\],"s":\[\],"v":\[\]}'
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Readings of all columns: `time` by the rank's own clock, shape ``(samples,)``; `values` ``(samples, columns)``."""
+    """Readings of all columns, by the rank's own clock: shapes ``(samples,)`` and ``(samples, columns)``."""
 
     time: Floats
     values: Floats
@@ -77,7 +82,7 @@ class Extremes:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Steps that have ended: numbers, edges by the rank's own clock, exact peaks, and those of their phases."""
+    """Steps that have ended: numbers, edges by the rank's own clock, peaks, and those of their phases."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -121,6 +126,8 @@ class RankStream:
     ----------
     head : Head or None
         As soon as it was read.
+    rank : Rank
+        Whose it is; of nobody before the head was read.
     dropped, holes : int
         Lines that could not be read, and blocks of samples that are missing.
     refused : str
@@ -132,8 +139,6 @@ class RankStream:
     heard, fed_at : float
         When it was last heard of, by the reader's clock; and when what came since the last look was written,
         NaN if that was just now.
-    is_fed : bool
-        Whether anything has come since the last look.
     newest_step : int
     is_over : bool
         Whether it has an end.
@@ -146,20 +151,22 @@ class RankStream:
     """
 
     __slots__ = (
-        "_bad", "_columns", "_devices", "_highs", "_host_counts", "_keys", "_next_block", "_open",
-        "_peaks", "_phase_peaks", "_raised_at", "_rest", "_skips", "_steps_of", "_values", "dropped",
-        "fed_at", "head", "heard", "holes", "is_fed", "is_over", "name", "newest_step", "oom", "oom_at",
-        "outcome", "raised", "reached", "refused", "sign", "step_stop",
+        "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_next_block", "_open",
+        "_peaks", "_phase_peaks", "_raised_at", "_rest", "_skips", "_started", "_steps_of", "_values",
+        "dropped", "fed_at", "head", "heard", "holes", "is_over", "name", "newest_step", "oom", "oom_at",
+        "outcome", "raised", "rank", "reached", "refused", "sign", "step_stop",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.head: Head | None = None
+        self.rank, self._started = NOBODY, 0.0
+        self._device = ""
         self.dropped = self.holes = 0
         self.refused = ""
         self.reached = self.sign = self.heard = -math.inf
         self.fed_at = NOT_AVAILABLE
-        self.is_fed = self.is_over = False
+        self.is_over = False
         self.newest_step = 0
         self.step_stop = -math.inf
         self.outcome = self.raised = ""
@@ -176,16 +183,9 @@ class RankStream:
         self._next_block = 0
         self._open: dict[int, Edge] = {}
         self._peaks: dict[str, Peak] = {}
-        self._phase_peaks: dict[tuple[SpanKind, str], float] = {}
+        self._phase_peaks: dict[tuple[SpanKind, str], Peak] = {}
         self._steps_of: tuple[str, ...] = ()
         self._host_counts = False
-
-    @property
-    def rank(self) -> Rank:
-        """Whose it is; only once the head is there."""
-        assert self.head is not None
-        assert self.head.rank is not None
-        return self.head.rank
 
     @property
     def device(self) -> str:
@@ -194,13 +194,13 @@ class RankStream:
         Before a GPU was used it is the GPU that counts, unless steps were made without: what a process loads
         into its own memory first is not what the run is about.
         """
-        gpus = [key for key in self._devices if key != HOST]
-        if not gpus:
-            return HOST if HOST in self._devices else ""
-        used = [key for key in gpus if self.peak_of(key).value > 0]
-        if not used and self._host_counts:
-            return HOST
-        return max(used, key=lambda key: self.peak_of(key).value, default=gpus[0])
+        if not self._device:
+            gpus = [key for key in self._devices if key != HOST] or [HOST]
+            used = [key for key in gpus if self.peak_of(key).value > 0]
+            if not used and self._host_counts:
+                used = [HOST]
+            self._device = max(used, key=lambda key: self.peak_of(key).value, default=gpus[0])
+        return self._device
 
     @property
     def described(self) -> Device:
@@ -226,9 +226,9 @@ class RankStream:
         """Return the highest allocated on a device so far."""
         return self._peaks.get(device, _NOTHING)
 
-    def span_peak(self, kind: SpanKind) -> float:
-        """Return the peak of the newest finished span of a kind, on the device that counts; NaN if none."""
-        return self._phase_peaks.get((kind, self.device), NOT_AVAILABLE)
+    def span_peak(self, kind: SpanKind) -> Peak:
+        """Return the peak of the newest finished span of a kind, on the device that counts."""
+        return self._phase_peaks.get((kind, self.device), _NOTHING)
 
     def column(self, metric: str) -> int | None:
         """Return the column of a metric of the device that counts."""
@@ -262,9 +262,11 @@ class RankStream:
         self.refused, self._rest = why, b""
 
     def _take(self, line: bytes, news: list[News]) -> None:
+        if self.head is not None and (sign := _SIGN_OF_LIFE.fullmatch(line)):
+            self._note_block(int(sign[1]), float(sign[2]))
+            return
         try:
-            if len(line) > LONGEST:
-                raise ValueError
+            require(len(line) <= LONGEST, "too long")
             known = parse(line)
         except ValueError:
             self.dropped += 1
@@ -278,14 +280,12 @@ class RankStream:
         if self.head is None and not isinstance(known, Head):
             self.dropped += 1
         else:
-            self._enter(known, news)
+            # By a table: what chooses a method by type takes as long as to read a short line.
+            enter = _ENTER.get(type(known))
+            if enter is not None:  # of the other kinds nothing is kept
+                enter(self, known, news)
 
-    @singledispatchmethod
-    def _enter(self, line: object, news: list[News]) -> None:
-        """Take in a line; of most kinds nothing is kept."""
-
-    @_enter.register
-    def _(self, head: Head, news: list[News]) -> None:
+    def _enter_head(self, head: Head, news: list[News]) -> None:
         if self.head is not None:
             self.dropped += 1
         elif head.version > VERSION:
@@ -293,17 +293,17 @@ class RankStream:
         elif head.rank is None:
             self.refuse("no rank")
         else:
-            self.head = head
+            self.head, self.rank, self._started = head, head.rank, head.started
             self.sign = max(self.sign, head.started)
             news.append(Began())
 
-    @_enter.register
-    def _(self, columns: Columns, news: list[News]) -> None:
+    def _enter_columns(self, columns: Columns, news: list[News]) -> None:
         del news
         width = len(self._keys) + len(columns.series)
         if columns.first != len(self._keys) or max(width, len(columns.devices)) > MOST_COLUMNS:
             self.dropped += 1
             return
+        self._device = ""
         self._devices = {device.key: device for device in columns.devices}
         for series in columns.series:
             self._columns.setdefault(series.device, {})[series.metric] = len(self._keys)
@@ -311,16 +311,13 @@ class RankStream:
         more = np.full(len(columns.series), np.nan)
         self._values = np.concatenate([self._values, more])
 
-    @_enter.register
-    def _(self, rows: Rows, news: list[News]) -> None:
+    def _enter_rows(self, rows: Rows, news: list[News]) -> None:
         width, samples = len(self._values), len(rows.time)
         is_too_large = samples > 1 and samples * width > MOST_FIGURES
         if is_too_large or any(column >= width for column in rows.columns):
             self.dropped += 1
             return
-        self.holes += max(0, rows.block - self._next_block)
-        self._next_block = max(self._next_block, rows.block + 1)
-        self.sign = max(self.sign, rows.wall)
+        self._note_block(rows.block, rows.wall)
         if not samples:
             return
         block = np.tile(self._values, (samples, 1))
@@ -331,8 +328,7 @@ class RankStream:
         self._note_highs(np.fmax.reduce(block))
         news.append(Samples(time, block))
 
-    @_enter.register
-    def _(self, fold: Fold, news: list[News]) -> None:
+    def _enter_fold(self, fold: Fold, news: list[News]) -> None:
         if len(fold.low) > len(self._values):
             self.dropped += 1
             return
@@ -347,17 +343,10 @@ class RankStream:
         self._note_highs(high)
         news.append(Extremes(start, stop, high))
 
-    @_enter.register
-    def _(self, line: SpanLine, news: list[News]) -> None:
+    def _enter_span(self, line: SpanLine, news: list[News]) -> None:
         start = self._wall(line.start)
         stop = None if line.stop is None else self._wall(line.stop)
-        for column, peak in zip(line.columns, line.peaks, strict=False):
-            if peak is not None and column < len(self._keys):
-                device, metric = self._keys[column]
-                if metric == "allocated":
-                    self._note_peak(device, *peak)
-                    if stop is not None:
-                        self._phase_peaks[line.kind, device] = peak[0]
+        self._note_peaks(line)
         if line.outcome.startswith("raised") and start >= self._raised_at:
             self._raised_at, self.raised = start, line.kind
         if line.parent is None and line.outcome:
@@ -372,8 +361,7 @@ class RankStream:
         if line.parent is not None:
             news.append(edge)
 
-    @_enter.register
-    def _(self, line: StepsLine, news: list[News]) -> None:
+    def _enter_steps(self, line: StepsLine, news: list[News]) -> None:
         devices = self._steps_of if line.devices is None else line.devices
         rows = line.rows
         width = len(FIGURES) + len(devices) * len(PER_DEVICE)
@@ -386,15 +374,18 @@ class RankStream:
         per_device = rows[:, len(FIGURES) :].reshape(len(rows), len(devices), len(PER_DEVICE))
         for at, device in enumerate(devices):
             peaks = per_device[:, at, _PEAK]
-            if not np.isnan(peaks).all():
-                highest = int(np.nanargmax(peaks))
-                certainty = CERTAINTIES[int(per_device[highest, at, _CERTAINTY])]
-                self._note_peak(device, float(peaks[highest]), certainty)
-        self._host_counts = self._host_counts or bool(devices) and set(devices) == {HOST}
+            highest = float(np.fmax.reduce(peaks))
+            if not math.isnan(highest) and not highest < self.peak_of(device).value:
+                row = int((peaks == highest).argmax())
+                certainty = CERTAINTIES[int(per_device[row, at, _CERTAINTY])]
+                self._note_peak(device, highest, certainty)
+        if devices == (HOST,):
+            self._host_counts, self._device = True, ""
         device = self.device
-        at = devices.index(device) if device in devices else None
         chosen = (
-            np.full((len(rows), len(PER_DEVICE)), np.nan) if at is None else per_device[:, at, :]
+            per_device[:, devices.index(device)]
+            if device in devices
+            else np.full((len(rows), len(PER_DEVICE)), np.nan)
         )
         first, last = (rows[:, column].astype(np.int64) for column in (_FIRST, _LAST))
         start, stop = (self._wall(rows[:, column]) for column in (_START, _STOP))
@@ -407,8 +398,7 @@ class RankStream:
             )
         )
 
-    @_enter.register
-    def _(self, line: Item, news: list[News]) -> None:
+    def _enter_item(self, line: Item, news: list[News]) -> None:
         del news
         item = line.item
         if isinstance(item, Finding) and item.kind == "oom" and item.severity != "info":
@@ -416,8 +406,7 @@ class RankStream:
         elif isinstance(item, Guide) and item.kind == "oom":
             self.oom_at = self._wall(item.start)
 
-    @_enter.register
-    def _(self, end: End, news: list[News]) -> None:
+    def _enter_end(self, end: End, news: list[News]) -> None:
         del news
         self.is_over = True
         self.sign = max(self.sign, end.stopped or self.sign)
@@ -425,14 +414,28 @@ class RankStream:
             self.outcome = "broken off"
 
     def _wall(self, time: Any) -> Any:
-        assert self.head is not None
-        return self.head.started + time
+        return self._started + time
+
+    def _note_block(self, block: int, wall: float) -> None:
+        self._bad = 0
+        self.holes += max(0, block - self._next_block)
+        self._next_block = max(self._next_block, block + 1)
+        self.sign = max(self.sign, wall)
 
     def _note_highs(self, high: Floats) -> None:
         for device, columns in self._columns.items():
             at = columns.get("allocated")
             if at is not None and high[at] > 0:
                 self._note_peak(device, float(high[at]), "sampled")
+
+    def _note_peaks(self, line: SpanLine) -> None:
+        for column, peak in zip(line.columns, line.peaks, strict=False):
+            if peak is not None and column < len(self._keys):
+                device, metric = self._keys[column]
+                if metric == "allocated":
+                    self._note_peak(device, *peak)
+                    if line.stop is not None:
+                        self._phase_peaks[line.kind, device] = Peak(*peak)
 
     def _note_peak(self, device: str, value: float, certainty: Certainty) -> None:
         known = self._peaks.get(device, _NOTHING)
@@ -441,17 +444,26 @@ class RankStream:
         )
         if is_better or not value <= known.value:
             self._peaks[device] = Peak(value, certainty)
+            if device != self._device:
+                self._device = ""
+
+
+_ENTER: Mapping[type, Callable[[RankStream, Any, list[News]], None]] = {
+    Head: RankStream._enter_head,
+    Columns: RankStream._enter_columns,
+    Rows: RankStream._enter_rows,
+    Fold: RankStream._enter_fold,
+    SpanLine: RankStream._enter_span,
+    StepsLine: RankStream._enter_steps,
+    Item: RankStream._enter_item,
+    End: RankStream._enter_end,
+}
 
 
 def _flat(evidence: Mapping[str, object]) -> dict[str, object]:
     """Return the figures and words of evidence, and no lists: it is kept for every rank."""
     kept = (str, int, float, bool)
     return {name: value for name, value in evidence.items() if isinstance(value, kept)}
-
-
-def newest(streams: Sequence[RankStream]) -> RankStream:
-    """Return the stream of the newest attempt; of one attempt, that of the process that began last."""
-    return max(streams, key=order_of)
 
 
 def order_of(stream: RankStream) -> tuple[int, float, int, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.ranks.collector import Collector, said_of
+from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import Streams, open_own, streams
 from hfmem_widget.text import format_counted, plain
 
@@ -36,6 +36,8 @@ NETWORK = frozenset(
 )
 
 PATIENCE = 5.0
+
+MOUNTS = Path("/proc/self/mountinfo")
 
 
 @dataclass(slots=True)
@@ -157,7 +159,8 @@ class Tail:
         order = names[start:] + names[:start]
         floor = self._floor()
         done = 0
-        for done, name in enumerate(order, 1):
+        for name in order:
+            done += 1
             file = self._files[name]
             if file.has_more and self.collector.reached(name) > floor + AHEAD:
                 continue
@@ -208,7 +211,7 @@ class Tail:
         """Return what a file has beyond what was read, and when it was written."""
         if not self._on_network:
             # There an attribute may be of half a minute ago, unless the file is opened.
-            status = os.stat(file.path, follow_symlinks=False)
+            status = file.path.stat(follow_symlinks=False)
             is_same = file.identity == (status.st_dev, status.st_ino)
             if is_same and status.st_size == file.offset:
                 return b"", status.st_mtime
@@ -241,7 +244,7 @@ def is_on_network(directory: Path) -> bool:
     place = os.path.realpath(directory)
     with (
         suppress(OSError),
-        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts,
+        MOUNTS.open(encoding="utf-8", errors="replace") as mounts,
     ):
         for line in mounts:
             fields, _, rest = line.partition(" - ")
@@ -254,6 +257,6 @@ def is_on_network(directory: Path) -> bool:
 
 def notes_of(tail: Tail) -> Iterator[str]:
     """Yield what must be known of the files that were left out or could not be read."""
-    yield from said_of(tail.collector.ignored)
+    yield from tail.collector.said()
     if tail.failures:
         yield f"{format_counted(tail.failures, 'read')} of the run's files failed."

@@ -59,6 +59,7 @@ from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 
 Floats = NDArray[np.float64]
 
+_PEAK, _CERTAINTY, _WORST = (PER_DEVICE.index(name) for name in ("peak", "certainty", "worst"))
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FIGURES = frozenset({int, float, type(None)})
 _BRACKETS = re.compile(rb"[][{}]")
@@ -215,7 +216,7 @@ def parse(line: bytes) -> Line | None:
     is_fine = len(line) <= LONGEST_LINE and (len(line) <= _SHORT or not _is_deep(line))
     require(is_fine, "too long or too deep")
     try:
-        fields = json.loads(line, parse_constant=_no_constant)
+        fields = _JSON.decode(line.decode())
         read = _READERS.get(text(fields["k"]))
         return None if read is None else read(fields)
     except FAULTS as error:
@@ -233,6 +234,10 @@ def _is_deep(line: bytes) -> bool:
 
 def _no_constant(name: str) -> float:
     raise Wrong(name)
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)
+"""Made once: it takes as long as to read a short line."""
 
 
 def _places(value: object) -> tuple[int, ...]:
@@ -385,8 +390,9 @@ def _steps(fields: Mapping[str, Any]) -> StepsLine:
     devices_told, left = divmod(width - len(FIGURES), len(PER_DEVICE))
     numbers = table[:, :5]  # parent, first, last, start, stop
     per_device = table[:, len(FIGURES) :].reshape(len(table), max(0, devices_told), len(PER_DEVICE))
-    peaks, certainties, _, worst, *_ = np.moveaxis(per_device, -1, 0)
-    is_certain = np.equal.outer(certainties, range(len(CERTAINTIES))).any(axis=-1)
+    peaks, certainties, worst = (per_device[..., at] for at in (_PEAK, _CERTAINTY, _WORST))
+    is_certain = (certainties == np.rint(certainties)) & (certainties >= 0)
+    is_certain &= certainties < len(CERTAINTIES)
     require(devices_told >= 0 and not left, "steps of no width that there is")
     require((numbers >= 0).all() and (numbers[:, 1] <= numbers[:, 2]).all(), "steps out of order")
     has_step = np.isnan(peaks) | (is_certain & ~np.isnan(worst))

@@ -29,7 +29,6 @@ from hfmem_widget.session import (
     Span,
     StepGroup,
 )
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.testing.stage import H200_TOTAL, HOST_TOTAL, STARTED_AT
 from hfmem_widget.text import GIB, MIB
 
@@ -189,7 +188,11 @@ class SimulatedRun:
         numbers = range(script.world) if self._played is None else self._played
         self.ranks = {
             number: SimulatedRank(
-                script, number, self.attempt, self.run, self.began, self.now, step
+                *(script, number, self.run),
+                began=self.began,
+                since=self.now,
+                attempt=self.attempt,
+                step=step,
             )
             for number in numbers
         }
@@ -208,6 +211,19 @@ class SimulatedRun:
 class SimulatedRank:
     """One process: a session that is written, and its lines.
 
+    Parameters
+    ----------
+    script : Script
+    rank : int
+    run : str
+        The id of the run.
+    began : float
+        Wall clock when the run began.
+    since : float, optional
+        Seconds after that at which this process begins.
+    attempt, step : int, optional
+        How often it was restarted, and the last step before that.
+
     Attributes
     ----------
     stream : str
@@ -223,10 +239,11 @@ class SimulatedRank:
         self,
         script: Script,
         rank: int,
-        attempt: int,
         run: str,
+        *,
         began: float,
-        since: float,
+        since: float = 0.0,
+        attempt: int = 0,
         step: int = 0,
     ) -> None:
         self._script, self._rank, self._since = script, rank, since
@@ -368,7 +385,7 @@ class SimulatedRank:
         parent = 0 if self._train is None else self._train.id
         start = stop - self._script.step_seconds
         numbers = (8.0, 1024.0, 8192.0, 8192.0)
-        devices = {key: figures for key in keys}
+        devices = dict.fromkeys(keys, figures)
         late = self._chance.random() * 0.004
         step = StepGroup(parent, self.step, self.step, start, stop + late, *numbers, devices)
         self._session.steps.append(step)
@@ -434,8 +451,8 @@ def garbage(count: int, seed: int = 0) -> bytes:
         b'{"k":"series","first":0,"devices":[],"series":["cuda:0/allocated"],"labels":["x"]}',
         b'{"k":"steps","count":1,"devices":["cuda:0"],"rows":[[0,1,1]]}',
         b'{"k":"span","id":1,"parent":null,"kind":"bomb","label":"","start":0,"stop":null}',
-        b'{"k":"finding","i":0,"kind":"oom","severity":"critical","title":"\xe2\x80\xae<img src=x onerror=1>",'
-        b'"evidence":{"a":[[[[[[[[[[1]]]]]]]]]]},"advice":[],"span":null}',
+        (b'{"k":"finding","i":0,"kind":"oom","severity":"critical","title":"\xe2\x80\xae<img onerror=1>",'
+        b'"evidence":{"a":[[[[[[[[[[1]]]]]]]]]]},"advice":[],"span":null}'),
         b'{"k":"end","time":0,"stopped":1e300}',
     ]  # fmt: skip
     made = []

@@ -1,0 +1,400 @@
+"""Writes the overview of a run: a session in which all ranks are one device, and a few have their own."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hfmem_widget.ranks.aggregate import Floats, spread
+from hfmem_widget.ranks.buckets import Bucket, Buckets
+from hfmem_widget.ranks.findings import SILENT_PACES
+from hfmem_widget.ranks.roster import Roster
+from hfmem_widget.ranks.stream import Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.strip import Strip
+from hfmem_widget.session import (
+    Device,
+    DeviceSteps,
+    Finding,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    SpanKind,
+    StepGroup,
+)
+from hfmem_widget.session.model import NOT_AVAILABLE, same
+from hfmem_widget.session.ranks import SHOWN_SINGLY
+from hfmem_widget.session.series import PARTS
+from hfmem_widget.session.steps import CERTAINTIES, PHASES
+from hfmem_widget.text import format_counted, plain
+
+FINE_BUCKET, COARSE_BUCKET = 0.2, 1.0
+"""Seconds of a stretch in worlds whose ranks are drawn one by one, and in larger ones."""
+
+ALL = "ranks"
+"""The device of all ranks."""
+
+LINGERS = 2.0
+"""Seconds for which the last reading of a rank that has ended is shown: the others end a little later."""
+
+WORSE = 1.01
+"""Times the worst rank's peak that another must have to take its place."""
+
+MONTH = 30 * 86400.0
+"""Seconds by which the times of a run may differ at most."""
+
+COARSE: tuple[SpanKind, ...] = ("train", "epoch", "evaluate", "predict", "save", "load")
+"""The spans of the lowest rank that the overview has, too."""
+
+MOST_STEPS_WAITING = 100_000
+
+_OF_RANK = ("reserved", "device_used", *(name for name, row in PARTS.items() if row.sent))
+"""What a rank that is shown by itself has besides allocated."""
+
+
+class Overview:
+    """Writes one session from what the ranks say.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    roster : Roster
+    zero : float
+        Wall clock at time zero.
+
+    Attributes
+    ----------
+    shown : list of int
+        The ranks that have a device of their own, in the order in which they got it.
+    worst : int or None
+        In a large world, the one of them with the highest peak.
+    strip : Strip
+    """
+
+    def __init__(self, recorder: Recorder, roster: Roster, zero: float) -> None:
+        self._recorder, self._session, self._roster = recorder, recorder.session, roster
+        self._zero = zero
+        self.shown: list[int] = []
+        self.worst: int | None = None
+        self._is_small = roster.world <= SHOWN_SINGLY
+        self._width = FINE_BUCKET if self._is_small else max(COARSE_BUCKET, roster.pace)
+        self._session.polling.interval = self._session.polling.current_interval = self._width
+        self._buckets = Buckets(self._width)
+        self._newest = self._passed = -math.inf
+        self._carried = self._totals = np.empty(0)
+        self._columns: dict[str, int] = {}
+        self.strip = Strip(1)
+        self._leader: RankStream | None = None
+        self._edges: list[tuple[float, int, Edge]] = []
+        self._mirrored: dict[int, int] = {}
+        self._groups: deque[tuple[int, int, float, float]] = deque(maxlen=MOST_STEPS_WAITING)
+        self._stepped, self._stepped_at = 0, -math.inf
+        self.show()
+        # Before a rank began it had nothing.
+        held = [0.0 if key.endswith("/allocated") else NOT_AVAILABLE for key in self._columns]
+        first = recorder.append(Sample(0.0, tuple(held)))
+        self._outer = recorder.open_span("block", self._session.label or "run", first)
+
+    # What comes in
+
+    def take(
+        self, stream: RankStream, news: Samples | Extremes | Finished | Edge, now: float
+    ) -> None:
+        """Take in what a rank says."""
+        place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
+        if isinstance(news, Finished):
+            self._roster.rings.add(place, news)
+            if stream is self._leader:
+                self._note_steps(news)
+        elif isinstance(news, Edge):
+            if stream is self._leader:
+                self._note_edge(news)
+        elif (column := stream.column("allocated")) is not None:
+            is_shown = stream.rank.rank in self.shown
+            if isinstance(news, Samples):
+                time = self._plausible(news.time - offset, now)
+                rows = news.values if is_shown else None
+                self._buckets.add(place, time, news.values[:, column], rows)
+                self._newest = max(self._newest, float(time[-1]))
+            elif column < len(news.high):
+                edges = self._plausible(np.array([news.start, news.stop]) - offset, now)
+                start, stop = edges.tolist()
+                row = news.high if is_shown else None
+                self._buckets.add_over(place, (start, stop), float(news.high[column]), row)
+                self._newest = max(self._newest, stop)
+
+    def lead(self, now: float) -> None:
+        """Follow the spans and steps of the lowest rank that is alive."""
+        roster = self._roster
+        alive = (one for one in roster.expected if not roster.silence(one, now))
+        leader = next(alive, None) or next(iter(roster.expected), None)
+        if leader is None or leader is self._leader:
+            return
+        self._leader = leader
+        self._edges.clear()
+        self._close_mirrored("")
+        for edge in leader.open:
+            self._note_edge(edge)
+
+    def _plausible(self, time: Floats, now: float) -> Floats:
+        """Return times that a run can have: what lies far off is brought to its edge."""
+        return np.clip(time, self._zero - MONTH, now + MONTH)
+
+    def _note_steps(self, steps: Finished) -> None:
+        columns = (steps.first, steps.last, steps.start, steps.stop)
+        self._groups.extend(zip(*(column.tolist() for column in columns), strict=True))
+
+    def _note_edge(self, edge: Edge) -> None:
+        if edge.kind not in COARSE or self._leader is None:
+            return
+        zero = self._roster.offset(self._leader) + self._zero
+        is_new = edge.id not in self._mirrored and all(one.id != edge.id for *_, one in self._edges)
+        if is_new:
+            self._edges.append((edge.start - zero, edge.id, edge))
+        if edge.stop is not None:
+            self._edges.append((edge.stop - zero, edge.id, edge))
+
+    # Samples
+
+    def pass_on(self, limit: float, now: float) -> None:
+        """Write the samples up to some time, and the edges of spans among them."""
+        for end, bucket in self._buckets.passed_on(limit):
+            time = max(0.0, min(end, now) - self._zero)
+            self._pass_edges(time)
+            if end - self._passed > max(10 * self._width, 10.0) and math.isfinite(self._passed):
+                self._session.timeline.add_gap(max(0.0, self._passed - self._zero), time)
+                self._carried[:] = np.nan
+            self._passed = end
+            self._append(time, end, bucket)
+        if not len(self._buckets):
+            self._pass_edges(min(limit, max(self._newest, self._passed) + self._width) - self._zero)
+
+    def _append(self, time: float, end: float, bucket: Bucket) -> None:
+        roster = self._roster
+        high = self._carry(end, bucket.high)
+        counted = np.where(roster.ranks < roster.world, high[: len(roster.ranks)], np.nan)
+        found = spread(counted)
+        values = [NOT_AVAILABLE] * len(self._session.series)
+        before = self._session.last_sample.values
+
+        def put(key: str, value: float) -> None:
+            if (at := self._columns.get(key)) is not None:
+                values[at] = value
+
+        put("ranks/allocated", found.high)
+        put("ranks/median", found.median)
+        put("ranks/lowest", found.low)
+        for rank in self.shown:
+            place, stream = roster.places[rank], roster.current(rank)
+            allocated = float(high[place]) if rank < roster.world else NOT_AVAILABLE
+            put(f"ranks/rank{rank}", allocated)
+            put(f"rank:{rank}/allocated", allocated)
+            row = bucket.rows.get(place)
+            for metric in _OF_RANK if stream is not None and not math.isnan(allocated) else ():
+                key = f"rank:{rank}/{metric}"
+                at, column = self._columns.get(key), stream.column(metric) if stream else None
+                if at is None or column is None:
+                    continue
+                if row is not None and column < len(row):
+                    values[at] = float(row[column])
+                elif at < len(before):
+                    values[at] = before[at]
+        self._recorder.append(Sample(time, tuple(values)))
+        self.strip.add(time, roster.ranks, counted / self._totals[: len(counted)])
+
+    def _carry(self, end: float, high: Floats) -> Floats:
+        """Return the highest of each place; where nothing came, what it had before if it is still there."""
+        roster, count = self._roster, len(self._roster.ranks)
+        if len(self._carried) < count:
+            more = np.full(count - len(self._carried), np.nan)
+            self._carried = np.concatenate([self._carried, more])
+            self._totals = np.concatenate([self._totals, more])
+        full = np.full(len(self._carried), np.nan)
+        full[: len(high)] = high[: len(full)]
+        carried = np.where(np.isnan(full), self._carried, full)
+        for place in np.flatnonzero(np.isnan(full)).tolist():
+            stream = roster.current(int(roster.ranks[place]))
+            if stream is None or self._is_gone(stream, end):
+                carried[place] = np.nan
+        self._carried = carried
+        return carried
+
+    def _is_gone(self, stream: RankStream, end: float) -> bool:
+        """Return whether a rank had ended, or fallen silent, at some time."""
+        patience = self._width + LINGERS if stream.is_over else self._roster.patience
+        return end - self._roster.reached(stream) > patience
+
+    # Spans and steps
+
+    def _pass_edges(self, until: float) -> None:
+        """Open and close the leader's spans up to some second of the session."""
+        if not self._edges:
+            return
+        ready = sorted(
+            (one for one in self._edges if one[0] <= until), key=lambda one: (one[0], one[1])
+        )
+        self._edges = [one for one in self._edges if one[0] > until]
+        for time, span_id, edge in ready:
+            known = self._mirrored.get(span_id)
+            if known is None:
+                before = Sample(max(0.0, time), self._session.last_sample.values)
+                opened = self._recorder.open_span(edge.kind, edge.label, before)
+                self._mirrored[span_id] = opened.id
+            elif edge.stop is not None:
+                self._recorder.count(known, edge.counts)
+                self._close(known, time, edge.outcome)
+                del self._mirrored[span_id]
+
+    def _close(self, span_id: int, time: float, outcome: str) -> None:
+        span = self._session.span(span_id)
+        known = {}
+        for stream in self._roster.expected:
+            peak = stream.span_peak(span.kind)
+            if peak.value >= 0:
+                known[stream.rank.rank] = peak
+        after = Sample(max(span.start, time), self._session.last_sample.values)
+        self._recorder.close_span(span_id, after, self._of_devices(known), outcome)
+
+    def _close_mirrored(self, outcome: str) -> None:
+        for span_id in reversed(self._mirrored.values()):
+            self._close(span_id, self._session.last_sample.time, outcome)
+        self._mirrored.clear()
+
+    def close(self, outcome: str, now: float) -> None:
+        """Write what is left, and end the spans."""
+        self.pass_on(math.inf, now)
+        self._close_mirrored(outcome)
+        self._recorder.close_span(self._outer.id, self._session.last_sample, self._peaks(), outcome)
+
+    def _peaks(self) -> dict[str, Peak]:
+        """Return the peaks over the whole run, of all ranks together and of those shown."""
+        known = {one.rank.rank: one.peak for one in self._roster.expected if one.peak.value >= 0}
+        return self._of_devices(known)
+
+    def _of_devices(self, peaks: Mapping[int, Peak]) -> dict[str, Peak]:
+        """Return peaks of ranks as those of devices."""
+        found = {f"rank:{rank}/allocated": peaks[rank] for rank in self.shown if rank in peaks}
+        if peaks:
+            found["ranks/allocated"] = max(peaks.values(), key=lambda peak: peak.value)
+        return found
+
+    def pass_steps(self, now: float, *, is_live: bool, is_last: bool = False) -> None:
+        """Write the leader's steps, with the highest peak of all ranks, once all have made them."""
+        if self._leader is None or not self._groups:
+            return
+        roster = self._roster
+        steps = (one.newest_step for one in roster.expected if roster.is_live(one, now))
+        slowest = min(steps, default=1 << 60)
+        offset = roster.offset(self._leader)
+        late = now - SILENT_PACES * roster.pace if is_live else -math.inf
+        parent = next(reversed(self._mirrored.values()), self._outer.id)
+        with self._recorder.lock:
+            while self._groups:
+                first, last, start, stop = self._groups[0]
+                if last > slowest and stop - offset >= late and not is_last:
+                    break
+                self._groups.popleft()
+                if last <= self._stepped and start >= self._stepped_at:
+                    self._stepped = 0  # of another training, or again from a checkpoint
+                first = max(first, self._stepped + 1)
+                if last < first:
+                    continue
+                self._stepped, self._stepped_at = last, stop
+                start, stop = (max(0.0, each - offset - self._zero) for each in (start, stop))
+                unknown = (NOT_AVAILABLE,) * 4
+                devices = self._highest(first, last)
+                group = StepGroup(parent, first, last, start, stop, *unknown, devices)
+                self._session.steps.append(group)
+
+    def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
+        """Return the highest peak of some steps over all ranks, as that of the device of all."""
+        roster = self._roster
+        peak, certainty, phases = roster.rings.highest(first, last, roster.expected_places)
+        if not peak > 0:
+            return {}
+        highest = dict(zip(PHASES, phases.tolist(), strict=True))
+        device = DeviceSteps(
+            peak=peak,
+            certainty=CERTAINTIES[certainty],
+            lowest=peak,
+            worst=last,
+            worst_tokens=NOT_AVAILABLE,
+            after=NOT_AVAILABLE,
+            phases={kind: value for kind, value in highest.items() if value > 0},
+        )
+        return {ALL: device}
+
+    # Devices
+
+    def show(self) -> None:
+        """Decide which ranks are shown one by one, describe the devices, and bring the peaks up to date."""
+        roster = self._roster
+        if not roster.expected:
+            return
+        if self._is_small:
+            ranks = [one.rank.rank for one in roster.expected if one.rank.rank not in self.shown]
+            self.shown += ranks[: SHOWN_SINGLY - len(self.shown)]
+        else:
+            self._choose_worst()
+        nodes = len({one.rank.host for one in roster.expected})
+        self._describe(nodes)
+        if self.strip.world < roster.world:
+            per_node = roster.world // nodes if not roster.world % nodes else 1
+            self.strip = Strip(roster.world, per_node, max(COARSE_BUCKET, self._width))
+        totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
+        totals[roster.expected_places] = [one.described.total for one in roster.expected]
+        self._totals = totals
+
+    def update(self, findings: Sequence[Finding]) -> None:
+        """Set the peaks so far and what was found; what is the same stays the same object."""
+        self._recorder.progress(self._outer.id, self._peaks())
+        mine = self._session.findings
+        before = {finding.kind: finding for finding in mine}
+        kept = [
+            old if (old := before.get(one.kind)) is not None and same(old, one) else one
+            for one in findings
+        ]
+        if list(map(id, kept)) != list(map(id, mine)):
+            self._session.findings = kept
+
+    def _describe(self, nodes: int) -> None:
+        roster = self._roster
+        totals = [one.described.total for one in roster.expected if one.described.total > 0]
+        on = f" on {format_counted(nodes, 'node')}" if nodes > 1 else ""
+        name = format_counted(roster.world, "rank") + on
+        devices = [Device("ranks", name, total=min(totals, default=NOT_AVAILABLE))]
+        keys = ["ranks/allocated", "ranks/median", "ranks/lowest"]
+        if self._is_small:
+            keys += [f"ranks/rank{rank}" for rank in self.shown if rank < SHOWN_SINGLY]
+        for rank in self.shown:
+            stream = roster.current(rank)
+            if stream is None:
+                continue
+            described = stream.described
+            host = plain(stream.rank.host) if nodes > 1 else ""
+            name = " · ".join(filter(None, (f"rank {rank}", host, described.name)))
+            devices.append(Device(f"rank:{rank}", name, described.uuid, described.total))
+            keys.append(f"rank:{rank}/allocated")
+            keys += [f"rank:{rank}/{m}" for m in _OF_RANK if stream.column(m) is not None]
+        new = [key for key in keys if key not in self._columns]
+        self._columns |= {key: at for at, key in enumerate(new, len(self._columns))}
+        if new or not same(tuple(devices), self._session.devices):
+            more = (Series(*key.split("/")) for key in new)
+            self._recorder.adopt(devices, (*self._session.series, *more))
+
+    def _choose_worst(self) -> None:
+        peaks = {
+            one.rank.rank: one.peak.value for one in self._roster.expected if one.peak.value > 0
+        }
+        if not peaks:
+            return
+        highest = max(peaks, key=lambda rank: peaks[rank])
+        known = peaks.get(self.worst, 0.0) if self.worst is not None else 0.0
+        has_room = highest in self.shown or len(self.shown) < SHOWN_SINGLY
+        if peaks[highest] > WORSE * known and has_room:
+            self.worst = highest
+            if highest not in self.shown:
+                self.shown.append(highest)

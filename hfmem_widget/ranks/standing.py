@@ -1,0 +1,82 @@
+"""How all ranks stand at a moment, as the table, the phases and the strip that are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hfmem_widget.ranks.aggregate import Floats, spread
+from hfmem_widget.ranks.findings import LOST, Judged, Look, phase_of_peak
+from hfmem_widget.session import PhaseSkew, RankRow, SpanKind
+from hfmem_widget.session.ranks import Flag
+
+MOST_ROWS = 16
+"""Rows of the table."""
+
+WORST_ROWS = 8
+"""Rows that the ranks with the highest peaks have in it, where there are more ranks than rows."""
+
+_GRAVITY: tuple[Flag, ...] = ("oom", "outlier", "behind", "lost", "silent")
+_OF_A_STEP: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
+_OTHERS: tuple[SpanKind, ...] = ("evaluate", "predict", "save")
+
+
+def flags_of(look: Look, judged: Judged) -> Mapping[int, Flag]:
+    """Return why a rank is worth looking at, by place."""
+    flags: dict[int, Flag] = {one.place: "outlier" for one in judged.outliers}
+    flags |= dict.fromkeys(judged.behind, "behind")
+    for place in np.flatnonzero(look.silent > 0).tolist():
+        flags[place] = "lost" if look.silent[place] >= LOST else "silent"
+    flags |= {place: "oom" for place, one in enumerate(look.streams) if one.oom is not None}
+    return flags
+
+
+def table_of(look: Look, flags: Mapping[int, Flag], peaks: Floats) -> tuple[RankRow, ...]:
+    """Return at most `MOST_ROWS` rows: the worst first, then the lowest and those worth looking at."""
+    order: list[int] = np.argsort(-np.nan_to_num(peaks, nan=-1.0), kind="stable").tolist()
+    if len(order) > MOST_ROWS:
+        lowest = [spread(peaks).lowest] if not np.isnan(peaks).all() else []
+        flagged = sorted(flags, key=lambda place: (_GRAVITY.index(flags[place]), place))
+        order = list(dict.fromkeys([*order[:WORST_ROWS], *lowest, *flagged]))[:MOST_ROWS]
+    return rows_of(look, flags, order)
+
+
+def rows_of(look: Look, flags: Mapping[int, Flag], places: Sequence[int]) -> tuple[RankRow, ...]:
+    """Return the rows of some ranks."""
+    return tuple(_row(look, place, flags.get(place, "")) for place in places)
+
+
+def _row(look: Look, place: int, flag: Flag) -> RankRow:
+    stream = look.streams[place]
+    rank, device, peak, at = stream.rank, stream.described, stream.peak, stream.at
+    running = "" if at is None or stream.is_over else at.label or at.kind
+    return RankRow(
+        rank=rank.rank,
+        attempt=rank.attempt,
+        host=rank.host,
+        device=device.name,
+        total=device.total,
+        peak=peak.value,
+        certainty=peak.certainty,
+        allocated=stream.latest("allocated"),
+        weights=stream.latest("weights"),
+        step=stream.newest_step,
+        phase=stream.raised or phase_of_peak(look, place) or running,
+        silent=float(look.silent[place]),
+        flag=flag,
+    )
+
+
+def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
+    """Return how the peaks of each phase spread over the ranks."""
+    columns = {kind: look.phase_peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
+    for other in _OTHERS:
+        columns[other] = np.array([one.span_peak(other).value for one in look.streams])
+    found = []
+    for kind, peaks in columns.items():
+        over = spread(peaks)
+        if over.high > 0:
+            rank = look.streams[over.highest].rank.rank
+            found.append(PhaseSkew(kind, over.low, over.median, over.high, rank))
+    return tuple(found)
