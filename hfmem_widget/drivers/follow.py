@@ -78,7 +78,7 @@ def _launches(command: list[str]) -> bool:
     return any(os.path.basename(word) in _LAUNCHERS for word in command[1:4])  # noqa: PTH119
 
 
-@entry(otherwise=lambda *_args, **_options: False)
+@entry(otherwise=lambda *_args, **_options: False, undo=lambda *_args, **_options: _leave())
 def begin(directory: str, rank: Rank | None = None) -> bool:
     """Begin to follow this process as a rank, and return whether that was done: not twice, nor below a rank.
 
@@ -102,13 +102,13 @@ def begin(directory: str, rank: Rank | None = None) -> bool:
         return False
     if rank is None:
         rank = who(os.environ, known) or alone()
-    # Before anything is begun: whatever goes wrong from here on, no child takes itself for this rank.
+    watch = _watch_of(Member(Path(directory).absolute(), rank, launcher))
+    _here = _Followed(watch, rank)
+    # Before it begins: no child is to take itself for this rank.
     if rank.engine == ALONE:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
     else:
         os.environ[CLAIMED] = str(rank.pid)
-    watch = _watch_of(Member(Path(directory).absolute(), rank, launcher))
-    _here = _Followed(watch, rank)
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
     Context().run(watch.start)
     _end_with_the_process()
@@ -163,17 +163,22 @@ def _at_exit() -> None:
     end(raised)
 
 
-@entry()
-def end(error: BaseException | None = None) -> None:
-    """End the watch of this process as a rank; ending it again does nothing, nor in a forked child."""
-    global _here
-    followed, _here = _here, None
+def _leave(error: BaseException | None = None) -> None:
+    global _here  # noqa: PLW0603
+    followed = _here
     if followed is None or followed.pid != os.getpid():
         return
+    followed.watch.stop(error)
     for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
-    followed.watch.stop(error)
+    _here = None  # at last: what a fault interrupts is done again
+
+
+@entry(undo=_leave)
+def end(error: BaseException | None = None) -> None:
+    """End the watch of this process as a rank; ending it again does nothing, nor in a forked child."""
+    _leave(error)
 
 
 class Followed:

@@ -239,7 +239,7 @@ def streams(directory: Path) -> Streams:
             ]
     except OSError as error:
         return Streams(why=f"No rank is read: {plain(directory)}: {readable(error)}.")
-    named.sort(key=lambda entry: entry.name)
+    named.sort(key=lambda entry: entry.name.removesuffix(".jsonl"))  # a first part before the next
     own = [entry for entry in named if _is_own_entry(entry)]
     foreign, beyond = len(named) - len(own), len(own) - MOST_STREAMS
     said = []

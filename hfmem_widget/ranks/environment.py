@@ -24,7 +24,7 @@ CLAIMED = "HFMEM_CLAIMED"
 """The process that is a rank: what it starts is none, a DataLoader's workers for one."""
 
 SOLO = "HFMEM_SOLO"
-"""``1`` where the first Python that imports torch is followed without a launcher; then ``pid-N``, who it is."""
+"""``1`` where the first Python that imports torch is followed without a launcher; then who that is."""
 
 PATH = "PYTHONPATH"
 SITE = str(Path(__file__).parent / "site")
@@ -102,7 +102,7 @@ def handed_on(environ: Mapping[str, str]) -> dict[str, Any]:
         given = json.loads(environ.get(OPTIONS, "{}"))
         known = {name: given[name] for name in HANDED_ON if name in given}
         WatchOptions(**known)
-    except (ValueError, TypeError, OptionError):
+    except (ValueError, TypeError, RecursionError, OptionError):
         return {}
     return known
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.ranks.groups import follow_groups, leave_groups
 from hfmem_widget.session import Session
 from tests.data.faults_everywhere import Injection, Place
 from tests.unit.monitor.conftest import Bench
@@ -255,6 +258,40 @@ def loading(bench: Bench) -> str:
     return result
 
 
+def following(bench: Bench) -> str:
+    from hfmem_widget.drivers import follow
+
+    def init_process_group() -> str:
+        return RESULT
+
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    group, home = ModuleType("torch.distributed"), ModuleType("torch.distributed.distributed_c10d")
+    for module in (group, home):
+        vars(module)["init_process_group"] = init_process_group
+    vars(group).update(is_available=lambda: True, is_initialized=lambda: True)
+    vars(group).update(get_rank=lambda: 1, get_world_size=lambda: 2)
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        TemporaryDirectory(
+            ignore_cleanup_errors=True  # what was broken off may still be written
+        ) as folder,
+    ):
+        for module in (group, home):
+            patched.setitem(sys.modules, module.__name__, module)
+        patched.setattr("atexit.register", lambda _function: None)
+        patched.setattr("multiprocessing.util.Finalize", lambda *_, **__: None)
+        patched.setenv("HFMEM_RUN", folder)
+        follow_groups()
+        try:
+            result: str = vars(group)["init_process_group"]()
+        finally:
+            follow.end()
+            leave_groups()
+    assert follow._here is None, "a rank is left"
+    assert "HFMEM_CLAIMED" not in os.environ
+    return result
+
+
 SCENARIOS: tuple[Callable[[Bench], str], ...] = (
     in_spans,
     raising,
@@ -267,6 +304,7 @@ SCENARIOS: tuple[Callable[[Bench], str], ...] = (
     training,
     training_with_a_callback,
     loading,
+    following,
 )
 
 
@@ -357,6 +395,7 @@ def entries() -> Iterator[object]:
     """Yield what transformers, torch and IPython call of ours, and what the user's code does."""
     from hfmem_widget import MemoryCallback
     from hfmem_widget.drivers import api as watching
+    from hfmem_widget.drivers import follow
     from hfmem_widget.drivers import span as spans
     from hfmem_widget.drivers import watch as stretch
     from hfmem_widget.drivers.training import model_hooks
@@ -376,6 +415,7 @@ def entries() -> Iterator[object]:
         stretch.Watch._another,
     )
     yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported.find_spec)
+    yield from (follow.joined, follow.begin, follow.begin_alone, follow.end, follow._at_exit)
     yield from (model_hooks._Before._tell, model_hooks._After._tell)
     yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
     yield from (MemwatchMagics._arm, MemwatchMagics.cell_begins, MemwatchMagics.cell_ends)

@@ -1,0 +1,351 @@
+"""A process becomes a rank once, follows itself until it ends, and lets none of its children be one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.drivers import follow as follows
+from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor import shared
+from hfmem_widget.ranks.directory import streams
+from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, RUN, SOLO, Lent
+from hfmem_widget.ranks.groups import leave_groups
+from tests.unit.monitor.conftest import Bench
+
+follow = hfmem_widget.follow
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
+    monkeypatch.setattr(shared, "_shared", Bench().monitor)
+    monkeypatch.setattr("atexit.register", lambda _function: None)
+    monkeypatch.setattr("multiprocessing.util.Finalize", lambda *_, **__: None)
+    monkeypatch.setattr(follows, "truth", lambda: None)
+    for name in [*os.environ]:
+        if name.startswith(("HFMEM_", "SLURM_", "RANK", "WORLD_SIZE", "OMPI_", "PMI")):
+            monkeypatch.delenv(name)
+    yield
+    follows.end()
+    for name in (CLAIMED, SOLO):
+        os.environ.pop(name, None)
+
+
+def recorded(run: Path) -> list[Any]:
+    return [hfmem_widget.open(path) for path in streams(run).paths]
+
+
+def in_group(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
+    monkeypatch.setattr(follows, "truth", lambda: (rank, world))
+
+
+def test_a_script_follows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the numbers of its launcher, from the call to the end of the process."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert follow(tmp_path / "run") is None
+    assert os.environ[CLAIMED] == str(os.getpid())
+    with hfmem_widget.span("step"):
+        pass
+    follows.end()
+
+    (rank,) = recorded(tmp_path / "run")
+    assert rank.label == "rank 3"
+    assert [span.label for span in rank.spans] == ["rank 3", "step"]
+    assert not rank.running
+    assert CLAIMED not in os.environ
+
+
+def test_a_process_is_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second group, or a second call, begins nothing; after the end it may begin again."""
+    monkeypatch.setenv(RUN, str(tmp_path / "run"))
+    in_group(monkeypatch, 1, 2)
+    for _ in range(2):
+        follows.joined()
+        follow(tmp_path / "other")
+    follows.end()
+    follows.joined()
+
+    assert [path.name[:9] for path in streams(tmp_path / "run").paths] == ["r00001-a0"]
+    follows.end()
+    assert len(streams(tmp_path / "run").paths) == 2
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DataLoader's worker that runs the script's first line again, for one."""
+    monkeypatch.setenv(CLAIMED, "1")
+    follow(tmp_path / "run")
+    in_group(monkeypatch, 1, 2)
+    monkeypatch.setenv(RUN, str(tmp_path / "run"))
+    follows.joined()
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_forked_child_leaves_the_rank_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does at its end is nothing."""
+    follow(tmp_path / "run")
+    pid = os.getpid()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: pid + 1)
+        follows.end()
+
+    assert follows._here is not None
+    assert follows._here.watch._session is not None
+
+
+def test_the_notebook_that_lends_is_no_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of one in the kernel itself, to try things out, is not taken for the run's."""
+    in_group(monkeypatch, 0, 1)
+    lent = Lent(tmp_path / "run")
+    lent.begin()
+    follows.joined()
+    lent.end()
+    leave_groups()
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_run_the_line_in_a_script_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`follow()` may stay in it: where it is started by hand, nobody follows it."""
+    monkeypatch.chdir(tmp_path)
+    follow()
+    assert follows._here is None
+    monkeypatch.setenv(RUN, str(tmp_path / "run"))
+    follow()
+
+    assert follows._here is not None
+
+
+def test_a_function_is_followed_while_it_runs(tmp_path: Path) -> None:
+    """Each call is one stream; its result and its error are its own."""
+
+    def loop(steps: int) -> str:
+        for _ in range(steps):
+            with hfmem_widget.span("step"):
+                if steps == 3:
+                    raise ValueError(steps)
+        return "trained"
+
+    followed = follow(loop, run=tmp_path / "run")
+
+    assert followed(2) == "trained"
+    with pytest.raises(ValueError, match="3"):
+        followed(3)
+    first, second = recorded(tmp_path / "run")
+    assert (len(first.steps), first.spans[0].outcome) == (2, "done")
+    assert second.spans[0].outcome == "raised ValueError"
+    assert followed.__name__ == "loop"
+    assert followed.__wrapped__ is loop
+
+
+def of_a_module(value: int) -> int:
+    return value + 1
+
+
+decorated = follow(of_a_module)
+
+
+@follow
+def as_decorated(value: int) -> int:
+    return value + 2
+
+
+@pytest.mark.parametrize("function", [decorated, as_decorated])
+def test_a_followed_function_travels_as_the_function_does(function: Any) -> None:
+    """By reference, also where it stands in the function's place; without a run it is just called."""
+    there = pickle.loads(pickle.dumps(function))
+
+    assert there(1) == function(1)
+    assert follows._here is None
+
+
+def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker on another machine does not inherit the cell's environment."""
+    monkeypatch.setenv(RUN, str(tmp_path / "run"))
+    followed = follow(of_a_module)
+    monkeypatch.delenv(RUN)
+
+    assert pickle.loads(pickle.dumps(followed))(1) == 2
+    assert len(recorded(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize(("subject", "run"), [(5, ""), ("/a", "/b"), (None, 5), ("a\0b", "")])
+def test_what_it_does_not_take_is_said(subject: Any, run: Any) -> None:
+    """A path or a function, and one directory."""
+    with pytest.raises(OptionError):
+        follow(subject, run=run)
+
+
+def test_the_options_of_the_cell_are_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the peak counters are to be left alone, the ranks leave them alone."""
+    monkeypatch.setenv(OPTIONS, '{"interval":0.5,"ledger":false}')
+    follow(tmp_path / "run")
+
+    assert follows._here is not None
+    assert follows._here.watch._options.ledger is False
+    assert follows._here.watch._options.interval == 0.5
+    assert follows._here.watch._options.quiet
+
+
+def test_a_watch_of_the_user_gets_its_own_spans(tmp_path: Path) -> None:
+    """Begun before the rank's or after it: nothing of the user's is taken, and no block is added."""
+    with hfmem_widget.watch("before", quiet=True) as before:
+        follow(tmp_path / "run")
+        with hfmem_widget.span("step"):
+            pass
+    with hfmem_widget.watch("after", quiet=True) as after, hfmem_widget.span("step"):
+        pass
+    follows.end()
+
+    assert [span.label for span in before.spans] == ["before", "step"]
+    assert [span.label for span in after.spans] == ["after", "step"]
+
+
+def test_a_script_without_a_launcher_is_followed_as_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process that has torch, and not what it starts; one that joins a group is no longer alone."""
+    monkeypatch.setenv(RUN, str(tmp_path / "run"))
+    monkeypatch.setenv(SOLO, "1")
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
+    follows.begin_alone()
+    assert os.environ[SOLO] == f"pid-{os.getpid()}"
+    with monkeypatch.context() as child:
+        child.setattr(follows, "_here", None)
+        follows.begin_alone()
+        in_group(child, 0, 1)
+        follows.joined()
+        assert follows._here is None
+    in_group(monkeypatch, 1, 2)
+    follows.joined()
+    follows.end()
+
+    assert [path.name[:9] for path in streams(tmp_path / "run").paths] == ["r00001-a0"]
+    assert len(list((tmp_path / "run").glob("launcher-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "/venv/bin/torchrun", "train.py"],
+        ["python", "-m", "torch.distributed.run", "train.py"],
+        ["python", "/venv/bin/accelerate", "launch", "train.py"],
+        ["python", "-u", "-m", "accelerate.commands.launch"],
+    ],
+)
+def test_a_launcher_is_no_rank(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it imports torch first of all."""
+    monkeypatch.setenv(RUN, str(tmp_path / "run"))
+    monkeypatch.setenv(SOLO, "1")
+    monkeypatch.setattr(sys, "orig_argv", command)
+    follows.begin_alone()
+
+    assert follows._here is None
+
+
+def test_a_process_that_slurm_has_started_waits_for_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one of several, and not alone."""
+    for name, value in {
+        RUN: str(tmp_path / "run"),
+        SOLO: "1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    follows.begin_alone()
+
+    assert follows._here is None
+
+
+class Caught(Exception):
+    """What was raised in a rank."""
+
+
+def fails() -> None:
+    raise Caught
+
+
+def leaves() -> None:
+    try:
+        fails()
+    except Caught:
+        sys.exit(1)
+
+
+endings: dict[str, Callable[[], object]] = {
+    "last": lambda: None,
+    "raised": fails,
+    "left": leaves,
+    "ended": sys.exit,
+}
+
+
+@pytest.mark.parametrize("how", endings)
+def test_how_a_process_ends_is_how_its_rank_ends(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that nobody has caught, one that torch.multiprocessing makes an exit code of, or none."""
+    follow(tmp_path / "run")
+    if how == "last":
+        monkeypatch.setattr(sys, "last_value", Caught(), raising=False)
+    try:
+        endings[how]()
+    except BaseException:  # noqa: BLE001  (the end of a process is played)
+        follows._at_exit()
+    follows._at_exit()
+
+    outcome = recorded(tmp_path / "run")[0].spans[0].outcome
+    assert outcome == ("done" if how == "ended" else "raised Caught")
+
+
+def test_a_directory_that_cannot_be_costs_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process goes on, and says at its end at the latest why it is not followed."""
+    (tmp_path / "file").touch()
+    follow(tmp_path / "file")
+    follows.end()
+
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
+    """What a script asks of `MemoryCallback` is done in a rank as it is without one."""
+    trainer = pytest.importorskip("hfmem_widget.drivers.trainer")
+    arguments: Any = ModuleType("args")
+    arguments.gradient_accumulation_steps = 1
+    path = tmp_path / "mine.hfmem.jsonl"
+    plain, own = trainer.MemoryCallback(), trainer.MemoryCallback(record=path, quiet=True)
+    follow(tmp_path / "run")
+    for callback in (plain, own):
+        callback.begins(None, arguments, may_watch=True)
+        callback.ends(None)
+
+    assert hfmem_widget.open(path).label == "training"
+    assert plain._watch is None

@@ -1,0 +1,235 @@
+"""The directory of a run: made once, joined by all, and read with suspicion."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks import directory as directories
+from hfmem_widget.ranks.directory import (
+    Member,
+    Streams,
+    is_run,
+    make_or_join,
+    open_own,
+    rank_of,
+    read_run,
+    refusal,
+    streams,
+)
+from hfmem_widget.session.ranks import Rank
+
+RANK = Rank(7, 3, 8, 0, "node0001", 4711, "torchrun")
+NAME = "r00007-a0-node0001-4711.jsonl"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return the directory of a run."""
+    make_or_join(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_it_is_made_for_the_user_alone(tmp_path: Path) -> None:
+    """With the folders above it; nobody else may look into it."""
+    made = make_or_join(tmp_path / "a" / "run", "fine\ttune", now=5.0)
+
+    assert mode(tmp_path / "a" / "run") == 0o700
+    assert mode(tmp_path / "a" / "run" / "run.json") == 0o600
+    assert json.loads((tmp_path / "a" / "run" / "run.json").read_text()) == {
+        "format": "hfmem-run", "version": 1, "run": made.run, "label": "fine tune", "created": 5.0,
+    }  # fmt: skip
+    assert [path.name for path in (tmp_path / "a" / "run").iterdir()] == ["run.json"]
+    assert is_run(tmp_path / "a" / "run")
+    assert not is_run(tmp_path)
+
+
+def test_all_join_the_run_that_one_has_made(tmp_path: Path) -> None:
+    """However many make it at once, there is one run."""
+    found: list[str] = []
+    begin = threading.Barrier(8)
+
+    def join() -> None:
+        begin.wait()
+        found.append(make_or_join(tmp_path / "run").run)
+
+    threads = [threading.Thread(target=join) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert set(found) == {read_run(tmp_path / "run").run}
+
+
+def test_where_there_are_no_links_one_has_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on many network drives."""
+
+    def no_link(*_: object, **__: object) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", no_link)
+
+    assert make_or_join(tmp_path / "run") == make_or_join(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+def test_a_rank_joins_under_its_own_name(run: Path) -> None:
+    """Rank, attempt, host and process; one that has written there already gets another part."""
+    path, run_id = Member(run, RANK).join()
+    path.touch()
+    again, _ = Member(run, RANK).join()
+
+    assert path == run / NAME
+    assert run_id == read_run(run).run
+    assert again.name == "r00007-a0-node0001-4711-p0001.jsonl"
+    again.touch()
+    assert streams(run).paths == (path, again)
+    assert rank_of(path) == rank_of(again) == (7, 0)
+    assert rank_of(run / "run.json") is None
+
+
+def test_a_link_in_the_place_of_a_stream_is_not_followed(run: Path, tmp_path: Path) -> None:
+    """A name that is taken, even by a link to nowhere, is not written to."""
+    (run / NAME).symlink_to(tmp_path / "elsewhere")
+
+    assert Member(run, RANK).join()[0].name == "r00007-a0-node0001-4711-p0001.jsonl"
+
+
+def test_who_turns_out_to_start_ranks_is_none(run: Path) -> None:
+    """The file of a process that was taken for the only one is no rank's any more."""
+    (run / "r00000-a0-node0001-4000.jsonl").touch()
+    Member(run, RANK, launcher=4000).join()
+    Member(run, RANK, launcher=4000).join()
+
+    assert streams(run) == Streams()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "", "{}", "[]", "null", "[" * 5000, '{"format":"hfmem-run","version":1,"run":"../x"}',
+        '{"format":"other","version":1,"run":"' + "0" * 32 + '"}',
+        '{"format":"hfmem-run","version":2,"run":"' + "0" * 32 + '"}',
+        '{"format":"hfmem-run","version":1,"run":["' + "0" * 32 + '"]}',
+    ],
+)  # fmt: skip
+def test_a_run_that_is_none_is_refused(
+    tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one sentence, whatever its file says."""
+    monkeypatch.setattr(directories, "PATIENCE", 0)
+    (tmp_path / "run.json").write_text(said)
+
+    with pytest.raises(OptionError, match=r"run\.json"):
+        make_or_join(tmp_path)
+
+
+def test_what_is_odd_in_it_is_passed_over(tmp_path: Path) -> None:
+    """A label that is none, a time that cannot be."""
+    said = {"format": "hfmem-run", "version": 1, "run": "0" * 32, "label": 5, "created": "now"}
+    (tmp_path / "run.json").write_text(json.dumps(said))
+
+    assert read_run(tmp_path) == directories.RunFile("0" * 32)
+
+
+def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
+    """A file where the folder should be, a folder in which nobody may write."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OptionError, match="is no directory"):
+        make_or_join(tmp_path / "file")
+    with pytest.raises(OptionError, match="cannot be written"):
+        make_or_join(tmp_path / "file" / "run")
+
+
+def test_only_streams_of_ones_own_are_read(run: Path, tmp_path: Path) -> None:
+    """A link, a pipe and a folder that are called as streams are counted, the rest is passed over."""
+    (run / NAME).touch()
+    (run / "r00008-a0-node0001-1.jsonl").symlink_to(run / NAME)
+    os.mkfifo(run / "r00009-a0-node0001-1.jsonl")
+    (run / "r00010-a0-node0001-1.jsonl").mkdir()
+    for other in ("overview-vm-1.jsonl", "notes.txt", "r1-a0-h-1.jsonl", "r00001-a0-H-1.jsonl"):
+        (run / other).touch()
+
+    found = streams(run)
+
+    assert found.paths == (run / NAME,)
+    assert found.refused == 3
+    assert found.why.startswith("3 files not read")
+
+
+def test_a_stream_of_another_user_is_not_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who owns the directory may differ from who owns a file in it."""
+    (run / NAME).touch()
+    monkeypatch.setattr(directories, "refusal", lambda _directory: "")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+    assert streams(run) == Streams((), 1, streams(run).why)
+    with pytest.raises(PermissionError):
+        open_own(run / NAME)
+
+
+def test_a_directory_of_another_user_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For reading and for writing: whoever made it may put into it what they like."""
+    (run / NAME).touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+    assert streams(run).paths == ()
+    assert "belongs to another user" in streams(run).why
+    with pytest.raises(OptionError, match="belongs to another user"):
+        Member(run, RANK).join()
+
+
+@pytest.mark.parametrize("rights", [0o777, 0o1777, 0o702])
+def test_a_directory_to_which_everybody_may_write_is_refused(run: Path, rights: int) -> None:
+    """Even with the sticky bit: a file of one's own could be another's link to it."""
+    (run / NAME).touch()
+    run.chmod(rights)
+
+    assert streams(run).paths == ()
+    assert "everybody may write" in refusal(run)
+
+
+def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    """In one sentence, and nothing is raised."""
+    assert streams(tmp_path / "gone").paths == ()
+    assert "No such file" in streams(tmp_path / "gone").why
+
+
+def test_ten_thousand_files_are_too_many(run: Path) -> None:
+    """The first 8,192 are read; the others are counted."""
+    for rank in range(10_000):
+        (run / f"r{rank:05}-a0-h-1.jsonl").touch()
+
+    found = streams(run)
+
+    assert len(found.paths) == 8192
+    assert found.refused == 10_000 - 8192
+    assert "more than 8,192" in found.why
+
+
+def test_a_stream_is_opened_without_following_or_waiting(run: Path) -> None:
+    """A link and a pipe are refused when they are opened, too: they may have come meanwhile."""
+    (run / NAME).write_bytes(b"{}\n")
+    (run / "link").symlink_to(run / NAME)
+    os.mkfifo(run / "pipe")
+
+    descriptor = open_own(run / NAME)
+    assert os.read(descriptor, 9) == b"{}\n"
+    os.close(descriptor)
+    for other in ("link", "pipe", "."):
+        with pytest.raises(OSError, match=r"."):
+            open_own(run / other)
