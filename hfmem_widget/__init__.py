@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.features.memory_map.model import MemoryMap
     from hfmem_widget.options import WatchOptions
-    from hfmem_widget.recording.api import open  # noqa: A004  (as in PIL, tarfile, xarray)
+    from hfmem_widget.ranks.api import open  # noqa: A004  (as in PIL, tarfile, xarray)
+    from hfmem_widget.ranks.run import Run
     from hfmem_widget.session import (
         Anatomy,
         Device,
@@ -74,7 +75,8 @@ _HOMES = {
         "features.memory_map.api": "memory_map",
         "features.memory_map.model": "MemoryMap",
         "options": "WatchOptions",
-        "recording.api": "open",
+        "ranks.api": "open",
+        "ranks.run": "Run",
         "session": "Anatomy Device Finding Part Peak Sample Series Session Span Steps Timeline",
         "session.stacks": "Stacks",
         "sources.heap.model": "Growth Holders",
@@ -99,6 +101,7 @@ __all__ = [
     "Part",
     "Peak",
     "Release",
+    "Run",
     "Sample",
     "Series",
     "Session",

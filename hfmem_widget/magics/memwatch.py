@@ -20,7 +20,6 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, Intera
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import (
     ArgDecorator,
-    MagicArgumentParser,
     argument,
     magic_arguments,
 )
@@ -31,6 +30,7 @@ from hfmem_widget.features.history import cell as cells
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
+from hfmem_widget.magics.open import open_parser, open_recording
 from hfmem_widget.magics.usage import (
     asks_for_help,
     check_output,
@@ -43,7 +43,7 @@ from hfmem_widget.options import OPTIONS, WatchOptions
 from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from hfmem_widget.drivers.every_cell import EveryCell
     from hfmem_widget.drivers.watch import Watch
@@ -129,7 +129,8 @@ class MemwatchMagics(Magics):
         ``%memwatch on`` does so for every later cell, with one chart for the notebook;
         ``%memwatch off`` ends that.
 
-        ``%memwatch open PATH`` shows a recording, which ``--record PATH`` or ``session.save(PATH)`` wrote.
+        ``%memwatch open PATH`` shows a recording, which ``--record PATH`` or ``session.save(PATH)`` wrote, or
+        the run in a directory, live as long as its ranks write.
         """
         if cell is None:
             return self._control(words_of(line))
@@ -211,7 +212,7 @@ class MemwatchMagics(Magics):
             print(self.memwatch.parser.format_help())  # noqa: T201
             return
         if words[:1] == [OPEN]:
-            self._open(parse(_open_parser(), words[1:], f"%{NAME} {OPEN}"))
+            self._open(parse(open_parser(f"{NAME} {OPEN}"), words[1:], f"%{NAME} {OPEN}"))
             return
         arguments = parse(self.memwatch.parser, words)
         action = arguments.action
@@ -241,20 +242,11 @@ class MemwatchMagics(Magics):
 
     @usage_errors()
     def _open(self, arguments: Namespace) -> None:
-        from hfmem_widget.recording.api import open as open_recording
-        from hfmem_widget.view.screen import Screen
-        from hfmem_widget.view.session import still_bundles
-
-        if not arguments.path:
-            message = f"name a recording, such as: %{NAME} {OPEN} run.hfmem.jsonl"
-            raise UsageError(message)
         check_output(arguments.output, self._shell)
-        session = open_recording(arguments.path)
+        opened, session = open_recording(arguments.path, self._shell)
         self._keep(arguments, session)
-        screen = Screen(self._shell)
-        bundles = list(still_bundles(session))
-        for bundle in bundles if screen.live else bundles[:1]:
-            screen.show(bundle)
+        if arguments.output:
+            self._shell.user_ns[arguments.output] = opened
 
     @usage_errors()
     def _turn_on(self, arguments: Namespace) -> None:
@@ -466,13 +458,6 @@ def _silence(least: float) -> str:
 def _lines(info: ExecutionInfo) -> list[str]:
     """Return the lines of a cell that are not empty."""
     return [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
-
-
-def _open_parser() -> ArgumentParser:
-    parser = MagicArgumentParser(f"{NAME} {OPEN}", add_help=False)
-    parser.add_argument("path", nargs="?", default="", metavar="PATH")
-    parser.add_argument("-o", "--output", default="", metavar="NAME")
-    return parser
 
 
 def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:

@@ -1,4 +1,4 @@
-"""``hfmem_widget.open`` and ``Session.save``."""
+"""``Session.save``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hfmem_widget.recording.file import members, read, write_new
+from hfmem_widget.recording.file import members, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.recording.tables import TABLES, table_of
@@ -16,31 +16,6 @@ from hfmem_widget.session import Session
 from hfmem_widget.text import wrong_value
 
 SO_FAR = "This was saved while it was running, and is what was known then."
-
-
-def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, tarfile, xarray)
-    """Return the session that a recording holds: it shows itself, and has figures, steps and findings.
-
-    A recording that is still being written gives the session so far, which is `running`; open it again for
-    more. Lines that are damaged are left out, and a note says how many.
-
-    Parameters
-    ----------
-    path : path-like
-        Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``.
-
-    Raises
-    ------
-    OptionError
-        If there is no such file, it is no recording, or of a newer version.
-
-    Examples
-    --------
-    >>> session = hfmem_widget.open("fine-tune.hfmem.jsonl")
-    >>> session.peak("cuda:0/allocated")
-    7507148800.0
-    """
-    return read(Path(path).expanduser())
 
 
 def save(

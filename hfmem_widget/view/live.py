@@ -14,6 +14,7 @@ from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.screen import Bundle, Screen
+from hfmem_widget.view.session import still_bundles
 from hfmem_widget.view.wire.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -281,3 +282,25 @@ class NotebookView(_View):
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
         if broadcast is not None:
             broadcast.close()
+
+
+class RunView(NotebookView):
+    """A live chart of a run that goes on elsewhere; once it is over, its card and its still chart."""
+
+    def __init__(self, recorder: Recorder, screen: Screen) -> None:
+        super().__init__(recorder, screen)
+        self._card_id = ""
+
+    def begin(self) -> None:
+        """Show the live chart, below the place of the card."""
+        label = self._session.label
+        self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
+        super().begin()
+        self._recorder.subscribe(self._end_with_the_run)
+
+    def _end_with_the_run(self, session: Session, samples: Sequence[Sample]) -> None:
+        del samples
+        if not session.running:
+            self._recorder.unsubscribe(self._end_with_the_run)
+            self._screen.replace(self._card_id, next(still_bundles(session)))
+            self.finish()

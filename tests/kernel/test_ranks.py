@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.drive import Kernel, Result
+from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.kernel.drive import Kernel, Message, Result
 from tests.ranks.launch import free_port
 
 TRAIN = """
@@ -49,17 +51,16 @@ dist.destroy_process_group()
 """
 
 
-def schemas(result: Result) -> list[dict[str, Any]]:
-    """Return what the page was told of columns, oldest first."""
-    told = (
-        one.content["data"].get("content", {}) for one in result.messages if one.kind == "comm_msg"
-    )
-    return [message["schema"] for message in told if "schema" in message]
+def tells_of_ranks(message: Message) -> bool:
+    """Return whether the page is told of two ranks by this message: of all together and of each."""
+    told = message.content.get("data", {}).get("content", {}) if message.kind == "comm_msg" else {}
+    devices = told.get("schema", {}).get("devices", [])
+    return [device["key"] for device in devices] == ["ranks", "rank:0", "rank:1"]
 
 
-def shown_while_it_ran(result: Result) -> list[list[str]]:
-    """Return the devices of each run of which the page was told."""
-    return [[device["key"] for device in schema["devices"]] for schema in schemas(result)]
+def is_card(message: Message) -> bool:
+    """Return whether a message shows the card of some ranks."""
+    return "worst peak" in message.content.get("data", {}).get("text/plain", "")
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +93,16 @@ def test_the_ranks_are_drawn_while_the_cell_is_busy(launched: tuple[Kernel, Resu
     """The page is told of all ranks together and of each, besides the process that started them."""
     _, result = launched
 
-    assert ["ranks", "rank:0", "rank:1"] in shown_while_it_ran(result)
+    assert any(map(tells_of_ranks, result.messages))
 
 
 def test_what_stays_in_the_notebook_tells_of_the_ranks(launched: tuple[Kernel, Result]) -> None:
     """Their card stands where that of the process alone would, and their chart too."""
     _, result = launched
-    texts = [each.content["data"].get("text/plain", "") for each in result.displays]
+    (card,) = filter(is_card, result.displays)
 
-    assert any("2 ranks" in text and "rank 1" in text for text in texts)
+    assert "2 ranks · worst peak" in card.content["data"]["text/plain"]
+    assert "(rank 1)" in card.content["data"]["text/plain"]
 
 
 def test_nothing_is_left_of_what_was_lent(launched: tuple[Kernel, Result]) -> None:
@@ -129,4 +131,23 @@ def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(tmp_path: Pat
     assert found == [2, "run"]
     assert second is None
     assert back == [2, False]
-    assert any("2 ranks" in each.content["data"].get("text/plain", "") for each in opened.displays)
+    assert any(map(is_card, opened.displays))
+
+
+def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(tmp_path: Path) -> None:
+    """`%memwatch open` of its directory draws it live after the cell has ended; its card comes by itself."""
+    run = SimulatedRun(Script(world=2), began=time.time() - 20)
+    run.write(tmp_path / "run", 20.0, finish=False)
+    with Kernel() as kernel:
+        kernel.run("%load_ext hfmem_widget\nimport json")
+        opened = kernel.run(f"%memwatch open {tmp_path / 'run'} -o run")
+        live = kernel.wait_for(tells_of_ranks)
+        run.write(tmp_path / "run", 1.0)
+        card = kernel.wait_for(is_card)
+        is_over = said(kernel, "not run.running")
+
+    assert opened.status == "ok"
+    assert not any(map(is_card, opened.displays))
+    assert live in kernel.published
+    assert card.kind == "update_display_data"
+    assert is_over
