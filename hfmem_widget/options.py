@@ -24,6 +24,7 @@ class Option:
     """An option as Python and as argparse need it.
 
     `heading` begins a group. `parse` returns the value of what was given; None where that is True or False.
+    `off` are the flag and the sentence of what makes it False, where the other flags take a value.
     """
 
     default: Any
@@ -32,6 +33,7 @@ class Option:
     argument: Mapping[str, Any]
     heading: str
     parse: Callable[[Any], Any] | None
+    off: tuple[str, str] = ("", "")
 
 
 def _is_between(value: object, least: float, most: float) -> TypeGuard[float]:
@@ -85,6 +87,11 @@ def path_text(path: object, name: str = "record", what: str = "a file or a folde
     return text
 
 
+def run_directory(given: object) -> bool | str:
+    """Return where ranks write: a directory, or True for a temporary one; False where none are followed."""
+    return given if isinstance(given, bool) else path_text(given, "ranks", "a folder") or True
+
+
 def expanded(path: str) -> Path:
     """Return an absolute path; ``~`` is the user's home, and stays where there is none."""
     return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  (pathlib raises where there is none)
@@ -98,12 +105,18 @@ def function(given: object) -> Callable[..., object] | None:
 
 
 def _value(
-    default: Any, flags: str, text: str, parse: Callable[[Any], Any] = plain, *, heading: str = ""
+    default: Any,
+    flags: str,
+    text: str,
+    parse: Callable[[Any], Any] = plain,
+    *,
+    heading: str = "",
+    off: tuple[str, str] = ("", ""),
 ) -> Any:
     *names, metavar = flags.split()
     kind = float if isinstance(default, float) else None
     argument = {"metavar": metavar, "type": kind, "help": text}
-    known = Option(default, text, tuple(names), argument, heading, parse)
+    known = Option(default, text, tuple(names), argument, heading, parse, off)
     return field(default=default, metadata={"option": known})
 
 
@@ -120,8 +133,7 @@ class WatchKeywords(TypedDict, total=False):
     label: str
     interval: float
     devices: str | Sequence[str] | None
-    ranks: str | os.PathLike[str]
-    follow_ranks: bool
+    ranks: bool | str | os.PathLike[str]
     chart: bool
     panel: bool
     quiet: bool
@@ -169,16 +181,13 @@ class WatchOptions:
         "Watch only these, such as cuda:0,cpu. Default: all.",
         device_keys,
     )
-    ranks: str = _value(
-        "",
+    ranks: bool | str = _value(
+        True,  # noqa: FBT003  (a default)
         "--ranks PATH",
-        "The directory of the run whose ranks are shown: all of them must see it. Default: a temporary one.",
-        partial(path_text, name="ranks", what="a folder"),
-    )
-    follow_ranks: bool = _switch(
-        "--no-ranks",
-        "Follow the ranks that the code starts, such as those of notebook_launcher or torchrun.",
-        "Do not follow the ranks that the code starts.",
+        "Follow the ranks that the code starts, such as those of torchrun, and keep their recordings in this "
+        "directory. Default: in a temporary one, for as long as the session is kept.",
+        run_directory,
+        off=("--no-ranks", "Do not follow the ranks that the code starts."),
     )
     chart: bool = _switch(
         "--no-chart",

@@ -46,9 +46,10 @@ _LAUNCHERS = frozenset(
 class _Followed:
     """The watch of this process as a rank."""
 
-    def __init__(self, watch: Watch, rank: Rank) -> None:
+    def __init__(self, watch: Watch, member: Member) -> None:
         self.watch = watch
-        self.rank = rank
+        self.rank = member.rank
+        self.directory = member.directory
         self.pid = os.getpid()
 
 
@@ -102,8 +103,9 @@ def begin(directory: str, rank: Rank | None = None) -> bool:
         return False
     if rank is None:
         rank = who(os.environ, known) or alone()
-    watch = _watch_of(Member(Path(directory).absolute(), rank, launcher))
-    _here = _Followed(watch, rank)
+    member = Member(Path(directory).absolute(), rank, launcher)
+    watch = _watch_of(member)
+    _here = _Followed(watch, member)
     # Before it begins: no child is to take itself for this rank.
     if rank.engine == ALONE:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
@@ -118,6 +120,11 @@ def begin(directory: str, rank: Rank | None = None) -> bool:
 def is_of_rank(session: Session) -> bool:
     """Return whether a session is that of this process as a rank, and no watch that the user asked for."""
     return _here is not None and _here.watch.shows(session)
+
+
+def directory_here() -> Path | None:
+    """Return the directory of the run of which this process is a rank; None where it is none."""
+    return _here.directory if _here is not None and _here.pid == os.getpid() else None
 
 
 def _alone_around() -> int:

@@ -12,7 +12,7 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -20,15 +20,17 @@ from weakref import WeakKeyDictionary
 
 from transformers.trainer_callback import TrainerCallback
 
-from hfmem_widget.drivers.follow import is_of_rank
+from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
+from hfmem_widget.drivers.rank_logs import RankLogs
 from hfmem_widget.drivers.training import ModelHooks, TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
-from hfmem_widget.guard import each, entry
+from hfmem_widget.guard import each, entry, warn
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
-from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
+from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
+from hfmem_widget.ranks.run import Run
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.front_end import running_shell
@@ -37,6 +39,11 @@ from hfmem_widget.view.screen import Screen
 TRACKER_NOTE = (
     "skip_memory_metrics=False makes training 1.2 to 2 times slower, because the Trainer's own tracker runs "
     "a busy loop on a thread. Remove it for speed; the figures here are correct either way."
+)
+
+NO_RUN = (
+    "MemoryCallback(ranks=True) logs nothing of the other ranks, because this training is not followed. "
+    "Start it with hfmem run, or name a directory that all ranks see: MemoryCallback(log=True, ranks=PATH)."
 )
 
 AT_ONCE_NOTE = (
@@ -76,6 +83,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
         the peaks and the tokens of the steps since the last log. In an evaluation's log the peaks are its
         own, and all names begin as its metrics do: ``eval_hfmem/peak_allocated_gib``.
+        With ``ranks=True``, add what all ranks of a distributed training need as well: ``hfmem/ranks/`` and
+        ``peak_allocated_gib_max``, ``_median``, ``_min``, ``worst_rank``, ``reporting``. They come from the
+        directory of the run in which this rank is followed; ``ranks=PATH`` names one that all ranks see.
     options : WatchOptions, optional
         How the training is watched where nothing else is being watched.
     **given
@@ -106,6 +116,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     ) -> None:
         follow_trainers()
         self.log = log
+        self.ranks = run_directory(given.pop("ranks", False))
         if not given.get("label", True):  # an empty one takes the place of no other
             del given["label"]
         self.options = (options or WatchOptions()).changed(given, "MemoryCallback()")
@@ -117,11 +128,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._hooks: ModelHooks | None = None
         self._attempts = 0
         self._epochs = 0
+        self._rank_logs: RankLogs | None = None
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # A copy of a Trainer has the callback, and no part in this training.
-        return partial(MemoryCallback, log=self.log, options=self.options), ()
+        return partial(MemoryCallback, log=self.log, ranks=self.ranks, options=self.options), ()
 
     @entry()
     def on_init_end(self, *_: Any, **__: Any) -> None:
@@ -132,6 +144,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
+        if isinstance(self.ranks, str):
+            follow(self.ranks)
         monitor = running_monitor()
         session = monitor.current if monitor is not None else None
         has_own = self.options != WatchOptions()
@@ -164,6 +178,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         each(
             self._forget_run,
             self._take_hooks_off,
+            self._end_rank_logs,
             partial(self._end_run, outcome_of(error)),
             partial(self._end_watch, error),
         )
@@ -178,6 +193,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._hooks is not None:
             self._hooks.remove()
         self._hooks = None
+
+    def _end_rank_logs(self) -> None:
+        if self._rank_logs is not None:
+            self._rank_logs.close()
+        self._rank_logs = None
 
     def _end_run(self, outcome: str) -> None:
         if self._run is not None:
@@ -281,10 +301,25 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         evaluating = run.evaluating
         figures = run.take_figures("evaluate" if evaluating else "step")
         added = logged(figures, prefix=prefix_of(logs) if evaluating else "")
+        if self.ranks and not evaluating and state.is_world_process_zero:
+            added |= self._of_all_ranks()
         logs.update(added)
         # The Trainer has written its history by now, with a copy of the logs.
         if state.log_history:
             state.log_history[-1].update(added)
+
+    def _of_all_ranks(self) -> Mapping[str, float]:
+        """Return what is logged of all ranks, by the one that logs; nothing where there is no run."""
+        if self._rank_logs is None:
+            directory = directory_here()
+            if directory is None:
+                warn(NO_RUN)
+                self.ranks = False
+                return {}
+            run = Run(directory)
+            run.start()
+            self._rank_logs = RankLogs(run)
+        return self._rank_logs.figures()
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:

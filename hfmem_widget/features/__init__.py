@@ -70,7 +70,7 @@ FEATURES = (
     Feature(
         "ranks",
         companion=f"{_HERE}.ranks.companion:FollowedRanks",
-        goes_along=lambda options: options.follow_ranks,
+        goes_along=lambda options: options.ranks is not False,
     ),
     Feature(
         "alerts",

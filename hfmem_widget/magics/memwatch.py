@@ -71,6 +71,11 @@ class _OptionFlags(ArgDecorator):
         for name, option in OPTIONS.items():
             group = parser.add_argument_group(option.heading) if option.heading else group
             group.add_argument(*option.flags, dest=name, default=SUPPRESS, **option.argument)
+            flag, text = option.off
+            if flag:
+                group.add_argument(
+                    flag, dest=name, default=SUPPRESS, action="store_false", help=text
+                )
 
 
 @magics_class

@@ -13,6 +13,8 @@ from transformers.integrations import rewrite_logs
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers.training import logged, prefix_of
+from hfmem_widget.ranks.run import Run
+from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
 from tests.trainer.tiny import make_trainer, of_kind, rows
 
@@ -228,3 +230,37 @@ def test_a_callback_with_logs_watches_by_itself(
 
     assert ours(trainer.state.log_history[0]) == STEP_KEYS
     assert "memwatch" in capsys.readouterr().out
+
+
+def test_the_figures_of_all_ranks_are_logged_by_the_one_that_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside its own, read from the run that it is a rank of; an evaluation's log has its own alone."""
+    SimulatedRun(Script(world=4)).write(tmp_path / "run", 10.0)
+    monkeypatch.setattr("hfmem_widget.drivers.trainer.directory_here", lambda: tmp_path / "run")
+    callback = MemoryCallback(log=True, ranks=True)
+    trainer = make_trainer(tmp_path, callbacks=[callback], **EVERY_STEP)
+    run = Run(tmp_path / "run")
+    run.look()
+    monkeypatch.setattr(Run, "start", lambda _run: None)
+    monkeypatch.setattr("hfmem_widget.drivers.trainer.Run", lambda _directory: run)
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+        evaluated = trainer.evaluate()
+
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["hfmem/ranks/reporting"] for entry in history] == [4.0, 4.0]
+    assert not any("ranks" in name for name in evaluated)
+
+
+def test_without_a_run_that_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training that nobody follows as a rank logs its own figures, and says how to have the others."""
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True, ranks=True)], **EVERY_STEP)
+    with hfmem_widget.watch(quiet=True):
+        trainer.train()
+
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [ours(entry) for entry in history] == [STEP_KEYS, STEP_KEYS]
+    assert capsys.readouterr().err.count("hfmem run") == 1

@@ -115,8 +115,7 @@ def row_of(action: Action) -> tuple[str, str]:
     """Return what the table of options says of an argument: how it is written, and what it is in Python."""
     long, *others = sorted(action.option_strings, key=lambda one: not one.startswith("--"))
     flags = [f"{long} {action.metavar}" if action.metavar else long, *others]
-    default = OPTIONS[action.dest].default if action.dest in OPTIONS else None
-    name = f"{action.dest}={not default}" if isinstance(default, bool) else action.dest
+    name = f"{action.dest}={action.const}" if isinstance(action.const, bool) else action.dest
     return ", ".join(f"`{one}`" for one in flags), f"`{name}`" if action.dest in OPTIONS else ""
 
 

@@ -50,8 +50,10 @@ class FollowedRanks(Companion):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         del screen
-        self._is_named = bool(options.ranks)
-        self._directory = _free(expanded(options.ranks)) if self._is_named else _unused()
+        self._is_named = isinstance(options.ranks, str)
+        self._directory = (
+            _free(expanded(options.ranks)) if isinstance(options.ranks, str) else _unused()
+        )
         self._lent = Lent(self._directory)
         self._label = options.label
         self._clock = clock
