@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.features.memory_map.model import MemoryMap
     from hfmem_widget.options import WatchOptions
+    from hfmem_widget.ranks.run import Run
     from hfmem_widget.recording.api import open  # noqa: A004  (as in PIL, tarfile, xarray)
     from hfmem_widget.session import (
         Anatomy,
@@ -74,6 +75,7 @@ _HOMES = {
         "features.memory_map.api": "memory_map",
         "features.memory_map.model": "MemoryMap",
         "options": "WatchOptions",
+        "ranks.run": "Run",
         "recording.api": "open",
         "session": "Anatomy Device Finding Part Peak Sample Series Session Span Steps Timeline",
         "session.stacks": "Stacks",
@@ -99,6 +101,7 @@ __all__ = [
     "Part",
     "Peak",
     "Release",
+    "Run",
     "Sample",
     "Series",
     "Session",

@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from hfmem_widget.display import resolve
 from hfmem_widget.recording.file import members, read, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.lines import Lines
@@ -18,8 +20,10 @@ from hfmem_widget.text import wrong_value
 SO_FAR = "This was saved while it was running, and is what was known then."
 
 
-def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, tarfile, xarray)
+def open(path: str | os.PathLike[str]) -> Session | Any:  # noqa: A001  (as in PIL, tarfile, xarray)
     """Return the session that a recording holds: it shows itself, and has figures, steps and findings.
+
+    Of a directory in which the ranks of a distributed run write, return the `Run`; it grows as they do.
 
     A recording that is still being written gives the session so far, which is `running`; open it again for
     more. Lines that are damaged are left out, and a note says how many.
@@ -27,7 +31,8 @@ def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, ta
     Parameters
     ----------
     path : path-like
-        Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``.
+        Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``; or the directory
+        of a run.
 
     Raises
     ------
@@ -40,7 +45,10 @@ def open(path: str | os.PathLike[str]) -> Session:  # noqa: A001  (as in PIL, ta
     >>> session.peak("cuda:0/allocated")
     7507148800.0
     """
-    return read(Path(path).expanduser())
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return resolve("hfmem_widget.ranks.run:open_run")(place)
+    return read(place)
 
 
 def save(
