@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.cli.check_run import check_run
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.recording.file import read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
@@ -24,6 +25,8 @@ MOST_DEVICES = 16
 def check(arguments: Namespace) -> int:
     """Say what is in a recording; the code is `NO` where something is damaged or missing."""
     path = Path(arguments.RUN).expanduser()
+    if path.is_dir():
+        return check_run(path)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running

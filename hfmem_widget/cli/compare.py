@@ -17,6 +17,7 @@ from hfmem_widget.cli.write import stem
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.features.compare.text import markdown, percent_text, text
+from hfmem_widget.ranks.run import overview_of
 from hfmem_widget.recording.file import read
 from hfmem_widget.session import Session
 from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
@@ -111,7 +112,8 @@ def judge(a: Record, b: Record, metric: str, limit: Limit) -> Iterator[tuple[boo
 
 
 def _read(path: str) -> Session:
-    return read(Path(path).expanduser())
+    place = Path(path).expanduser()
+    return overview_of(place) if place.is_dir() else read(place)
 
 
 def _records(sessions: Sequence[Session], paths: Sequence[str]) -> tuple[Record, Record]:

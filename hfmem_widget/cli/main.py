@@ -12,7 +12,10 @@ from hfmem_widget.display import resolve
 from hfmem_widget.errors import HFMemError
 from hfmem_widget.text import plain
 
-RUN = "a recording: a file that ends in .hfmem.jsonl or .hfmem.jsonl.gz"
+RUN = (
+    "a recording: a file that ends in .hfmem.jsonl or .hfmem.jsonl.gz; or the directory of a "
+    "distributed run"
+)
 
 INTERRUPTED = 130
 """What shells make of a command that ctrl-C ended."""

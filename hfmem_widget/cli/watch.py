@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.ranks.run import Run
 from hfmem_widget.recording.file import session_of
 from hfmem_widget.recording.follow import Follower
 from hfmem_widget.recording.limits import MOST_STEPS
@@ -33,9 +34,8 @@ HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 def watch(arguments: Namespace, pause: Callable[[float], None] = time.sleep) -> int:
     """Show a run until it ends; the code is `NO` where it broke off."""
     path = Path(arguments.RUN).expanduser()
-    with closing(Follower(path)) as follower:
+    with closing(_Ranks(path) if path.is_dir() else _Recording(path)) as run:
         show = _shown_by(arguments)
-        run = _Run(follower)
         try:
             while True:
                 now = run.look()
@@ -52,11 +52,12 @@ def watch(arguments: Namespace, pause: Callable[[float], None] = time.sleep) -> 
             return FINE
 
 
-class _Run:
+class _Recording:
     """What was read so far of a recording that is followed."""
 
-    def __init__(self, follower: Follower) -> None:
-        self._follower = follower
+    def __init__(self, path: Path) -> None:
+        self._follower = Follower(path)
+        self.close = self._follower.close
         self._peaks: dict[str, float] = {}
         self._newest_steps = MOST_STEPS
         self.has_ended = self.broke_off = False
@@ -82,6 +83,28 @@ class _Run:
                 (peak for peak in peaks if not math.isnan(peak)), default=math.nan
             )
         return self._peaks
+
+
+class _Ranks:
+    """What was read so far of a run whose ranks write in a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._run = Run(path)
+        self.close = self._run.close
+        self.has_ended = self.broke_off = False
+
+    def look(self) -> Glance | None:
+        """Return how all ranks stand; None before the first was heard of."""
+        self._run.look()
+        if self._run.has_ended:
+            self._run.finish()
+        session = self._run.overview
+        if session.ranks is None:
+            return None
+        self.has_ended = not session.running
+        self.broke_off = self.has_ended and not self._run.was_heard
+        keys = (device.key for device in session.devices)
+        return glance(session, {key: session.peak(f"{key}/allocated") for key in keys})
 
 
 def _shown_by(arguments: Namespace) -> Callable[[Glance], bool]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks.run import overview_of
 from hfmem_widget.recording.file import read
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
@@ -19,7 +20,12 @@ def report(arguments: Namespace) -> int:
     """Write the page of a run."""
     run = Path(arguments.RUN).expanduser()
     path = arguments.output or f"{stem(run)}.html"
-    say(plain(read(run).report(path, static=arguments.static), 4096))
+    say(
+        plain(
+            (overview_of(run) if run.is_dir() else read(run)).report(path, static=arguments.static),
+            4096,
+        )
+    )
     return FINE
 
 

@@ -292,6 +292,7 @@ class Collector:
             waits=roster.waits(silent) if is_live else np.zeros(len(silent)),
             step_peaks=roster.rings.newest_peaks(roster.expected_places),
             phase_peaks=roster.rings.newest_phases(roster.expected_places),
+            highest_phases=roster.rings.highest_phases[roster.expected_places],
             offsets=self.offsets,
             restarts=tuple(roster.restarts),
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers
 from hfmem_widget.ranks.stream import RankStream
-from hfmem_widget.session import Finding, SpanKind
+from hfmem_widget.session import FINE_KINDS, Finding, SpanKind
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import (
     GIB,
@@ -63,6 +63,8 @@ class Look:
         Exact peaks of the newest steps, in bytes.
     phase_peaks : array, shape (ranks, phases)
         The highest of each phase over these.
+    highest_phases : array, shape (ranks, phases)
+        The highest of each phase over all steps.
     offsets : mapping of str to float
         By how much each host's clock is ahead, in seconds.
     restarts : sequence of Restart
@@ -73,6 +75,7 @@ class Look:
     waits: Floats
     step_peaks: Floats
     phase_peaks: Floats
+    highest_phases: Floats
     offsets: Mapping[str, float] = field(default_factory=dict)
     restarts: Sequence[Restart] = ()
 
@@ -110,14 +113,16 @@ class Judged:
 def judge(look: Look) -> Judged:
     """Return the findings over all ranks, the gravest first."""
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
-    found = outliers(look.step_peaks, groups)
+    # What memory ran out of is no measure of what the others need.
+    failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
+    found = [one for one in outliers(look.step_peaks, groups) if one.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
         *_silent(look),
         *_behind(look, behind),
         *_outliers(look, found),
-        *_imbalance(look, groups, {one.place for one in found}),
+        *_imbalance(look, groups, failed | {one.place for one in found}),
         *_restarts(look),
         *_clocks(look),
     ]
@@ -137,8 +142,10 @@ def _oom(look: Look) -> Iterator[Finding]:
     first = min(failed, key=when)
     stream = look.streams[first]
     oom = stream.oom or Finding("oom", "critical", "")
+    # The step that failed is the newest; before it is known where, that is the last that was finished.
+    of = "of" if stream.raised in FINE_KINDS else "after"
     where = f" in {stream.raised}" if stream.raised else ""
-    step = f", after step {format_count(stream.newest_step)}" if stream.newest_step else ""
+    step = f" {of} step {format_count(stream.newest_step)}" if stream.newest_step else ""
     asked, free = (oom.evidence.get(name) for name in ("asked", "free"))
     figures = [
         f"{format_bytes(float(value))} {what}"
@@ -304,7 +311,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterat
 
 def phase_of_peak(look: Look, place: int) -> str:
     """Return the phase in which a rank's peak was, as far as that can be told; else nothing."""
-    stream, phases = look.streams[place], look.phase_peaks[place]
+    stream, phases = look.streams[place], look.highest_phases[place]
     near = stream.peak.value - MIB
     highest = max(range(len(PHASES)), key=lambda at: np.nan_to_num(phases[at]))
     if phases[highest] >= near:

@@ -92,9 +92,11 @@ class Overview:
         self._mirrored: dict[int, int] = {}
         self._groups: deque[tuple[int, int, float, float]] = deque(maxlen=MOST_STEPS_WAITING)
         self._stepped, self._stepped_at = 0, -math.inf
+        self._trainings: dict[int, float] = {}
         self.show()
         # Before a rank began it had nothing.
-        held = [0.0 if key.endswith("/allocated") else NOT_AVAILABLE for key in self._columns]
+        is_held = (key.startswith(f"{ALL}/") or key.endswith("/allocated") for key in self._columns)
+        held = [0.0 if held else NOT_AVAILABLE for held in is_held]
         first = recorder.append(Sample(0.0, tuple(held)))
         self._outer = recorder.open_span("block", self._session.label or "run", first)
 
@@ -243,6 +245,8 @@ class Overview:
                 before = Sample(max(0.0, time), self._session.last_sample.values)
                 opened = self._recorder.open_span(edge.kind, edge.label, before)
                 self._mirrored[span_id] = opened.id
+                if edge.kind in {"train", "epoch"}:
+                    self._trainings[opened.id] = opened.start
             elif edge.stop is not None:
                 self._recorder.count(known, edge.counts)
                 self._close(known, time, edge.outcome)
@@ -290,7 +294,6 @@ class Overview:
         slowest = min(steps, default=1 << 60)
         offset = roster.offset(self._leader)
         late = now - SILENT_PACES * roster.pace if is_live else -math.inf
-        parent = next(reversed(self._mirrored.values()), self._outer.id)
         with self._recorder.lock:
             while self._groups:
                 first, last, start, stop = self._groups[0]
@@ -305,9 +308,14 @@ class Overview:
                 self._stepped, self._stepped_at = last, stop
                 start, stop = (max(0.0, each - offset - self._zero) for each in (start, stop))
                 unknown = (NOT_AVAILABLE,) * 4
-                devices = self._highest(first, last)
+                devices, parent = self._highest(first, last), self._training_at(stop)
                 group = StepGroup(parent, first, last, start, stop, *unknown, devices)
                 self._session.steps.append(group)
+
+    def _training_at(self, time: float) -> int:
+        """Return the span in which a step ended at some second."""
+        around = (one for one in reversed(self._trainings.items()) if one[1] < time)
+        return next(around, (self._outer.id, 0.0))[0]
 
     def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
         """Return the highest peak of some steps over all ranks, as that of the device of all."""

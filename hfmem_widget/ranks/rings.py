@@ -13,6 +13,9 @@ KEPT = 128
 """Steps of each rank: ranks whose lines come a second apart have some in common at 100 steps a second."""
 
 
+_FIGURES = ("stop", "peak", "certainty", "phases", "highest_phases")
+
+
 class StepRings:
     """The newest steps of all ranks, by their numbers.
 
@@ -24,6 +27,8 @@ class StepRings:
         When it ended, by the rank's own clock, and its exact peak in bytes.
     phases : array, shape (ranks, KEPT, phases)
         The peaks of its phases.
+    highest_phases : array, shape (ranks, phases)
+        Their highest over all steps that there were.
     """
 
     def __init__(self) -> None:
@@ -32,6 +37,7 @@ class StepRings:
         self.peak: Floats = np.empty((0, KEPT))
         self.certainty: Floats = np.empty((0, KEPT))
         self.phases: Floats = np.empty((0, KEPT, len(PHASES)))
+        self.highest_phases: Floats = np.empty((0, len(PHASES)))
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
@@ -39,14 +45,14 @@ class StepRings:
         if more > 0:
             more = max(more, len(self.number))
             self.number = np.concatenate([self.number, np.full((more, KEPT), -1)])
-            for name in ("stop", "peak", "certainty", "phases"):
+            for name in _FIGURES:
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full((more, *old.shape[1:]), np.nan)]))
 
     def clear(self, place: int) -> None:
         """Forget the steps of a rank, which begins anew."""
         self.number[place] = -1
-        for name in ("stop", "peak", "certainty", "phases"):
+        for name in _FIGURES:
             getattr(self, name)[place] = np.nan
 
     def add(self, place: int, steps: Finished) -> None:
@@ -62,6 +68,8 @@ class StepRings:
         self.peak[place, at] = steps.peak[rows]
         self.certainty[place, at] = steps.certainty[rows]
         self.phases[place, at] = steps.phases[rows]
+        highest = np.fmax.reduce(steps.phases)
+        self.highest_phases[place] = np.fmax(self.highest_phases[place], highest)
 
     def highest(
         self, first: int, last: int, places: NDArray[np.int64]

@@ -7,7 +7,7 @@ import shutil
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from hfmem_widget.display import Shown
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
+from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.recording.file import cannot_write, read
 from hfmem_widget.session import Finding, RankRow, Recorder, Session
 from hfmem_widget.session.model import data_frame
-from hfmem_widget.text import format_bytes, format_counted, plain, wrong_value
+from hfmem_widget.text import format_counted, plain, wrong_value
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 SESSIONS_KEPT = 4
 """Ranks whose whole sessions are remembered."""
@@ -138,6 +138,32 @@ class Run(Shown):
         """Whether all ranks have ended or are lost."""
         return self._tail.is_over()
 
+    @property
+    def streams(self) -> Mapping[str, RankStream]:
+        """Every file that was read, by its name."""
+        return self._collector.all_streams
+
+    @property
+    def newest(self) -> Mapping[int, RankStream]:
+        """By rank, the one that counts."""
+        return self._collector.streams
+
+    @property
+    def clocks(self) -> Mapping[str, float]:
+        """By host, the seconds by which its clock is ahead, where that is corrected."""
+        return self._collector.offsets
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the directory is not read, a sentence each."""
+        return tuple(self._collector.said())
+
+    @property
+    def was_heard(self) -> bool:
+        """Whether every rank that should be there was seen, and heard to its end."""
+        streams = self._collector.streams.values()
+        return len(streams) >= self.world and all(stream.is_over for stream in streams)
+
     def look(self) -> None:
         """Read all that there is now, here."""
         self._tail.catch_up()
@@ -185,7 +211,7 @@ class Run(Shown):
             figures, _COLUMNS, np.array([row.rank for row in rows], dtype=int), "rank"
         )
 
-    def figure(self) -> go.Figure:
+    def figure(self) -> Any:
         """Return the overview as a `plotly.graph_objects.Figure`."""
         return self.overview.figure()
 
@@ -225,6 +251,24 @@ def open_run(directory: Path) -> Run:
     return run
 
 
+def overview_of(directory: Path) -> Session:
+    """Return the overview of a run as it stands now; nothing follows it.
+
+    Raises
+    ------
+    OptionError
+        If it is not the directory of a run, or no rank has written there yet.
+    """
+    run = Run(directory)
+    run.look()
+    if run.has_ended:
+        run.finish()
+    if run.overview.ranks is None:
+        message = f"no rank has written in {plain(directory)} yet"
+        raise OptionError(message)
+    return run.overview
+
+
 def run_bundle(run: Run) -> Mapping[str, str]:
     """Return what Jupyter shows of a run: its overview; a line before any rank was heard of."""
     from hfmem_widget.view.session import session_bundle
@@ -232,9 +276,3 @@ def run_bundle(run: Run) -> Mapping[str, str]:
     if run.overview.ranks is None:
         return {"text/plain": repr(run)}
     return session_bundle(run.overview)
-
-
-def summary(run: Run) -> str:
-    """Return a run in one line."""
-    highest = max((row.peak for row in run.ranks.values() if row.peak >= 0), default=float("nan"))
-    return f"{format_counted(run.world, 'rank')}, highest peak {format_bytes(highest)}"

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,7 +281,7 @@ class RankStream:
             self.dropped += 1
         else:
             # By a table: what chooses a method by type takes as long as to read a short line.
-            enter = _ENTER.get(type(known))
+            enter = self._ENTER.get(type(known))
             if enter is not None:  # of the other kinds nothing is kept
                 enter(self, known, news)
 
@@ -447,17 +447,16 @@ class RankStream:
             if device != self._device:
                 self._device = ""
 
-
-_ENTER: Mapping[type, Callable[[RankStream, Any, list[News]], None]] = {
-    Head: RankStream._enter_head,
-    Columns: RankStream._enter_columns,
-    Rows: RankStream._enter_rows,
-    Fold: RankStream._enter_fold,
-    SpanLine: RankStream._enter_span,
-    StepsLine: RankStream._enter_steps,
-    Item: RankStream._enter_item,
-    End: RankStream._enter_end,
-}
+    _ENTER: ClassVar[Mapping[type, Callable[[RankStream, Any, list[News]], None]]] = {
+        Head: _enter_head,
+        Columns: _enter_columns,
+        Rows: _enter_rows,
+        Fold: _enter_fold,
+        SpanLine: _enter_span,
+        StepsLine: _enter_steps,
+        Item: _enter_item,
+        End: _enter_end,
+    }
 
 
 def _flat(evidence: Mapping[str, object]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import Streams, open_own, streams
-from hfmem_widget.text import format_counted, plain
+from hfmem_widget.text import plain
 
 POLL = 0.25
 """Seconds between two passes, where every rank writes once a second."""
@@ -253,10 +253,3 @@ def is_on_network(directory: Path) -> bool:
             if is_above and len(point) >= len(best):
                 best, kind = point, rest.split(" ")[0]
     return kind in NETWORK or kind.startswith("fuse.")
-
-
-def notes_of(tail: Tail) -> Iterator[str]:
-    """Yield what must be known of the files that were left out or could not be read."""
-    yield from tail.collector.said()
-    if tail.failures:
-        yield f"{format_counted(tail.failures, 'read')} of the run's files failed."

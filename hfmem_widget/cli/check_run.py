@@ -1,0 +1,76 @@
+"""``hfmem check RUN`` of a directory: what the ranks have written, and what is damaged or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.ranks.run import Run
+from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.text import format_bytes, format_count, format_counted, plain
+from hfmem_widget.view.findings import MOST, findings_lines
+from hfmem_widget.view.table import aligned
+
+MOST_NAMED = 8
+
+
+def check_run(path: Path) -> int:
+    """Say what is in the directory of a run; the code is `NO` where something is damaged or missing."""
+    run = Run(path)
+    run.look()
+    if run.has_ended:
+        run.finish()
+    damage = list(_damage(run))
+    rows = [[name, plain(text, 300)] for name, text in _rows(run)]
+    rows.append(["damage", damage[0] if damage else "none"])
+    rows += [["", plain(text, 300)] for text in damage[1:]]
+    notes = [f"  note: {plain(note, 300)}" for note in run.overview.notes]
+    say("\n".join((aligned(rows, {0, 1}), *findings_lines(run.findings, MOST), *notes)))
+    return NO if damage else FINE
+
+
+def _rows(run: Run) -> Iterator[tuple[str, str]]:
+    ranks, session = run.overview.ranks, run.overview
+    yield "run", run.id
+    yield "label", session.label or "none"
+    yield "state", "running" if run.running else "finished"
+    yield "ranks", f"{format_count(len(run))} of {format_count(run.world)}"
+    yield "nodes", format_count(len(run.nodes))
+    yield "engine", (ranks.engine if ranks else "") or "unknown"
+    versions = {stream.head.version for stream in run.streams.values() if stream.head}
+    yield "format", ", ".join(f"version {version}" for version in sorted(versions)) or "none"
+    attempts = {stream.rank.attempt for stream in run.streams.values() if stream.head}
+    yield "attempts", format_count(len(attempts))
+    yield "steps", format_count(session.steps.count)
+    if ranks is not None and run.worst is not None:
+        highest = run.ranks[run.worst]
+        yield "highest peak", f"rank {highest.rank}: {format_bytes(highest.peak)}"
+        yield "median peak", format_bytes(ranks.median)
+        yield "lowest peak", f"rank {ranks.lowest_rank}: {format_bytes(ranks.lowest)}"
+    clocks = [f"{plain(host)} {by:+.1f} s" for host, by in list(run.clocks.items())[:MOST_NAMED]]
+    yield "clocks", ", ".join(clocks) or "agree"
+
+
+def _damage(run: Run) -> Iterator[str]:
+    """Yield what is damaged or missing, a sentence each."""
+    counted = [stream for stream in run.streams.values() if stream.head is not None]
+    missing = run.world - len(run)
+    if missing or not run.world:
+        yield f"{format_counted(missing, 'rank')} missing" if run.world else "no rank has written"
+    dropped = sum(stream.dropped for stream in run.streams.values())
+    if dropped:
+        yield f"{format_counted(dropped, 'line')} could not be read"
+    holes = sum(stream.holes for stream in counted)
+    if holes:
+        yield f"{format_counted(holes, 'block')} of samples missing"
+    endless = [stream for stream in run.newest.values() if not stream.is_over]
+    if endless and not run.running:
+        yield f"no end: {_named(endless)}"
+    yield from run.left_out
+
+
+def _named(streams: Sequence[RankStream]) -> str:
+    names = [str(stream.rank.rank) for stream in streams[:MOST_NAMED]]
+    more = [f"{format_count(len(streams) - MOST_NAMED)} more"] if len(streams) > MOST_NAMED else []
+    return f"rank{'s' if len(streams) > 1 else ''} {', '.join((*names, *more))}"

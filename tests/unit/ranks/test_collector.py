@@ -1,0 +1,450 @@
+"""The lines of many ranks, as one session."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfmem_widget.ranks.collector import MOST_STREAMS, Collector
+from hfmem_widget.session import Sample
+from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL
+from hfmem_widget.testing.ranks import Script, SimulatedRun, garbage
+from hfmem_widget.text import GIB
+from tests.unit.ranks.played import Pieces, finish, found, kinds, play
+
+SLOW = Script(interval=0.5)
+
+
+def test_the_peaks_of_all_ranks_are_exact() -> None:
+    """The overview has the highest exact peak of all ranks, and each rank's own, to the byte."""
+    run = SimulatedRun(Script(world=4, heavier={2: 1.01}, interval=0.5))
+
+    session = play(run, 12.0).session
+
+    peaks = {number: rank.peak for number, rank in run.ranks.items()}
+    assert session.peak("ranks/allocated") == max(peaks.values())
+    assert {n: session.peak(f"rank:{n}/allocated") for n in peaks} == peaks
+    assert session.ranks is not None
+    assert {row.rank: (row.peak, row.certainty) for row in session.ranks.table} == {
+        number: (peak, "exact") for number, peak in peaks.items()
+    }
+
+
+def test_the_table_of_steps_has_the_highest_of_all_ranks() -> None:
+    """A row of the overview's steps is the highest exact peak of that step over all ranks."""
+    run = SimulatedRun(Script(world=3, noise=0.05, interval=0.5))
+    collector = play(run, 10.0)
+    finish(run, collector)
+
+    by_step = np.array(
+        [
+            [group.devices["cuda:%d" % rank].peak for group in one.recorder.session.steps]  # noqa: UP031
+            for rank, one in run.ranks.items()
+        ]
+    )
+    steps = list(collector.session.steps)
+    assert [group.last for group in steps] == list(range(1, len(steps) + 1))
+    assert [group.devices["ranks"].peak for group in steps] == by_step.max(axis=0).tolist()
+
+
+def test_a_small_world_is_drawn_one_by_one() -> None:
+    """Of eight ranks each has a device and a line of its own."""
+    session = play(SimulatedRun(Script(world=8, interval=0.5)), 4.0).session
+
+    assert [device.key for device in session.devices] == [
+        "ranks",
+        *(f"rank:{n}" for n in range(8)),
+    ]
+    assert all(session.latest(f"ranks/rank{n}") > 0 for n in range(8))
+    assert session.ranks is not None
+    assert session.ranks.shown == tuple(range(8))
+
+
+def test_of_a_large_world_the_worst_have_a_device() -> None:
+    """Of 80 ranks the one with the highest peak is shown by itself, and no line is drawn for each."""
+    session = play(SimulatedRun(Script(world=80, interval=1.0, heavier={41: 1.1})), 9.0).session
+
+    assert session.ranks is not None
+    assert session.ranks.shown[0] == 41
+    assert len(session.ranks.shown) <= SHOWN_SINGLY
+    assert session.index("ranks/rank0") is None
+    assert session.devices[0].name == "80 ranks on 10 nodes"
+
+
+def test_the_band_lies_around_the_median() -> None:
+    """At every instant the lowest is at most the median, and that at most the highest."""
+    session = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session
+
+    low, middle, high = (
+        session.to_pandas()[f"ranks/{name}"] for name in ("lowest", "median", "allocated")
+    )
+    known = high.notna()
+    assert known.sum() > 5
+    assert (low <= middle)[known].all()
+    assert (middle <= high)[known].all()
+
+
+def test_a_rank_shown_by_itself_has_its_parts() -> None:
+    """Its device has weights, gradients and optimizer states, which do not exceed what is allocated."""
+    session = play(SimulatedRun(Script(world=2)), 6.0).session
+
+    values = {
+        name: session.latest(f"rank:1/{name}")
+        for name in ("allocated", "reserved", "weights", "gradients", "optimizer")
+    }
+    assert all(value > 0 for value in values.values())
+    parts = values["weights"] + values["gradients"] + values["optimizer"]
+    assert parts <= values["allocated"] <= values["reserved"]
+
+
+def test_the_overview_has_the_spans_of_the_lowest_rank() -> None:
+    """One span is around all, and within it lie the training and its evaluations, with the highest peaks."""
+    run = SimulatedRun(Script(world=3, evaluate_every=4, interval=0.5, heavier={1: 1.1}))
+    collector = play(run, 8.0)
+    finish(run, collector)
+    collector.finish(run.began + run.now)
+
+    spans = collector.session.spans
+    assert [span.kind for span in spans[:2]] == ["block", "train"]
+    assert {span.kind for span in spans[2:]} == {"evaluate"}
+    assert {span.parent for span in spans[1:2]} == {spans[0].id}
+    assert all(span.outcome == "done" for span in spans)
+    highest = max(rank.peak for rank in run.ranks.values())
+    assert spans[0].peaks["ranks/allocated"].value == highest
+    assert spans[1].peaks["ranks/allocated"].value == highest
+
+
+def test_the_spans_go_on_with_the_next_rank() -> None:
+    """Where the lowest rank falls silent, the next one's spans are shown."""
+    run = SimulatedRun(Script(world=3, interval=0.5, killed={0: 4.0}))
+
+    spans = play(run, 16.0).session.spans
+
+    assert [(span.kind, span.stop is None) for span in spans] == [
+        ("block", True),
+        ("train", False),
+        ("train", True),
+    ]
+
+
+def arranged_by(seed: int, pieces: Pieces) -> Pieces:
+    """Return the same bytes in another order of streams, cut at other places."""
+    chance = random.Random(seed)
+    queues: dict[str, list[bytes]] = {}
+    for stream, data in pieces:
+        cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(4)))
+        edges = [0, *cuts, len(data)]
+        parts = [data[start:stop] for start, stop in itertools.pairwise(edges)]
+        queues.setdefault(stream, []).extend(parts)
+    fed = []
+    while queues:
+        stream = chance.choice(list(queues))
+        fed.append((stream, queues[stream].pop(0)))
+        if not queues[stream]:
+            del queues[stream]
+    return fed
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 1 << 30), world=st.sampled_from([2, 5, 12]))
+def test_any_order_and_any_cut_give_the_same(seed: int, world: int) -> None:
+    """How streams are interleaved, and where their bytes are cut, changes nothing."""
+    script = Script(world=world, per_node=2, interval=0.5, heavier={1: 1.2}, garbage=0.02)
+
+    plain = play(SimulatedRun(script, run="a"), 6.0)
+    other = play(SimulatedRun(script, run="a"), 6.0, arranged=lambda one: arranged_by(seed, one))
+
+    assert other.session == plain.session
+    assert other.rows() == plain.rows()
+
+
+def test_what_is_read_at_once_is_what_was_followed() -> None:
+    """A run that is opened afterwards gives the same figures as one that was followed."""
+    script = Script(world=4, interval=0.5, evaluate_every=5)
+    followed, run = Collector(), SimulatedRun(script, run="a")
+    play(run, 10.0, followed)
+    finish(run, followed)
+    followed.finish(run.began + run.now)
+
+    again, opened = SimulatedRun(script, run="a"), Collector()
+    for stream, data in [*again.advance(10.0), *again.finish()]:
+        opened.feed(stream, data, at=again.began + again.now)
+    opened.finish(again.began + again.now + 3600)
+
+    for key in ("ranks/allocated", "rank:3/allocated"):
+        assert opened.session.peak(key) == followed.session.peak(key)
+    assert np.array_equal(opened.session.steps.table, followed.session.steps.table, equal_nan=True)
+    assert opened.session.stopped_at == pytest.approx(again.began + again.now, abs=1.0)
+
+
+def test_a_healthy_run_says_nothing() -> None:
+    """Equal ranks of a pipeline on several nodes, with steps that differ a little, give no finding."""
+    for script in (
+        Script(world=1),
+        Script(world=2, noise=0.02),
+        Script(world=16, per_node=4, stages=4, noise=0.02, interval=0.5),
+        Script(world=3, gpus=0, weights=0.2 * GIB, activations=0.5 * GIB),
+    ):
+        run = SimulatedRun(script)
+        collector = play(run, 20.0)
+        finish(run, collector)
+
+        assert kinds(collector) == []
+        assert collector.session.notes == []
+
+
+def test_a_world_that_shrinks_is_followed() -> None:
+    """After a restart with four instead of eight ranks four are expected, and none of the old is silent."""
+    run = SimulatedRun(Script(world=8, interval=0.5))
+    collector = play(run, 8.0)
+    run.restart(4, step=10)
+    play(run, 60.0, collector)
+
+    assert collector.world == 4
+    assert sorted(collector.streams) == [0, 1, 2, 3]
+    assert {stream.rank.attempt for stream in collector.streams.values()} == {1}
+    assert kinds(collector) == ["rank-restarted"]
+    (finding,) = found(collector, "rank-restarted")
+    assert (finding.evidence["before"], finding.evidence["world"]) == (8, 4)
+
+
+def test_a_world_that_grows_is_followed() -> None:
+    """After a restart with eight instead of four ranks eight are expected, and shown."""
+    run = SimulatedRun(Script(world=4, interval=0.5))
+    collector = play(run, 6.0)
+    run.restart(8, step=8)
+    play(run, 6.0, collector)
+
+    assert collector.world == 8
+    assert collector.session.ranks is not None
+    assert collector.session.ranks.shown == tuple(range(8))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_processes_of_one_rank_the_older_counts(order: int) -> None:
+    """While both write the older is shown, and a note says so; which was seen first is of no account."""
+    script = Script(world=1, interval=0.5)
+    older = SimulatedRun(script, run="a")
+    newer = SimulatedRun(script, run="a", began=older.began + 2.5)
+    collector = Collector()
+    for second in range(6):
+        pieces = [("older", data) for _, data in older.advance(1.0)]
+        pieces += [("newer", data) for _, data in newer.advance(1.0)]
+        for stream, data in pieces[::order]:
+            collector.feed(stream, data)
+        collector.tick(older.began + second + 4)
+
+    assert collector.streams[0].name == "older"
+    assert sum("rank 0" in note for note in collector.session.notes) == 1
+
+
+def test_the_newer_process_counts_once_the_older_is_silent() -> None:
+    """A rank whose process was replaced under the same attempt goes on with the new one."""
+    script = Script(world=1, interval=0.5)
+    old = SimulatedRun(script, run="a")
+    new = SimulatedRun(script, run="a", began=old.began + 4.0)
+    collector = Collector()
+    for _, data in old.advance(4.0):
+        collector.feed("old", data)
+    collector.tick(old.began + 4.0)
+    for second in range(12):
+        for _, data in new.advance(1.0):
+            collector.feed("new", data)
+        collector.tick(old.began + 5.0 + second)
+
+    assert collector.streams[0].name == "new"
+
+
+def test_streams_of_another_run_are_left_out() -> None:
+    """Lines of an older run in the same directory are counted and ignored."""
+    collector = Collector(run="a" * 32)
+    for run in (SimulatedRun(SLOW, run="a" * 32), SimulatedRun(SLOW, run="b" * 32)):
+        for stream, data in run.advance(3.0):
+            collector.feed(f"{run.run[0]}-{stream}", data)
+    collector.tick(run.began + 3.0)
+
+    assert collector.ignored == {"another run": 4}
+    assert {stream.name[0] for stream in collector.streams.values()} == {"a"}
+
+
+def test_a_rank_with_two_gpus_counts_the_fuller() -> None:
+    """Its peak is that of the device on which most was allocated."""
+    run = SimulatedRun(Script(world=2, gpus=2, interval=0.5))
+    collector = play(run, 8.0)
+
+    assert [row.peak for row in collector.rows()] == [rank.peak for rank in run.ranks.values()]
+
+
+def test_a_rank_without_gpu_counts_its_heap() -> None:
+    """Where no rank has a GPU, the heap of each process is shown."""
+    run = SimulatedRun(Script(world=2, gpus=0, weights=GIB, activations=2 * GIB, interval=0.5))
+    collector = play(run, 8.0)
+
+    assert [row.peak for row in collector.rows()] == [rank.peak for rank in run.ranks.values()]
+    assert collector.rows()[0].device == "AMD EPYC 9454"
+
+
+def test_a_run_without_ranks_is_an_empty_session() -> None:
+    """Before any rank was heard of there is nothing to show, and nothing fails."""
+    collector = Collector("empty")
+    collector.tick(1.0)
+    assert not collector.is_over(1e9)
+    collector.finish(2.0)
+
+    assert collector.session.ranks is None
+    assert collector.rows() == ()
+    assert not collector.session.running
+
+
+def test_the_run_is_over_when_all_ranks_have_ended() -> None:
+    """While one of them goes on it is not; once all are done it is, at once."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0)
+    now = run.began + run.now
+    assert not collector.is_over(now)
+
+    finish(run, collector)
+
+    assert collector.is_over(now + 1)
+
+
+def test_a_run_that_failed_may_be_started_again() -> None:
+    """Where a rank failed the run is over only after a while, in which a new attempt may begin."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0)
+    for stream, data in run.finish("raised RuntimeError"):
+        collector.feed(stream, data)
+    now = run.began + run.now
+    collector.tick(now)
+
+    assert not collector.is_over(now + 5)
+    assert collector.is_over(now + 15)
+
+
+def test_a_silent_rank_is_grey_in_the_strip() -> None:
+    """What stands in the strip of a rank that was killed is that it is silent; of the others it is not."""
+    run = SimulatedRun(Script(world=3, interval=0.5, killed={1: 5.0}))
+    collector = play(run, 30.0)
+
+    assert collector.session.ranks is not None
+    strip = collector.session.ranks.strip
+    cells = np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
+    assert (cells[-3:, 1] == SILENT_CELL).all()
+    assert (cells[2:, [0, 2]] != SILENT_CELL).all()
+
+
+def test_times_far_off_break_nothing() -> None:
+    """Ranks whose clocks are years apart, or jump, leave a session whose times run forward."""
+    run = SimulatedRun(
+        Script(world=4, per_node=1, interval=0.5, clocks={"node0002": 3e8, "node0003": -9e8})
+    )
+    collector = play(run, 20.0)
+    finish(run, collector)
+    collector.finish(run.began + run.now)
+
+    time = collector.session.timeline.time
+    assert (np.diff(time) >= 0).all()
+    assert time[-1] < 60.0
+
+
+def test_hostile_lines_are_counted() -> None:
+    """Lines that no rank would write, alone and among good ones, raise nothing and change nothing."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = Collector()
+    for seed, (stream, data) in enumerate(run.advance(6.0)):
+        lines = data.splitlines(keepends=True)
+        for line in lines:
+            collector.feed(stream, garbage(20, seed) + line)
+        collector.feed(f"foreign-{seed}", garbage(60, seed))
+    collector.tick(run.began + run.now)
+
+    assert {row.rank: row.peak for row in collector.rows()} == {
+        number: rank.peak for number, rank in run.ranks.items()
+    }
+    assert all(stream.dropped for stream in collector.streams.values())
+
+
+def test_a_damaged_stream_is_left_alone() -> None:
+    """A hundred bad lines in a row end the reading of a stream, and a note says so once."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 3.0)
+    stream = run.ranks[0].stream
+    collector.feed(stream, b"{\n" * 5000)
+    collector.tick(run.began + run.now)
+
+    assert not collector.wants(stream)
+    assert collector.ignored == {"damaged": 1}
+    assert sum("Rank 0" in note for note in collector.session.notes) == 1
+
+
+def test_there_is_a_most_of_streams() -> None:
+    """Beyond `MOST_STREAMS` no stream is taken up."""
+    collector = Collector()
+    for number in range(MOST_STREAMS + 5):
+        collector.feed(f"{number}", b"x")
+
+    assert len(collector.all_streams) == MOST_STREAMS
+    assert not collector.wants("one more")
+
+
+def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
+    """The arrays grow with the ranks that write, and not with what they say."""
+    script = Script(world=1, interval=0.5)
+    (stream, data), *_ = SimulatedRun(script, run="a").advance(1.0)
+    data = data.replace(b'"rank":0,', b'"rank":1048570,').replace(
+        b'"world":1,', b'"world":1048576,'
+    )
+    collector = Collector()
+    collector.feed(stream, data)
+    collector.tick(0.0)
+    collector.tick(1e10)
+
+    assert collector.world == 1 << 20
+    assert len(collector.session.ranks.table) == 1  # type: ignore[union-attr]
+    assert len(collector.session.ranks.strip.first) <= 64  # type: ignore[union-attr]
+
+
+def test_a_rank_costs_little() -> None:
+    """What is kept of a rank does not grow with the length of its run."""
+    run = SimulatedRun(Script(world=8, interval=1.0))
+    collector = play(run, 4.0)
+    pieces = list(run.advance(60.0))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for stream, data in pieces:
+        collector.feed(stream, data)
+    collector.tick(run.began + run.now)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (after - before) / 8 < 30_000
+
+
+def test_a_finished_run_takes_in_nothing_more() -> None:
+    """After the end neither samples nor findings come."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0)
+    collector.finish(run.began + run.now)
+    before = collector.session.timeline.samples
+    play(run, 4.0, collector)
+
+    assert collector.session.timeline.samples == before
+    assert not collector.session.running
+
+
+def test_subscribers_get_the_samples() -> None:
+    """The overview is published as an ordinary session is."""
+    seen: list[Sample] = []
+    collector = Collector()
+    collector.recorder.subscribe(lambda _, samples: seen.extend(samples))
+    play(SimulatedRun(Script(world=2)), 5.0, collector)
+
+    assert len(seen) > 10
+    assert not math.isnan(seen[-1].values[0])

@@ -1,0 +1,250 @@
+"""Judgements over ranks: the faults that there are, and thresholds from both sides."""
+
+from __future__ import annotations
+
+import pytest
+
+from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE, LOST
+from hfmem_widget.testing.ranks import Script, SimulatedRun
+from hfmem_widget.text import GIB
+from tests.unit.ranks.played import finish, found, kinds, play
+
+FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {
+    "a rank is killed": (
+        Script(world=4, killed={2: 6.0}),
+        ["rank-silent"],
+        {"ranks": [2]},
+    ),
+    "two ranks are killed": (
+        Script(world=8, per_node=4, killed={2: 6.0, 5: 6.0}),
+        ["rank-silent"],
+        {"ranks": [2, 5]},
+    ),
+    "a node is lost": (
+        Script(world=8, per_node=4, killed=dict.fromkeys(range(4, 8), 6.0)),
+        ["node-silent"],
+        {"hosts": ["node0001"], "count": 4},
+    ),
+    "two nodes are lost": (
+        Script(world=12, per_node=4, killed=dict.fromkeys(range(4, 12), 6.0)),
+        ["node-silent"],
+        {"hosts": ["node0001", "node0002"], "count": 8},
+    ),
+    "a node is lost, and a rank elsewhere": (
+        Script(world=8, per_node=4, killed=dict.fromkeys((1, 4, 5, 6, 7), 6.0)),
+        ["node-silent", "rank-silent"],
+        {"count": 4},
+    ),
+    "all are gone": (
+        Script(world=4, killed=dict.fromkeys(range(4), 6.0)),
+        ["run-silent"],
+        {"count": 4},
+    ),
+    "a rank hangs": (
+        Script(world=4, stuck={1: 9}),
+        ["rank-behind"],
+        {"rank": 1, "step": 9},
+    ),
+    "a rank needs 5 % more": (
+        Script(world=8, heavier={5: 1.05}),
+        ["rank-outlier"],
+        {"rank": 5, "ranks": [5]},
+    ),
+    "a rank needs 5 % less": (
+        Script(world=8, heavier={5: 0.95}),
+        ["rank-outlier"],
+        {"rank": 5, "ranks": [5]},
+    ),
+    "one of two needs a third more": (
+        Script(world=2, heavier={0: 1.33}),
+        ["rank-imbalance"],
+        {"rank": 0, "phase": "backward"},
+    ),
+    "a rank runs out of memory": (
+        Script(world=4, out_of_memory={3: 12}),
+        ["rank-oom"],
+        {"rank": 3, "phase": "backward", "step": 12, "asked": int(4 * GIB)},
+    ),
+    "the clock of a node is ahead": (
+        Script(world=12, per_node=4, clocks={"node0001": 3.2}),
+        ["clock"],
+        {"offsets": {"node0001": pytest.approx(3.2, abs=0.1)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_sentence(name: str) -> None:
+    """Each fault gives its finding, with who and how much in its evidence, and no other."""
+    script, expected, evidence = FAULTS[name]
+    run = SimulatedRun(script)
+    collector = play(run, 26.0)
+
+    assert kinds(collector) == expected
+    finding = collector.session.findings[0]
+    assert {key: finding.evidence[key] for key in evidence} == evidence
+    assert any(char.isdigit() for char in finding.title)
+    assert finding.title.endswith(".")
+
+
+def test_a_restart_is_said() -> None:
+    """All ranks of a new attempt are one sentence, with the step after which it was."""
+    run = SimulatedRun(Script(world=4, killed={2: 6.0}, interval=0.5))
+    collector = play(run, 8.0)
+    run.restart(step=12)
+    play(run, 10.0, collector)
+
+    (finding,) = collector.session.findings
+    assert finding.kind == "rank-restarted"
+    assert (finding.evidence["ranks"], finding.evidence["attempt"]) == (4, 1)
+    assert finding.evidence["step"] == 14
+
+
+def test_a_rank_is_silent_after_its_patience_and_no_earlier() -> None:
+    """A rank that last wrote five seconds ago is not silent yet; one second later it is."""
+    run = SimulatedRun(Script(world=2, interval=0.5, killed={1: 6.0}))
+    collector = play(run, 11.0)
+    assert kinds(collector) == []
+
+    play(run, 1.0, collector)
+    assert kinds(collector) == ["rank-silent"]
+    assert [one.severity for one in collector.session.findings] == ["warn"]
+
+    play(run, LOST, collector)
+    assert [one.severity for one in collector.session.findings] == ["critical"]
+
+
+def test_a_rank_that_comes_back_is_forgiven() -> None:
+    """A rank that writes again is not called silent any more."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0)
+    held_back: list[tuple[str, bytes]] = []
+    name = run.ranks[1].stream
+
+    def without(pieces: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        held_back.extend(piece for piece in pieces if piece[0] == name)
+        return [piece for piece in pieces if piece[0] != name]
+
+    play(run, 8.0, collector, without)
+    assert kinds(collector) == ["rank-silent"]
+
+    for stream, data in held_back:
+        collector.feed(stream, data)
+    play(run, 2.0, collector)
+    assert kinds(collector) == []
+
+
+def test_a_large_world_is_waited_for_longer() -> None:
+    """Of 1,024 ranks each writes every four seconds, and is silent after three times that and two."""
+    from hfmem_widget.ranks.roster import Roster
+
+    roster = Roster("")
+    roster.world, roster.pace = 1024, 4.0
+
+    assert roster.patience == 14.0
+
+
+@pytest.mark.parametrize(("times", "is_said"), [(1.019, False), (1.03, True)])
+def test_an_outlier_is_two_percent_off(times: float, is_said: bool) -> None:
+    """Just below the threshold nothing is said; above it the rank is named."""
+    collector = play(
+        SimulatedRun(Script(world=6, noise=0.0005, heavier={3: times}, interval=0.5)), 16.0
+    )
+
+    assert bool(found(collector, "rank-outlier")) == is_said
+
+
+@pytest.mark.parametrize(("world", "is_said"), [(3, False), (4, True)])
+def test_an_outlier_needs_peers(world: int, is_said: bool) -> None:
+    """Of three ranks none stands out; of four one can."""
+    collector = play(SimulatedRun(Script(world=world, heavier={2: 1.08}, interval=0.5)), 16.0)
+
+    assert bool(found(collector, "rank-outlier")) == is_said
+
+
+def test_an_outlier_of_little_memory_is_none() -> None:
+    """Five percent of a gigabyte are not worth a sentence."""
+    script = Script(
+        world=6, weights=0.1 * GIB, activations=0.6 * GIB, heavier={3: 1.05}, interval=0.5
+    )
+
+    assert kinds(play(SimulatedRun(script), 16.0)) == []
+
+
+def test_ranks_of_other_weights_are_no_peers() -> None:
+    """Stages of a pipeline differ by design; within one an outlier is found all the same."""
+    script = Script(world=16, stages=4, noise=0.003, interval=0.5, heavier={6: 1.05})
+    collector = play(SimulatedRun(script), 16.0)
+
+    assert kinds(collector) == ["rank-outlier"]
+    assert collector.session.findings[0].evidence["ranks"] == [6]
+
+
+@pytest.mark.parametrize("above", [-0.03, 0.03])
+def test_an_imbalance_is_fifteen_percent(above: float) -> None:
+    """Just below the threshold nothing is said; above it the rank is named."""
+    times = 1 + IMBALANCE_SHARE + above
+    collector = play(
+        SimulatedRun(Script(world=2, noise=0.001, heavier={1: times}, interval=0.5)), 8.0
+    )
+
+    assert bool(found(collector, "rank-imbalance")) == (above > 0)
+
+
+@pytest.mark.parametrize("off", [CLOCK - 0.2, CLOCK + 0.2])
+def test_a_clock_is_said_to_be_off_from_half_a_second(off: float) -> None:
+    """A clock that is off by less is corrected in silence."""
+    script = Script(world=6, per_node=2, clocks={"node0001": off}, interval=0.5)
+    collector = play(SimulatedRun(script), 10.0)
+
+    assert collector.offsets["node0001"] == pytest.approx(off, abs=0.1)
+    assert bool(found(collector, "clock")) == (off > CLOCK)
+
+
+def test_a_rank_is_behind_only_after_a_while() -> None:
+    """A rank that has just missed a step is no finding; after some seconds it is."""
+    run = SimulatedRun(Script(world=3, stuck={0: 9}, interval=0.5))
+    stuck_at = 1.0 + 9 * 0.5
+    collector = play(run, stuck_at + BEHIND - 2)
+    assert kinds(collector) == []
+
+    play(run, 4.0, collector)
+    assert kinds(collector) == ["rank-behind"]
+
+
+def test_the_first_of_several_that_run_out_is_named() -> None:
+    """By the corrected clocks, with how many followed."""
+    script = Script(
+        world=6, per_node=2, out_of_memory={1: 14, 4: 12, 5: 13}, clocks={"node0002": 4.0}
+    )
+    run = SimulatedRun(script)
+    collector = play(run, 12.0)
+    finish(run, collector)
+
+    (finding,) = found(collector, "rank-oom")
+    assert finding.evidence["ranks"] == [4, 5, 1]
+    assert finding.severity == "critical"
+    assert finding.advice
+
+
+def test_an_error_that_the_code_caught_is_none_of_ours() -> None:
+    """Out-of-memory errors that a rank's own code caught are told in that rank's session alone."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 3.0)
+    collector.feed(
+        run.ranks[0].stream,
+        b'{"k":"finding","i":0,"kind":"oom","severity":"info","title":"caught","evidence":{},"advice":[],"span":1}\n',
+    )
+    play(run, 2.0, collector)
+
+    assert kinds(collector) == []
+
+
+def test_a_finding_that_is_the_same_stays_the_same_object() -> None:
+    """What does not change is neither written nor sent again."""
+    run = SimulatedRun(Script(world=8, heavier={5: 1.3}, noise=0.0, interval=0.5))
+    collector = play(run, 16.0)
+    before = collector.session.findings[0]
+    play(run, 3.0, collector)
+
+    assert collector.session.findings[0] is before

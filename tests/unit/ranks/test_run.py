@@ -1,0 +1,127 @@
+"""A run as a person has it in Python."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks.run import Run
+from hfmem_widget.testing.ranks import Script, SimulatedRun
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return the directory of a finished run of eight ranks on two nodes, the fourth of which needs more."""
+    run = SimulatedRun(Script(world=8, per_node=4, heavier={3: 1.2}, interval=0.5), run="ab" * 16)
+    run.write(tmp_path / "run", 14.0)
+    return tmp_path / "run"
+
+
+def test_a_directory_is_opened_as_a_run(directory: Path) -> None:
+    """Its world, nodes, worst rank and findings are there, and it has ended."""
+    run = hfmem_widget.open(directory)
+
+    assert isinstance(run, Run)
+    assert (run.world, run.nodes, run.worst) == (8, ("node0000", "node0001"), 3)
+    assert [finding.evidence["rank"] for finding in run.findings] == [3]
+    assert not run.running
+    assert run.overview.run is not None
+    assert "8 ranks" in repr(run)
+
+
+def test_a_rank_is_a_session(directory: Path) -> None:
+    """What one rank has written is a session of its own, with the same peak; it is read once."""
+    run = hfmem_widget.open(directory)
+    assert isinstance(run, Run)
+
+    session = run.session(3)
+
+    assert session.peak("cuda:3/allocated") == run.ranks[3].peak
+    assert run.session(3) is session
+    with pytest.raises(OptionError, match="rank"):
+        run.session(8)
+
+
+def test_tables(directory: Path) -> None:
+    """A row for each rank, and a row for each phase with who was highest."""
+    run = hfmem_widget.open(directory)
+    assert isinstance(run, Run)
+    ranks, skew = run.to_pandas(), run.skew()
+
+    assert list(ranks.index) == list(range(8))
+    assert ranks["peak"].idxmax() == 3
+    assert list(skew.index) == ["forward", "backward", "optimizer"]
+    assert set(skew["rank"]) == {3}
+    assert (skew["low"] <= skew["median"]).all()
+
+
+def test_it_shows_itself(directory: Path) -> None:
+    """As text, as a page, as a figure."""
+    run = hfmem_widget.open(directory)
+    assert isinstance(run, Run)
+
+    assert "rank" in run._repr_mimebundle_()["text/plain"]
+    assert run.figure().data
+    page = run.report(directory.parent / "run.html", static=True)
+    assert "rank:3" in page.read_text()
+
+
+def test_a_copy_opens_again(directory: Path) -> None:
+    """What the ranks wrote can be kept elsewhere; what is there is never overwritten."""
+    run = hfmem_widget.open(directory)
+    assert isinstance(run, Run)
+    place = run.save(directory.parent / "kept")
+
+    copy = hfmem_widget.open(place)
+
+    assert isinstance(copy, Run)
+    assert copy.worst == run.worst
+    with pytest.raises(OptionError, match="exists"):
+        run.save(place)
+
+
+def test_another_directory_is_no_run(tmp_path: Path) -> None:
+    """The error says so."""
+    with pytest.raises(OptionError):
+        hfmem_widget.open(tmp_path)
+
+
+def test_a_run_that_grows_is_followed(tmp_path: Path) -> None:
+    """A run whose ranks still write is running, and its thread ends with it."""
+    simulated = SimulatedRun(Script(world=2, interval=0.5), run="ab" * 16, began=4e9)
+    simulated.write(tmp_path / "run", 3.0, finish=False)
+    run = hfmem_widget.open(tmp_path / "run")
+    assert isinstance(run, Run)
+    assert run.running
+
+    simulated.write(tmp_path / "run", 2.0)
+    run.finish()
+
+    assert not run.running
+    assert run.worst is not None
+
+
+def test_a_temporary_directory_is_kept_as_long_as_the_run(tmp_path: Path) -> None:
+    """It goes when the run does."""
+
+    class Kept:
+        pass
+
+    SimulatedRun(Script(world=1, interval=0.5), run="ab" * 16).write(tmp_path / "run", 3.0)
+    gone: list[int] = []
+    kept = Kept()
+    import weakref
+
+    weakref.finalize(kept, gone.append, 1)
+    run = Run(tmp_path / "run", kept=kept)
+    del kept
+    gc.collect()
+    assert not gone
+
+    del run
+    gc.collect()
+    assert gone
