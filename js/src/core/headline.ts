@@ -4,7 +4,9 @@ import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { digits, formatBytes, percentOf, unitFor } from "./format.ts";
 import { Notice, warningsOf } from "./notice.ts";
+import { reportingText } from "./rankwords.ts";
 import { labelOf, type Readings } from "./readings.ts";
+import { OVERVIEW } from "./series.ts";
 import type { Store } from "./store.ts";
 
 class Figure {
@@ -34,11 +36,24 @@ export class Headline {
   private readonly reserved = new Figure("reserved");
   private readonly used = new Figure("used");
   private readonly budget = new Figure("budget");
+  /** Of all ranks of a run. */
+  private readonly median = new Figure("median");
+  private readonly lowest = new Figure("lowest");
+  private readonly reporting = new Figure("reporting");
   private readonly notice = new Notice("span", { role: "status" });
   private readonly capacity = new Capacity();
 
   constructor() {
-    const figured = [this.total, this.peak, this.budget, this.reserved, this.used];
+    const figured = [
+      this.total,
+      this.peak,
+      this.median,
+      this.lowest,
+      this.reporting,
+      this.budget,
+      this.reserved,
+      this.used,
+    ];
     const rest = [...figured.map((figure) => figure.element), this.notice.element];
     const figures = make("div", "figures", {}, [
       make("span", "current", {}, [this.now, " ", this.nowUnit]),
@@ -58,12 +73,19 @@ export class Headline {
     setText(this.nowUnit, unit.name);
     setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, "allocated"));
     this.total.update("of", Number.isNaN(total) ? "" : formatBytes(total));
+    const ranks = device.key === OVERVIEW ? store.ranks : null;
+    const worst = ranks !== null && ranks.world > 1 ? ranks.table[0] : undefined;
     const bound = peak?.certainty === "at least" ? "≥ " : "";
     this.peak.update(
       "peak",
       peak ? bound + show(peak.bytes) : "",
-      bound === "" ? (peak?.certainty ?? "") : "",
+      [bound === "" ? (peak?.certainty ?? "") : "", worst ? `(rank ${worst.rank})` : ""]
+        .filter(Boolean)
+        .join(" "),
     );
+    this.median.update("median", ranks !== null && ranks.world > 2 ? optional(ranks.median) : "");
+    this.lowest.update("lowest", ranks !== null && ranks.world > 1 ? optional(ranks.lowest) : "");
+    this.reporting.update("", ranks === null ? "" : reportingText(ranks));
     this.reserved.update(labelOf(store, device.key, "reserved"), optional(reserved));
     this.used.update(labelOf(store, device.key, "device_used"), optional(deviceUsed));
     const budgets = store.guides.filter((guide) => guide.kind === "budget" && guide.device === device.key);
