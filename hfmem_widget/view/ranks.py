@@ -81,7 +81,8 @@ def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
 
 def seconds_text(seconds: float) -> str:
     """Return whole seconds, and what is longer as any other duration."""
-    return f"{seconds:.0f} s" if seconds < 59.5 else format_duration(seconds)
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else format_duration(whole)
 
 
 def flag_text(row: RankRow) -> str:

@@ -81,7 +81,8 @@ function differing(texts: string[]): string[] {
 
 function flagText({ flag, silent }: RankRow): string {
   if (flag !== "silent" || !(silent > 0)) return FLAGS[flag] ?? flag;
-  return `silent for ${silent < 59.5 ? `${formatCount(silent)} s` : formatDuration(silent)}`;
+  const whole = Math.round(silent);
+  return `silent for ${whole < 60 ? `${whole} s` : formatDuration(whole)}`;
 }
 
 /** Viridis, from 0 to 100 %: told apart by every eye, in grey print, on white and on black. */
