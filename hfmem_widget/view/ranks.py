@@ -37,8 +37,8 @@ def peak_name(ranks: Ranks | None, peak: Peak) -> str:
     worst = ranks.worst if ranks is not None and ranks.world > 1 else None
     if worst is None or not abs(worst.peak - peak.value) <= SAME * peak.value:
         return f"peak {peak_text(peak)}"
-    phase = plain(worst.phase, NAME)
-    return ", ".join((f"worst: rank {worst.rank}", peak_text(peak), *([phase] if phase else [])))
+    phase, own = plain(worst.phase, NAME), Peak(worst.peak, worst.certainty)
+    return ", ".join((f"worst: rank {worst.rank}", peak_text(own), *([phase] if phase else [])))
 
 
 def skew_of(ranks: Ranks) -> tuple[PhaseSkew, float] | None:

@@ -9,7 +9,7 @@ import { layLanes } from "./lanes.ts";
 import { knowsParts, READ } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import { placeLabel } from "./place.ts";
-import { peakName } from "./rankwords.ts";
+import { peakNames } from "./rankwords.ts";
 import {
   bytesToPixel,
   LABEL_PIXELS,
@@ -165,7 +165,8 @@ function withLabel(
 ) {
   const { capacity, ticks, unit } = scene;
   const ranks = settings.device === OVERVIEW ? store.ranks : null;
-  const text = peakName(ranks, peak, unit.name === "%" ? unit : undefined);
+  const names = peakNames(ranks, peak, unit.name === "%" ? unit : undefined);
+  const text = names.find((name) => textWidth(name) + 6 <= scene.width) ?? names.at(-1)!;
   const toPixel = (bytes: number) => bytesToPixel(scene, bytes);
   const skyline = (left: number, right: number) =>
     toPixel(highestWithin(scene, pixelToTime(scene, left), pixelToTime(scene, right)));

@@ -4,10 +4,12 @@ import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { digits, formatBytes, percentOf, unitFor } from "./format.ts";
 import { Notice, warningsOf } from "./notice.ts";
-import { reportingText } from "./rankwords.ts";
+import { reportingText, worstOf } from "./rankwords.ts";
 import { labelOf, type Readings } from "./readings.ts";
 import { OVERVIEW } from "./series.ts";
 import type { Store } from "./store.ts";
+
+const NO_PEAK = { bytes: Number.NaN, certainty: "" };
 
 class Figure {
   readonly element: HTMLElement;
@@ -74,15 +76,12 @@ export class Headline {
     setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, "allocated"));
     this.total.update("of", Number.isNaN(total) ? "" : formatBytes(total));
     const ranks = device.key === OVERVIEW ? store.ranks : null;
-    const worst = ranks !== null && ranks.world > 1 ? ranks.table[0] : undefined;
-    const bound = peak?.certainty === "at least" ? "≥ " : "";
-    this.peak.update(
-      "peak",
-      peak ? bound + show(peak.bytes) : "",
-      [bound === "" ? (peak?.certainty ?? "") : "", worst ? `(rank ${worst.rank})` : ""]
-        .filter(Boolean)
-        .join(" "),
-    );
+    const worst = peak && worstOf(ranks, peak.bytes);
+    const { bytes, certainty } = worst ? { ...worst, bytes: worst.peak } : (peak ?? NO_PEAK);
+    const bound = certainty === "at least" ? "≥ " : "";
+    const who = worst ? `(rank ${worst.rank})` : "";
+    const trail = [bound === "" ? certainty : "", who].filter(Boolean).join(" ");
+    this.peak.update("peak", peak ? bound + show(bytes) : "", trail);
     this.median.update("median", ranks !== null && ranks.world > 2 ? optional(ranks.median) : "");
     this.lowest.update("lowest", ranks !== null && ranks.world > 1 ? optional(ranks.lowest) : "");
     this.reporting.update("", ranks === null ? "" : reportingText(ranks));

@@ -15,12 +15,22 @@ export const SHOWN_SINGLY = 8;
 
 const FLAGS: Record<string, string> = { oom: "out of memory" };
 
-/** What the peak in a chart is called: where it is the worst rank's, by that rank. */
-export function peakName(ranks: Ranks | null, { bytes, certainty }: Omit<Peak, "time">, unit?: Unit): string {
+/** The worst rank, if a peak is its own. */
+export function worstOf(ranks: Ranks | null, bytes: number): RankRow | null {
   const worst = ranks !== null && ranks.world > 1 ? ranks.table[0] : undefined;
-  const text = peakText(bytes, certainty, unit);
-  if (worst === undefined || !(Math.abs(worst.peak - bytes) <= SAME * bytes)) return `peak ${text}`;
-  return [`worst: rank ${worst.rank}`, text, worst.phase].filter(Boolean).join(", ");
+  return worst !== undefined && Math.abs(worst.peak - bytes) <= SAME * bytes ? worst : null;
+}
+
+/** What the peak in a chart is called, from long to short: where it is the worst rank's, by that rank. */
+export function peakNames(
+  ranks: Ranks | null,
+  { bytes, certainty }: Omit<Peak, "time">,
+  unit?: Unit,
+): string[] {
+  const worst = worstOf(ranks, bytes);
+  if (worst === null) return [`peak ${peakText(bytes, certainty, unit)}`];
+  const named = `worst: rank ${worst.rank}, ${peakText(worst.peak, worst.certainty, unit)}`;
+  return [...(worst.phase === "" ? [] : [`${named}, ${worst.phase}`]), named, `rank ${worst.rank}`];
 }
 
 /** How many are heard of; empty where all are. */
