@@ -177,10 +177,12 @@ function appended({ first, at, cells }: Strip, told: Strip): Strip {
   return bounded({ first, at: [...at.slice(0, kept), ...told.at], cells: both });
 }
 
-/** Neighbours fold where there are too many columns: the highest of both, and silent only if both are. */
 function bounded(strip: Strip): Strip {
-  const { first, at, cells } = strip;
-  if (at.length <= STRIP_COLUMNS) return strip;
+  return strip.at.length > STRIP_COLUMNS ? inPairs(strip) : strip;
+}
+
+/** Two columns as one: the highest of both, and silent only where both are. */
+export function inPairs({ first, at, cells }: Strip): Strip {
   const rows = first.length;
   const folded = new Uint8Array(Math.ceil(at.length / 2) * rows);
   for (let index = 0; index < folded.length; index++) {

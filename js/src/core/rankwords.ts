@@ -47,13 +47,17 @@ export interface Cells {
 export function rankCells({ table, nodes }: Ranks): Cells {
   const rows = table.slice(0, MOST_ROWS);
   const unit = unitFor(highestOf(rows.map(({ peak }) => peak)));
-  const bytes = (value: number) => (Number.isFinite(value) ? digits(value / unit.divisor) : "");
+  const bytes = (value: number, bound = "") =>
+    Number.isFinite(value) ? bound + digits(value / unit.divisor) : "";
   const count = (value: number) => (value > 0 ? formatCount(value) : "");
   const columns: [string, string[]][] = [
     ["rank", rows.map(({ rank }) => String(rank))],
     ["node", rows.map(({ host }) => (nodes > 1 ? host : ""))],
     ["device", differing(rows.map(({ device }) => device))],
-    [`peak, ${unit.name}`, rows.map((row) => (row.certainty === "at least" ? "≥ " : "") + bytes(row.peak))],
+    [
+      `peak, ${unit.name}`,
+      rows.map(({ peak, certainty }) => bytes(peak, certainty === "at least" ? "≥ " : "")),
+    ],
     ["weights", rows.map(({ weights }) => bytes(weights))],
     ["activations", rows.map(({ activations }) => bytes(activations))],
     ["step", rows.map(({ step }) => count(step))],
@@ -120,7 +124,7 @@ const BETWEEN = 12;
 
 /** How many pixels high a strip of so many rows is. */
 export function heightOf(rows: number): number {
-  return rows <= SHOWN_SINGLY ? HIGH_ROW * rows : Math.round(Math.max(LEAST_HEIGHT, LOW_ROW * rows));
+  return rows <= SHOWN_SINGLY ? HIGH_ROW * rows : Math.ceil(Math.max(LEAST_HEIGHT, LOW_ROW * rows));
 }
 
 export function rowOf({ first }: Strip, rank: number): number {
@@ -144,7 +148,9 @@ export function sideWords(ranks: Ranks): { row: number; text: string; isWorst: b
 
 function wordAt({ strip: { first }, table, world }: Ranks, row: number): string {
   const until = first[row + 1] ?? world;
-  const known = table.find(({ rank }) => rank >= first[row]! && rank < until);
+  const known = table.find(
+    ({ rank, flag }, at) => (flag !== "" || at === 0) && rank >= first[row]! && rank < until,
+  );
   const isLast = row === first.length - 1 && row > 0;
   return String(known?.rank ?? (isLast ? until - 1 : first[row]!));
 }
