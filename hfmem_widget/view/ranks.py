@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hfmem_widget.session import Peak, PhaseSkew, RankRow, Ranks, Session
 from hfmem_widget.text import (
@@ -28,6 +28,7 @@ SAME = 0.01
 
 Cells = list[list[str]]
 
+_WORDS = {"node", "device", ""}
 _FLAGS = {"oom": "out of memory"}
 
 
@@ -36,8 +37,8 @@ def peak_name(ranks: Ranks | None, peak: Peak) -> str:
     worst = ranks.worst if ranks is not None and ranks.world > 1 else None
     if worst is None or not abs(worst.peak - peak.value) <= SAME * peak.value:
         return f"peak {peak_text(peak)}"
-    phase = plain(worst.phase, NAME)
-    return ", ".join((f"worst: rank {worst.rank}", peak_text(peak), *([phase] if phase else [])))
+    phase, own = plain(worst.phase, NAME), Peak(worst.peak, worst.certainty)
+    return ", ".join((f"worst: rank {worst.rank}", peak_text(own), *([phase] if phase else [])))
 
 
 def skew_of(ranks: Ranks) -> tuple[PhaseSkew, float] | None:
@@ -80,7 +81,8 @@ def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
 
 def seconds_text(seconds: float) -> str:
     """Return whole seconds, and what is longer as any other duration."""
-    return f"{seconds:.0f} s" if seconds < 59.5 else format_duration(seconds)
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else format_duration(whole)
 
 
 def flag_text(row: RankRow) -> str:
@@ -142,24 +144,19 @@ def ranks_html(session: Session) -> kit.Fragment:
     ranks = session.ranks
     if ranks is None or ranks.world < FEW:
         return kit.NOTHING
-    drawn = [
-        _drawn(ranks, *rank_cells(ranks)),
-        _drawn(ranks, *phase_cells(ranks), is_of_ranks=False),
-    ]
+    flagged = [bool(row.flag) for row in ranks.table]
+    drawn = [_drawn(*rank_cells(ranks), flagged), _drawn(*phase_cells(ranks))]
     tables = "".join(f'<div style="min-width:0">{each.html}</div>' for each in drawn if each)
     beside = f'<div style="display:flex;flex-wrap:wrap;gap:4px 44px;margin:8px 0 0">{tables}</div>'
     return kit.Fragment(strip_html(ranks, length(session)).html + beside * bool(tables))
 
 
-def _drawn(
-    ranks: Ranks, heads: list[str], rows: Cells, *, is_of_ranks: bool = True
-) -> kit.Fragment:
-    words = {"node", "device", ""}
-    columns = [Column(head, is_words=head in words, is_quiet=not head) for head in heads]
-    flagged = [is_of_ranks and bool(row.flag) for row in ranks.table] if is_of_ranks else []
+def _drawn(heads: list[str], rows: Cells, flagged: Sequence[bool] = ()) -> kit.Fragment:
+    """Return one of the tables; of the ranks the first is the worst."""
+    columns = [Column(head, is_words=head in _WORDS, is_quiet=not head) for head in heads]
     lines = []
     for at, (first, *rest) in enumerate(rows):
         is_marked = at < len(flagged) and flagged[at]
         name = kit.marked(palette.BAD, first, kit.BULLET) if is_marked else first
-        lines.append(Row((name, *rest), is_sum=is_of_ranks and at == 0))
+        lines.append(Row((name, *rest), is_sum=bool(flagged) and at == 0))
     return table(columns, lines, size=12)

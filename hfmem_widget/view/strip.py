@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import struct
 import zlib
 from bisect import bisect_right
@@ -35,7 +36,7 @@ SCALE = (
 )
 """Viridis, from 0 to 100 %: told apart by every eye, in grey print, on white and on black."""
 
-SILENT = "#B8BEC5"
+SILENT = "#b8bec5"
 
 _HIGH_ROW, _LOW_ROW = 14, 2.25  # pixels
 _LEAST_HEIGHT = 112
@@ -57,7 +58,7 @@ def height_of(rows: int) -> int:
     """Return how many pixels high a strip of so many rows is."""
     if rows <= SHOWN_SINGLY:
         return _HIGH_ROW * rows
-    return round(max(_LEAST_HEIGHT, _LOW_ROW * rows))
+    return math.ceil(max(_LEAST_HEIGHT, _LOW_ROW * rows))
 
 
 def row_of(strip: RankStrip, rank: int) -> int:
@@ -85,10 +86,11 @@ def side_words(ranks: Ranks, height: float) -> list[tuple[int, bool]]:
 
 
 def word_at(ranks: Ranks, row: int) -> str:
-    """Return the number of a row's rank; of several, that of the one in the table, or the first."""
+    """Return the number of a row's rank; of several, that of the one worth a look, or the first."""
     first = ranks.strip.first
     until = first[row + 1] if row + 1 < len(first) else ranks.world
-    known = (each.rank for each in ranks.table if first[row] <= each.rank < until)
+    looked_at = (each.rank for each in ranks.table if each.flag or each is ranks.worst)
+    known = (rank for rank in looked_at if first[row] <= rank < until)
     is_last = row == len(first) - 1 and row > 0
     return str(next(known, until - 1 if is_last else first[row]))
 

@@ -23,9 +23,17 @@ from hfmem_widget.text import (
     plain,
     unit_for,
 )
-from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.findings import IN_SIGHT, MARKS, sentence
 from hfmem_widget.view.line import length
 from hfmem_widget.view.table import aligned
+from hfmem_widget.view.terminal_ranks import (
+    RanksNow,
+    ranks_data,
+    ranks_head,
+    ranks_now,
+    ranks_phrase,
+    ranks_table,
+)
 
 BOLD, DIM, RED, YELLOW, USUAL = (f"\x1b[{code}m" for code in (1, 2, 31, 33, 0))
 
@@ -86,6 +94,8 @@ class Glance:
         The newest.
     silent : float
         Seconds since the last sign of life.
+    ranks : RanksNow or None
+        All ranks of a run, which are shown in place of the device.
     """
 
     label: str
@@ -97,6 +107,7 @@ class Glance:
     devices: tuple[DeviceNow, ...]
     finding: Finding | None
     silent: float = 0.0
+    ranks: RanksNow | None = None
 
     @property
     def how(self) -> str:
@@ -130,6 +141,7 @@ def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) ->
         devices=tuple(_now(session, device, peaks) for device in active_devices(session)),
         finding=session.findings[-1] if session.findings else None,
         silent=silent,
+        ranks=ranks_now(session),
     )
 
 
@@ -157,12 +169,29 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
     lines = [(BOLD, f"{now.label} · {now.how} · {format_duration(now.elapsed)}")]
     if where := _where(now):
         lines.append(("", where))
-    lines.append(("", ""))
-    rows = _rows(shown, width)
+    if now.ranks is not None:
+        said = [each for finding in now.ranks.findings[:IN_SIGHT] for each in _said(finding, width)]
+        said = [("", ""), *said, ("", "")] if said else [("", "")]
+        room = height - 1 - len(lines) - len(said)
+        lines += [("", text) for text in ranks_head(now.ranks, width, room)]
+        lines += said
+        room = height - 1 - len(lines)
+        lines += [("", text) for text in ranks_table(now.ranks.ranks, width, room)]
+    else:
+        lines += _of_devices(shown, left, width)
+        lines += [] if now.finding is None else [("", ""), *_said(now.finding, width)]
+    drawn = [(style, _cut(text, width)) for style, text in lines[: max(1, height - 1)]]
+    return [f"{style}{text}{USUAL}" if style and in_colour else text for style, text in drawn]
+
+
+def _of_devices(
+    shown: Sequence[DeviceNow], left: Sequence[DeviceNow], width: int
+) -> list[tuple[str, str]]:
     fullness = [0.0, *(each.share for each in shown)]
+    lines = [("", "")]
     lines += [
         (RED if share >= NEARLY_FULL else "", row)
-        for share, row in zip(fullness, rows, strict=False)
+        for share, row in zip(fullness, _rows(shown, width), strict=False)
     ]
     if left:
         lines.append((DIM, _added_up(left)))
@@ -170,12 +199,12 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
         names = (*shown[0].labels, "other use", "free")
         keys = (f"{cell} {name}" for cell, name in zip(_CELLS, names, strict=True))
         lines.append((DIM, "  ".join(keys)))
-    if now.finding is not None:
-        word = MARKS[now.finding.severity][2]
-        said = wrap(f"{word}: {sentence(now.finding.title)}", width)[:MOST_OF_A_FINDING]
-        lines += [("", ""), *((_COLOURS[now.finding.severity], text) for text in said)]
-    drawn = [(style, _cut(text, width)) for style, text in lines[: max(1, height - 1)]]
-    return [f"{style}{text}{USUAL}" if style and in_colour else text for style, text in drawn]
+    return lines
+
+
+def _said(finding: Finding, width: int) -> list[tuple[str, str]]:
+    said = wrap(f"{MARKS[finding.severity][2]}: {sentence(finding.title)}", width)
+    return [(_COLOURS[finding.severity], text) for text in said[:MOST_OF_A_FINDING]]
 
 
 def line(now: Glance) -> str:
@@ -186,6 +215,8 @@ def line(now: Glance) -> str:
         + (f" of {format_bytes(each.device.total)}" if each.device.total > 0 else "")
         for each in shown
     ]
+    if now.ranks is not None:
+        devices = [ranks_phrase(now.ranks)]
     more = [f"{len(left)} more"] if left else []
     state = [] if now.how == "running" else [now.how]
     where = [where] if (where := _where(now)) else []
@@ -218,6 +249,7 @@ def data(now: Glance) -> dict[str, Any]:
         "finding": None
         if finding is None
         else {"kind": finding.kind, "severity": finding.severity, "title": finding.title},
+        **({} if now.ranks is None else {"ranks": ranks_data(now.ranks)}),
     }
 
 

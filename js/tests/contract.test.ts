@@ -19,6 +19,7 @@ const {
   training,
   anatomy,
   judged,
+  ranks,
 } = RECORDINGS;
 
 function play(recording: Recording, isLost: (index: number) => boolean = () => false): Store {
@@ -54,10 +55,10 @@ function stepsOf({ steps }: Store) {
 }
 
 function everything(store: Store) {
-  const { schema, status, spans, seq, timeline, findings, guides } = store;
+  const { schema, status, spans, seq, timeline, findings, guides, ranks } = store;
   const values = timeline.columns.map((column) => column.values.slice(0, timeline.length));
   const steps = stepsOf(store);
-  const told = { schema, status, spans, seq, findings, guides };
+  const told = { schema, status, spans, seq, findings, guides, ranks };
   return { ...told, times: times(store), values, gaps: timeline.gaps, steps };
 }
 
@@ -416,5 +417,61 @@ describe("what is judged", () => {
       ["snapshot", "rows", "snapshot"],
       [false, true, true],
     ]);
+  });
+});
+
+describe("all ranks", () => {
+  const store = play(ranks);
+  const { table, phases, strip } = store.ranks!;
+
+  test("how many there are, and how the lowest and the median stand", () => {
+    const known = { world: 16, nodes: 2, reporting: 15, engine: "torchrun", lowestRank: 3 };
+    expect(store.ranks).toMatchObject({ ...known, lowest: 2432 * MIB, median: 2560 * MIB });
+  });
+
+  test("the worst first, and of each what is known", () => {
+    const device = { host: "node1", device: "NVIDIA H200", total: 4096 * MIB };
+    const figures = { peak: 3072 * MIB, certainty: "exact", weights: 512 * MIB, activations: Number.NaN };
+    const rest = { rank: 9, attempt: 0, step: 24, phase: "backward", silent: 0, flag: "outlier" };
+    expect(table[0]).toEqual({ ...device, ...figures, ...rest });
+    expect(table.map(({ rank, certainty }) => [rank, certainty])).toEqual([
+      [9, "exact"],
+      [2, "at least"],
+      [3, "sampled"],
+      [15, "exact"],
+    ]);
+    expect(table[3]).toMatchObject({ total: Number.NaN, peak: Number.NaN, silent: 38, flag: "silent" });
+  });
+
+  test("text from outside is text", () => {
+    expect(table[1]).toMatchObject({ host: "<img src=x> $x$", device: "H100 <b>", attempt: 1 });
+  });
+
+  test("the phases compared", () => {
+    expect(phases).toEqual([
+      { kind: "backward", low: 2560 * MIB, median: 2560 * MIB, high: 3072 * MIB, rank: 9 },
+    ]);
+  });
+
+  test("a column for each tick, and a silent rank", () => {
+    expect(strip.first).toEqual(Array.from({ length: 16 }, (_, rank) => rank));
+    expect(strip.at).toEqual(Array.from({ length: 24 }, (_, at) => 0.125 * (at + 1)));
+    expect([...strip.cells.slice(-16)]).toEqual([
+      ...new Array(9).fill(74),
+      174,
+      ...new Array(5).fill(74),
+      255,
+    ]);
+  });
+
+  test("the newest columns come between two snapshots, and make the same strip", () => {
+    const frames = decoded(ranks);
+    const news = frames.filter((message) => message?.kind === "rows" && message.ranks !== null);
+    expect(news.length).toBeGreaterThan(0);
+    const before = new Store(() => 0);
+    for (const message of frames.slice(0, -1)) before.apply(message);
+    const { at, cells } = before.ranks!.strip;
+    expect(at).toEqual(strip.at.slice(0, at.length));
+    expect([...cells]).toEqual([...strip.cells.slice(0, cells.length)]);
   });
 });

@@ -7,6 +7,7 @@ import gapAndSpans from "../../tests/contract/frames/gap-and-spans.json";
 import gpuAppears from "../../tests/contract/frames/gpu-appears.json";
 import judged from "../../tests/contract/frames/judged.json";
 import oneGpu from "../../tests/contract/frames/one-gpu.json";
+import ranks from "../../tests/contract/frames/ranks.json";
 import training from "../../tests/contract/frames/training.json";
 import { decode, decodeHistory } from "../src/core/protocol.ts";
 
@@ -24,6 +25,7 @@ export const RECORDINGS = {
   training,
   anatomy,
   judged,
+  ranks,
 } satisfies Record<string, Recording>;
 
 /** As a browser hands it over: a view that starts at some byte of the frame. */

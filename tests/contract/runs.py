@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hfmem_widget.session import (
+    Certainty,
     Device,
     Finding,
     Guide,
     Peak,
+    PhaseSkew,
+    RankRow,
+    Ranks,
+    RankStrip,
     Recorder,
     Sample,
     Series,
@@ -331,6 +336,58 @@ def judged() -> Recording:
     return watch.finish()
 
 
+def ranks() -> Recording:
+    """Record the overview of 16 ranks on two nodes: one is off, one falls silent, a third is hostile."""
+    watch = Watch("pretrain")
+    devices = [Device("ranks", "16 ranks on 2 nodes", total=4096.0 * MIB)]
+    devices.append(Device("rank:9", "rank 9 · node1 · NVIDIA H200", total=4096.0 * MIB))
+    of_all = ("allocated", "median", "lowest")
+    watch.recorder.adopt(
+        devices,
+        [*(Series("ranks", metric) for metric in of_all), *series_of(devices[1:])],
+    )
+    strip = RankStrip(tuple(range(16)))
+    watch.tick(0, 0, 0, 0, 0, 0, 0)
+    with watch.span("block", "pretrain", {"ranks/allocated": exact(3072)}):
+        for tick in range(1, 25):
+            held = 1024 + 64 * tick
+            cells = bytes(50 + tick + (rank == 9) * 100 for rank in range(15))
+            cells += bytes([255 if tick > 12 else 50])
+            strip = RankStrip(strip.first, (*strip.at, watch.clock.now), strip.cells + cells)
+            watch.session.ranks = _ranks_at(held, tick, strip)
+            watch.tick(held + 512, held, held - 128, held + 512, held + 640, 4000, held + 1024)
+            if tick == 18:
+                watch.open_page()
+    return watch.finish()
+
+
+def _ranks_at(held: int, tick: int, strip: RankStrip) -> Ranks:
+    def row(rank: int, peak: float, certainty: Certainty, **more: Any) -> RankRow:
+        known = {"host": f"node{rank // 8}", "device": "NVIDIA H200", "total": 4096.0 * MIB}
+        figures = {"certainty": certainty, "peak": peak * MIB, "step": tick}
+        return RankRow(rank, **{**known, **figures, **more})
+
+    silent: dict[str, Any] = {"flag": "silent", "silent": 38.0} if tick > 12 else {}
+    return Ranks(
+        world=16,
+        nodes=2,
+        reporting=15 if tick > 12 else 16,
+        engine="torchrun",
+        shown=(9,),
+        lowest=(held - 128) * MIB,
+        median=held * MIB,
+        lowest_rank=3,
+        table=(
+            row(9, held + 512, "exact", weights=512.0 * MIB, phase="backward", flag="outlier"),
+            row(2, held, "at least", attempt=1, host="<img src=x> $x$", device="H100 <b>"),
+            row(3, held - 128, "sampled", phase="forward"),
+            row(15, math.nan, "exact", **{"total": math.nan, **silent}),
+        ),
+        phases=(PhaseSkew("backward", held * MIB, held * MIB, (held + 512) * MIB, 9),),
+        strip=strip,
+    )
+
+
 RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "one-gpu": one_gpu,
     "eight-gpus": eight_gpus,
@@ -340,4 +397,5 @@ RUNS: Final[dict[str, Callable[[], Recording]]] = {
     "training": training,
     "anatomy": anatomy,
     "judged": judged,
+    "ranks": ranks,
 }

@@ -21,6 +21,7 @@ from hfmem_widget.session import (
     Sample,
     Series,
     Session,
+    SpanKind,
 )
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.testing.stage import STARTED_AT
@@ -63,7 +64,7 @@ class Plan:
         )
         is_off = rank == self.worst and time >= self.since * self.seconds
         factor = 1 + (self.excess - 1) * share if is_off else 1.0
-        return min(0.97 * self.total, self.peak * base * factor * (1 + noise * (not is_off)))
+        return float(min(0.97 * self.total, self.peak * base * factor * (1 + noise * (not is_off))))
 
 
 TWO = Plan(
@@ -186,14 +187,15 @@ def _ranks(plan: Plan, stop: int, highest: dict[int, float], shown: Sequence[int
         )
         for rank in dict.fromkeys(listed)
     )
+    of_phases: tuple[tuple[SpanKind, float, float, int], ...] = (
+        ("forward", 0.83, peaks[1] * 1.02, worst),
+        ("backward", 1.0, peaks[0], worst),
+        ("optimizer", 0.85, peaks[1], seen[1]),
+        ("evaluate", 0.59, peaks[1], seen[1]),
+    )
     phases = tuple(
-        PhaseSkew(kind, *(share * peak for peak in (peaks[-1], median, high)), worst)
-        for kind, share, high in (
-            ("forward", 0.83, peaks[1] * 1.02),
-            ("backward", 1.0, peaks[0]),
-            ("optimizer", 0.85, peaks[1]),
-            ("evaluate", 0.59, peaks[1]),
-        )
+        PhaseSkew(kind, share * peaks[-1], share * median, share * high, who)
+        for kind, share, high, who in of_phases
     )
     nodes = -(-plan.world // plan.per_node)
     return Ranks(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hfmem_widget.session import Session
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.ranks import describe_ranks, with_ranks
 
 MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000
 """Of samples and of steps, before they are compressed."""
@@ -46,6 +47,8 @@ def packed(session: Session, room: int) -> Packed:
         )
         message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
         message |= {name: found for name, found in judged(session).items() if found}
+        ranks = None if session.ranks is None else describe_ranks(session.ranks)
+        message, buffers = with_ranks(message, buffers, ranks)
         head = json.dumps({"content": message, "sizes": [len(each) for each in buffers]})
         data = gzip.compress(b"\n".join([head.encode(), b"".join(buffers)]), 9, mtime=0)
         text = base64.b64encode(data).decode()

@@ -23,6 +23,7 @@ from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import length
+from hfmem_widget.view.ranks import ranks_html
 
 LARGEST = 1_500_000
 """Bytes of a page with the live chart."""
@@ -52,6 +53,7 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
     written = time.time() if now is None else now
     spans = outermost(session.spans)
     still = chart_html(session, spans[0] if len(spans) == 1 else None)
+    still += _html_of_ranks(session) if still else ""
     before, after = list(before_chart(session)), list(after_chart(session))
 
     def document(chart: str, script: str = "") -> str:
@@ -79,6 +81,11 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
     return document(f"{chart}{frame.text}</script>{folded}", script)
 
 
+def _html_of_ranks(session: Session) -> str:
+    found = ranks_html(session).html
+    return f"{kit.BOX}{found}</div>" if found else ""
+
+
 def _folded(session: Session, rows: int) -> str:
     """Return what the chart has in place of single samples; nothing where it has all of them."""
     timeline = session.between(0.0, math.inf)
@@ -103,7 +110,7 @@ def _document(session: Session, sections: list[Section], written: float, script:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
+<meta http-equiv="Content-Security-Policy" content="{_policy(script, images="data:image/" in body)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <meta name="generator" content="hfmem_widget {version}">
@@ -124,10 +131,14 @@ def _document(session: Session, sections: list[Section], written: float, script:
 """
 
 
-def _policy(script: str) -> str:
-    """Return what the page may do: run its own script, and have styles in attributes, as outputs have."""
+def _policy(script: str, *, images: bool) -> str:
+    """Return what the page may do: run its own script, and have styles in attributes, as outputs have.
+
+    `images` are those that it carries itself.
+    """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = f" script-src 'sha256-{digest}';" if script else ""
+    own += " img-src data:;" if images else ""
     return (
         f"default-src 'none';{own} style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     )

@@ -112,7 +112,7 @@ def _anatomy(session: Session) -> str:
     """Return the parts of each used device at its peak and at the end."""
     if not len(session.timeline):
         return ""
-    found = sorted(active_devices(session), key=lambda device: -_peak(session, device))
+    found = sorted(_with_parts(session), key=lambda device: -_peak(session, device))
     whole = 1 if len(found) > MOST_WHOLE else MOST_WHOLE
     moments = (AT_THE_PEAK, NOW)
     drawn = [
@@ -123,6 +123,14 @@ def _anatomy(session: Session) -> str:
     rest = [device.key for device in session.devices if device in found[whole:]]
     others = [session.anatomy(AT_THE_PEAK, key) for key in rest]
     return _html(said, *drawn, _others(others))
+
+
+def _with_parts(session: Session) -> tuple[Device, ...]:
+    """Return the used devices; of all ranks of a run, that of the worst."""
+    worst = session.ranks.worst if session.ranks is not None else None
+    if worst is None:
+        return active_devices(session)
+    return tuple(each for each in session.devices if each.key == f"rank:{worst.rank}")
 
 
 def _others(found: list[Anatomy]) -> kit.Fragment:

@@ -14,6 +14,7 @@ from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import NOTHING, Judgements
 from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
+from hfmem_widget.view.wire.ranks import RanksNews, with_ranks
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
 
@@ -28,13 +29,16 @@ class Pace:
     full: float  # seconds between full snapshots
     detail: Detail = NEWS  # how much news goes into one message
     rate: float = math.inf  # bytes a second without full snapshots; more makes messages rarer
+    ranks: float = 1.0  # seconds between what is said of all ranks of a run
 
 
 PACES = (
     Pace(unseen=30.0, news=0.25, outline=20, full=30.0),
-    Pace(unseen=150.0, news=0.5, outline=15, full=60.0, detail=BRIEF_NEWS, rate=3500.0),
-    Pace(unseen=300.0, news=1.5, outline=5, full=90.0, detail=BRIEF_NEWS, rate=1750.0),
-    Pace(unseen=math.inf, news=2.6, outline=3, full=600.0, detail=BRIEF_NEWS, rate=1000.0),
+    Pace(unseen=150.0, news=0.5, outline=15, full=60.0, detail=BRIEF_NEWS, rate=3500.0, ranks=2.0),
+    Pace(unseen=300.0, news=1.5, outline=5, full=90.0, detail=BRIEF_NEWS, rate=1750.0, ranks=5.0),
+    Pace(
+        unseen=math.inf, news=2.6, outline=3, full=600.0, detail=BRIEF_NEWS, rate=1000.0, ranks=15.0
+    ),
 )
 """A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
 slows down while nobody is seen watching. It stays quick enough that a page that is reloaded, or opened
@@ -75,6 +79,7 @@ class Publisher:
         self._spans: dict[int, Span] = {}
         self._judgements = Judgements(session)
         self._judged = NOTHING
+        self._ranks = RanksNews(session)
 
     def seen(self) -> None:
         """Keep or resume the quick pace: somebody is watching."""
@@ -128,7 +133,8 @@ class Publisher:
         )
         before, self._judged = self._judged, self._judgements.now()
         message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
-        self._pass_on(now, message, buffers)
+        ranks = self._ranks.news(now, self._pace(now).ranks)
+        self._pass_on(now, *with_ranks(message, buffers, ranks))
         self._remember(changed)
 
     def _send_outline(self, now: float) -> None:
@@ -138,7 +144,8 @@ class Publisher:
         message, buffers = protocol.snapshot(
             self._session, self.run, self._seq, panel=self._panel, detail=COARSE
         )
-        self._pass_on(now, message | self._all_judged(), buffers)
+        ranks = self._ranks.all(now, is_outline=True)
+        self._pass_on(now, *with_ranks(message | self._all_judged(), buffers, ranks))
 
     def _send_everything(self, now: float, news: Detail) -> None:
         # A page that missed nothing keeps its own finer rows, so it needs these as rows.
@@ -155,7 +162,7 @@ class Publisher:
         self._steps_until = self._session.steps.ended_at
         spans = protocol.sent_as_spans(self._session.spans)
         message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
-        self._send(message | self._all_judged(), buffers)
+        self._send(*with_ranks(message | self._all_judged(), buffers, self._ranks.all(now)))
         self._spans.clear()
         self._remember(spans[-200:])
 

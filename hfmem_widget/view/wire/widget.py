@@ -15,6 +15,7 @@ import traitlets
 from hfmem_widget.session import Session
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.ranks import describe_ranks
 
 STATIC = Path(__file__).parents[2] / "static"
 
@@ -37,7 +38,11 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
     message, buffers = protocol.snapshot(session, run, 0, panel=panel)
     known = {name: rows for name, rows in judged(session).items() if rows}
     # Without steps there is no third.
-    return {**message, **known, **dict(zip(("time", "values", "step_rows"), buffers, strict=False))}
+    binary = dict(zip(("time", "values", "step_rows"), buffers, strict=False))
+    if session.ranks is None:
+        return {**message, **known, **binary}
+    ranks, cells = describe_ranks(session.ranks)
+    return {**message, **known, "ranks": ranks, **binary, "strip": cells}
 
 
 class MemoryWidget(anywidget.AnyWidget):

@@ -2,7 +2,7 @@
 
 import { laidOn } from "./colors.ts";
 import type { Line, Scene } from "./scene.ts";
-import { type LineName, SERIES } from "./series.ts";
+import { dashOf, type LineName, SERIES } from "./series.ts";
 import type { Band } from "./stack.ts";
 import type { Theme } from "./theme.ts";
 
@@ -16,13 +16,15 @@ export function areaTraces(scene: Scene, theme: Theme): object[] {
   return scene.lines.flatMap((line) => lineTraces(line, scene, theme));
 }
 
-function lineTraces({ metric, values }: Line, scene: Scene, theme: Theme): object[] {
+function lineTraces({ metric, look, values }: Line, scene: Scene, theme: Theme): object[] {
   const isStack = metric === "allocated" && scene.bands.length > 0;
-  const { fill, ...style } = isStack ? stackStroke(values, scene, theme) : styleOf(metric, theme);
+  const { fill, ...style } = isStack ? stackStroke(values, scene, theme) : styleOf(look, theme);
   const points = { x: scene.x, y: inUnit(values, scene) };
   const stroke = { ...TRACE, mode: "lines", uid: metric, ...withoutFlats(points), ...style };
   // From the uppermost down, each over the one before: side by side, their edges would let the page shine through.
   if (isStack) return [...[...scene.bands].reverse().map((band) => bandTrace(band, scene, theme)), stroke];
+  if (SERIES[look].drawn === "band")
+    return [...rangeTraces(values, scene, `${SERIES[look].color}66`), stroke];
   if (fill === undefined) return [stroke];
   const area = areaTrace(points, fill);
   return style.line.width === 0 ? [{ ...area, uid: metric }] : [{ ...area, uid: `${metric}-area` }, stroke];
@@ -31,6 +33,28 @@ function lineTraces({ metric, values }: Line, scene: Scene, theme: Theme): objec
 function bandTrace({ part, top }: Band, scene: Scene, theme: Theme): object {
   const color = laidOn(theme.surface, SERIES[part].color, PART_SHARE);
   return { ...areaTrace({ x: scene.x, y: inUnit(top, scene) }, color), uid: `${part}-area` };
+}
+
+/** The area between the lowest and the highest, run by run: what a gap parts is a shape of its own. */
+function rangeTraces(lowest: Float32Array, scene: Scene, fillcolor: string): object[] {
+  const highest = scene.lines.find(({ metric }) => metric === "allocated")?.values;
+  if (highest === undefined) return [];
+  const [x, y]: [number[], number[]] = [[], []];
+  const put = (at: number, bytes: number) => {
+    x.push(scene.x[at] ?? Number.NaN);
+    y.push(bytes / scene.unit.divisor);
+  };
+  const isKnown = (at: number) => !Number.isNaN(lowest[at]! + highest[at]!);
+  for (let from = 0; from < lowest.length; from++) {
+    if (!isKnown(from)) continue;
+    let to = from;
+    while (to < lowest.length && isKnown(to)) put(to, highest[to++]!);
+    for (let at = to - 1; at >= from; at--) put(at, lowest[at]!);
+    put(-1, Number.NaN);
+    from = to;
+  }
+  const points = { x: Float64Array.from(x), y: Float64Array.from(y) };
+  return [{ ...TRACE, mode: "none", fill: "toself", fillcolor, uid: "range-area", ...points }];
 }
 
 function areaTrace(points: Points, fillcolor: string): object {
@@ -47,10 +71,12 @@ interface Style {
   opacity?: number;
 }
 
-function styleOf(metric: LineName, theme: Theme): Style {
-  const { drawn, color } = SERIES[metric];
+function styleOf(look: LineName, theme: Theme): Style {
+  const { drawn, color } = SERIES[look];
   if (drawn === "area") return { fill: `${color}55`, line: { color, width: 1.4 } };
   if (drawn === "haze") return { fill: `${color}38`, line: { width: 0 } };
+  if (drawn === "line") return { line: { color, width: 1.5, dash: dashOf(look) } };
+  if (drawn === "band") return { line: { color, width: 0.8 } };
   return { line: { color: theme.text, width: 1, dash: "4px,3px" }, opacity: 0.75 };
 }
 

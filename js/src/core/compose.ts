@@ -7,8 +7,9 @@ import { gapsWithin } from "./gaps.ts";
 import { guidesIn, levelsOf, marksOf } from "./guides.ts";
 import { layLanes } from "./lanes.ts";
 import { knowsParts, READ } from "./parts.ts";
-import { findPeak, type Peak, peakText } from "./peak.ts";
+import { findPeak, type Peak } from "./peak.ts";
 import { placeLabel } from "./place.ts";
+import { peakNames } from "./rankwords.ts";
 import {
   bytesToPixel,
   LABEL_PIXELS,
@@ -18,7 +19,7 @@ import {
   type Scene,
   timeToPixel,
 } from "./scene.ts";
-import { LINES, type LineName, SERIES } from "./series.ts";
+import { LINES, type LineName, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
 import type { Range, Settings } from "./settings.ts";
 import { stackOf } from "./stack.ts";
 import type { Store } from "./store.ts";
@@ -88,7 +89,7 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   const axes = { range, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
   const scene = { ...axes, bars, x, lines, bands, capacity, guides };
   const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
-  const labelled = { ...scene, gaps, peak: marked && withLabel(marked, scene, input.textWidth) };
+  const labelled = { ...scene, gaps, peak: marked && withLabel(marked, scene, input) };
   return { ...labelled, words: placeWords(labelled, input.textWidth) };
 }
 
@@ -119,7 +120,8 @@ function drawnLines(
     metrics
       .map((metric) => ({ metric, column: store.columnOf(settings.device, metric) }))
       .filter(({ column }) => column >= 0 && column < store.timeline.columns.length);
-  const shown = known(DRAWN).filter(({ metric }) => !settings.hidden.has(metric));
+  const all = settings.device === OVERVIEW ? overRanks(known(LINES).map(({ metric }) => metric)) : DRAWN;
+  const shown = known(all).filter(({ metric }) => !settings.hidden.has(metric));
   const allocated = shown.find(({ metric }) => metric === "allocated")?.column;
   const isSplit = settings.parts && allocated !== undefined && knowsParts(store, settings.device);
   const parts = isSplit ? known(READ) : [];
@@ -129,7 +131,11 @@ function drawnLines(
     // The uppermost band has no column of its own.
     lines: columns.length + (isSplit ? 1 : 0),
   });
-  const lines = shown.map(({ metric }, index) => ({ metric, values: drawn.y[index]! }));
+  const lines = shown.map(({ metric }, index) => ({
+    metric,
+    look: lookOf(settings.device, metric),
+    values: drawn.y[index]!,
+  }));
   const read = parts.map(({ metric }, index) => [metric, drawn.y[shown.length + index]!]);
   const bands = isSplit
     ? stackOf(settings.device, valuesOf(lines, "allocated"), Object.fromEntries(read))
@@ -155,10 +161,12 @@ function topFor(highest: number, room: number, held: number, total: number | nul
 function withLabel(
   peak: Peak,
   scene: Omit<Scene, "gaps" | "peak" | "words">,
-  textWidth: (text: string) => number,
+  { store, settings, textWidth }: SceneInput,
 ) {
   const { capacity, ticks, unit } = scene;
-  const text = `peak ${peakText(peak.bytes, peak.certainty, unit.name === "%" ? unit : undefined)}`;
+  const ranks = settings.device === OVERVIEW ? store.ranks : null;
+  const names = peakNames(ranks, peak, unit.name === "%" ? unit : undefined);
+  const text = names.find((name) => textWidth(name) + 6 <= scene.width) ?? names.at(-1)!;
   const toPixel = (bytes: number) => bytesToPixel(scene, bytes);
   const skyline = (left: number, right: number) =>
     toPixel(highestWithin(scene, pixelToTime(scene, left), pixelToTime(scene, right)));

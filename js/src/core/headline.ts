@@ -4,8 +4,12 @@ import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { digits, formatBytes, percentOf, unitFor } from "./format.ts";
 import { Notice, warningsOf } from "./notice.ts";
+import { reportingText, worstOf } from "./rankwords.ts";
 import { labelOf, type Readings } from "./readings.ts";
+import { OVERVIEW } from "./series.ts";
 import type { Store } from "./store.ts";
+
+const NO_PEAK = { bytes: Number.NaN, certainty: "" };
 
 class Figure {
   readonly element: HTMLElement;
@@ -34,11 +38,24 @@ export class Headline {
   private readonly reserved = new Figure("reserved");
   private readonly used = new Figure("used");
   private readonly budget = new Figure("budget");
+  /** Of all ranks of a run. */
+  private readonly median = new Figure("median");
+  private readonly lowest = new Figure("lowest");
+  private readonly reporting = new Figure("reporting");
   private readonly notice = new Notice("span", { role: "status" });
   private readonly capacity = new Capacity();
 
   constructor() {
-    const figured = [this.total, this.peak, this.budget, this.reserved, this.used];
+    const figured = [
+      this.total,
+      this.peak,
+      this.median,
+      this.lowest,
+      this.reporting,
+      this.budget,
+      this.reserved,
+      this.used,
+    ];
     const rest = [...figured.map((figure) => figure.element), this.notice.element];
     const figures = make("div", "figures", {}, [
       make("span", "current", {}, [this.now, " ", this.nowUnit]),
@@ -58,12 +75,16 @@ export class Headline {
     setText(this.nowUnit, unit.name);
     setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, "allocated"));
     this.total.update("of", Number.isNaN(total) ? "" : formatBytes(total));
-    const bound = peak?.certainty === "at least" ? "≥ " : "";
-    this.peak.update(
-      "peak",
-      peak ? bound + show(peak.bytes) : "",
-      bound === "" ? (peak?.certainty ?? "") : "",
-    );
+    const ranks = device.key === OVERVIEW ? store.ranks : null;
+    const worst = peak && worstOf(ranks, peak.bytes);
+    const { bytes, certainty } = worst ? { ...worst, bytes: worst.peak } : (peak ?? NO_PEAK);
+    const bound = certainty === "at least" ? "≥ " : "";
+    const who = worst ? `(rank ${worst.rank})` : "";
+    const trail = [bound === "" ? certainty : "", who].filter(Boolean).join(" ");
+    this.peak.update("peak", peak ? bound + show(bytes) : "", trail);
+    this.median.update("median", ranks !== null && ranks.world > 2 ? optional(ranks.median) : "");
+    this.lowest.update("lowest", ranks !== null && ranks.world > 1 ? optional(ranks.lowest) : "");
+    this.reporting.update("", ranks === null ? "" : reportingText(ranks));
     this.reserved.update(labelOf(store, device.key, "reserved"), optional(reserved));
     this.used.update(labelOf(store, device.key, "device_used"), optional(deviceUsed));
     const budgets = store.guides.filter((guide) => guide.kind === "budget" && guide.device === device.key);

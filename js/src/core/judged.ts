@@ -69,7 +69,11 @@ export function decodeGuides(told: unknown): Guide[] {
   });
 }
 
-function someOf<T>(told: unknown, most: number, read: (entry: Record<string, unknown>) => T | null): T[] {
+export function someOf<T>(
+  told: unknown,
+  most: number,
+  read: (entry: Record<string, unknown>) => T | null,
+): T[] {
   if (!Array.isArray(told)) return [];
   return told.slice(0, most).flatMap((entry) => {
     const known = typeof entry === "object" && entry !== null ? read(entry) : null;
@@ -77,6 +81,6 @@ function someOf<T>(told: unknown, most: number, read: (entry: Record<string, unk
   });
 }
 
-function numberOr<T>(value: unknown, otherwise: T): number | T {
+export function numberOr<T>(value: unknown, otherwise: T): number | T {
   return typeof value === "number" && Math.abs(value) < MOST_FIGURE ? value : otherwise;
 }

@@ -2,8 +2,9 @@
 
 import { button, make, setAttribute, setText } from "./dom.ts";
 import { type PartName, STACK, shortName } from "./parts.ts";
+import { BAND } from "./rankwords.ts";
 import { labelOf } from "./readings.ts";
-import { LINES, SERIES } from "./series.ts";
+import { dashOf, LINES, type LineName, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
 import type { Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 
@@ -21,12 +22,48 @@ export interface Shown {
   knowsParts: boolean;
 }
 
+const DASHES: Record<string, string> = {
+  dash: "6 4",
+  dot: "2 3",
+  dashdot: "6 3 2 3",
+  longdash: "10 4",
+  longdashdot: "10 3 2 3",
+};
+const SVG = "http://www.w3.org/2000/svg";
+
+/** A piece of a line, or of what lies beneath it. */
+class Swatch {
+  readonly element = make("span", "");
+  private look = "";
+
+  update(look: LineName): void {
+    if (this.look === look) return;
+    this.look = look;
+    const { drawn, color } = SERIES[look];
+    this.element.className = `hfmem-swatch hfmem-swatch-${drawn}`;
+    this.element.style.color = color;
+    this.element.replaceChildren(...(drawn === "line" ? [stroke(dashOf(look))] : []));
+  }
+}
+
+function stroke(dash: string): SVGElement {
+  const picture = document.createElementNS(SVG, "svg");
+  const line = document.createElementNS(SVG, "path");
+  for (const [name, value] of Object.entries({ width: "24", height: "10", "aria-hidden": "true" }))
+    picture.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ d: "M0 5H24", stroke: "currentColor", "stroke-width": "2" }))
+    line.setAttribute(name, value);
+  line.setAttribute("stroke-dasharray", DASHES[dash] ?? "");
+  picture.append(line);
+  return picture;
+}
+
 export class Legend {
   readonly element = make("div", "legend", { role: "group", "aria-label": "series" });
   private readonly points = POINTS.map(({ name, text }) =>
     make("span", "legend-item", { hidden: "" }, [make("span", `swatch swatch-point-${name}`), text]),
   );
-  private readonly items: { metric: string; node: HTMLButtonElement; label: HTMLElement }[];
+  private readonly items: { metric: LineName; node: HTMLButtonElement; label: HTMLElement; swatch: Swatch }[];
   private readonly parts: HTMLElement;
   private readonly choice = make("input", "hidden", { type: "checkbox" });
   private readonly names = STACK.map((name) => {
@@ -47,11 +84,9 @@ export class Legend {
         onChange();
       });
       const label = make("span", "");
-      const { drawn, color } = SERIES[metric];
-      const swatch = make("span", `swatch swatch-${drawn}`);
-      swatch.style.color = color;
-      node.append(swatch, label);
-      return { metric, node, label };
+      const swatch = new Swatch();
+      node.append(swatch.element, label);
+      return { metric, node, label, swatch };
     });
     this.choice.addEventListener("change", () => {
       settings.parts = this.choice.checked;
@@ -66,14 +101,17 @@ export class Legend {
   /** `shown` is null before the chart drew; a line too large for it is only a figure. */
   update(store: Store, shown: Shown | null, isCloud: boolean): void {
     for (const point of this.points) point.hidden = !isCloud;
-    for (const { metric, node, label } of this.items) {
-      const name = labelOf(store, this.settings.device, metric);
+    const { device } = this.settings;
+    const known = LINES.filter((metric) => store.columnOf(device, metric) >= 0);
+    const told: readonly string[] = device === OVERVIEW ? overRanks(known) : known;
+    for (const { metric, node, label, swatch } of this.items) {
+      const look = lookOf(device, metric);
+      swatch.update(look);
+      const name = SERIES[look].drawn === "band" ? BAND : labelOf(store, device, metric);
       const isHidden = this.settings.hidden.has(metric);
       setText(label, name);
       node.hidden =
-        isCloud ||
-        store.columnOf(this.settings.device, metric) < 0 ||
-        (!isHidden && shown?.metrics.includes(metric) === false);
+        isCloud || !told.includes(metric) || (!isHidden && shown?.metrics.includes(metric) === false);
       setAttribute(node, "aria-pressed", String(!isHidden));
       setAttribute(node, "title", isHidden ? `show ${name}` : `hide ${name}`);
       setAttribute(node, "aria-label", name);

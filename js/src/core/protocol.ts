@@ -1,6 +1,7 @@
 /** The wire, read: what docs/wire.md says and `view/wire/protocol.py` writes. Nothing else knows its names. */
 
 import { decodeFindings, decodeGuides, type Finding, type Guide } from "./judged.ts";
+import { decodeRanks, type Ranks } from "./ranks.ts";
 
 export const PROTOCOL = 1;
 
@@ -86,6 +87,8 @@ interface Envelope {
   /** All there are now; null where a message says nothing of them. */
   findings: Finding[] | null;
   guides: Guide[] | null;
+  /** How all ranks of a run stand; null where a message says nothing of them. */
+  ranks: Ranks | null;
 }
 
 export interface RowsMessage extends Envelope {
@@ -168,6 +171,7 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
   const rows = decodeRows(content.rows, buffers[0], buffers[1]);
   const steps = decodeSteps(content.steps ?? 0, buffers[2]);
   if (rows === null || steps === null) return null;
+  const ranks = content.ranks === undefined ? null : decodeRanks(content.ranks, stripOf(buffers));
   const envelope = {
     run: content.run,
     seq: content.seq,
@@ -177,6 +181,7 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
     status: isStatus(content.status) ? content.status : null,
     findings: content.findings === undefined ? null : decodeFindings(content.findings),
     guides: content.guides === undefined ? null : decodeGuides(content.guides),
+    ranks,
   };
   if (kind === "rows") return { kind, ...envelope };
   if (!isSchema(content.schema)) return null;
@@ -189,9 +194,9 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
 /** Reads the `_history` trait: a snapshot with its buffers inside. */
 export function decodeHistory(history: unknown): Message | null {
   if (!isRecord(history)) return null;
-  const { time, values, step_rows: steps } = history;
+  const { time, values, step_rows: steps, strip } = history;
   if (!isBuffer(time) || !isBuffer(values)) return null;
-  return decode(history, isBuffer(steps) ? [time, values, steps] : [time, values]);
+  return decode(history, [time, values, ...[steps, strip].filter(isBuffer)]);
 }
 
 function decodeRows(count: unknown, time?: BufferLike, values?: BufferLike): Rows | null {
@@ -212,6 +217,11 @@ function decodeSteps(count: unknown, figures?: BufferLike): StepRows | null {
   const columns = figures.byteLength / (8 * count);
   if (!Number.isInteger(columns) || columns === 0) return null;
   return { values: new Float64Array(copyOf(figures)), columns };
+}
+
+/** The cells of what is said of all ranks come last. */
+function stripOf(buffers: ArrayLike<BufferLike>): Uint8Array {
+  return buffers.length < 3 ? new Uint8Array(0) : new Uint8Array(copyOf(buffers[buffers.length - 1]!));
 }
 
 /** A frame's buffers start at any byte of the message, and typed arrays must be aligned: so a copy. */

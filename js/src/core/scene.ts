@@ -18,6 +18,8 @@ export const WORD_PIXELS = 10;
 
 export interface Line {
   metric: LineName;
+  /** The row that says how it is drawn. */
+  look: LineName;
   values: Float32Array;
 }
 

@@ -23,3 +23,26 @@ export const LINES = having("drawn");
 export const STACK = having("stacked");
 /** What tensors were found to be. */
 export const HELD = having("held");
+
+/** The device that stands for all ranks of a run; those that are drawn by themselves are `rank:N`. */
+export const OVERVIEW = "ranks";
+/** The metrics of that device that are a rank each, in a world of so few. */
+export const SINGLY = LINES.filter((name) => name.startsWith("rank"));
+const BAND: readonly LineName[] = ["lowest", "median", "allocated"];
+
+/** The row that says how a line is drawn: what was allocated by all ranks is that of the highest. */
+export function lookOf(device: string, metric: LineName): LineName {
+  return device === OVERVIEW && metric === "allocated" ? "highest" : metric;
+}
+
+/** By Plotly's name. */
+export function dashOf(look: LineName): string {
+  const row: { label: string; dash?: string } = SERIES[look];
+  return row.dash ?? "solid";
+}
+
+/** Which metrics of all ranks are drawn, in order: each rank by itself, or else a band. */
+export function overRanks(known: readonly string[]): LineName[] {
+  const singly = SINGLY.filter((name) => known.includes(name));
+  return singly.length > 0 ? singly : BAND.filter((name) => known.includes(name));
+}

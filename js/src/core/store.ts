@@ -2,6 +2,7 @@
 
 import type { Finding, Guide } from "./judged.ts";
 import type { Message, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
+import { merged, type Ranks } from "./ranks.ts";
 import { StepTable } from "./steps.ts";
 import { Timeline } from "./timeline.ts";
 
@@ -18,6 +19,8 @@ export class Store {
   spans = new Map<number, Span>();
   findings: Finding[] = [];
   guides: Guide[] = [];
+  /** How all ranks stand, of the overview of a distributed run. */
+  ranks: Ranks | null = null;
   seq = -1;
   /** Milliseconds of the browser's clock when something last came; 0 before that. */
   heardAt = 0;
@@ -112,6 +115,10 @@ export class Store {
     if (message.status !== null) this.status = message.status;
     this.findings = message.findings ?? this.findings;
     this.guides = message.guides ?? this.guides;
+    if (message.ranks !== null) {
+      const isOutline = message.kind === "snapshot" && message.coarse;
+      this.ranks = merged(this.ranks, message.ranks, isOutline);
+    }
     if (this.spans.size > MAX_SPANS) this.forgetOldest();
   }
 
@@ -132,6 +139,7 @@ export class Store {
     this.spans.clear();
     this.findings = [];
     this.guides = [];
+    this.ranks = null;
     this.timeline.clear();
     this.steps.clear();
     this.unsupported = null;

@@ -6,12 +6,13 @@ import controls from "../styles/controls.css";
 import foot from "../styles/foot.css";
 import headline from "../styles/headline.css";
 import legend from "../styles/legend.css";
+import ranks from "../styles/ranks.css";
 import root from "../styles/root.css";
 import tabs from "../styles/tabs.css";
 import { make, setText } from "./dom.ts";
 
 const MARK = "data-hfmem-styles";
-const TEXT = [root, bar, tabs, controls, headline, chart, legend, foot].join("\n");
+const TEXT = [root, bar, tabs, controls, headline, chart, legend, foot, ranks].join("\n");
 
 /** A sheet that an earlier version left on the page is brought up to date. */
 export function injectStyles(host: Element): void {

@@ -8,6 +8,11 @@ interface Tab {
   fill: HTMLElement;
 }
 
+/** "rank 7" of `rank:7`; what else there is has its key. */
+function tabName(key: string): string {
+  return key.replace(/^rank:(?=\d+$)/, "rank ");
+}
+
 export class Tabs {
   readonly element = make("div", "tabs", { role: "tablist", "aria-label": "devices" });
   private keys: string[] = [];
@@ -32,7 +37,7 @@ export class Tabs {
     this.keys = devices.map(({ key }) => key);
     this.tabs = devices.map((device) => {
       const label = make("span", "tab-label");
-      setText(label, device.key);
+      setText(label, tabName(device.key));
       const fill = make("span", "tab-fill");
       const element = make("button", "tab", { type: "button", role: "tab", title: device.name }, [
         label,

@@ -10,8 +10,10 @@ import { Legend, type Shown } from "./legend.ts";
 import { Lens } from "./lens.ts";
 import { knowsParts } from "./parts.ts";
 import { Progress } from "./progress.ts";
+import { RanksView } from "./ranksview.ts";
 import { peakShare, readDevice, shareUsed } from "./readings.ts";
 import { namesIn } from "./scene.ts";
+import { OVERVIEW } from "./series.ts";
 import { defaultSettings, type Range, type Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 import { injectStyles } from "./styles.ts";
@@ -48,6 +50,7 @@ export class View {
   private readonly legend: Legend;
   private readonly progress = new Progress();
   private readonly lens: Lens;
+  private readonly ranks = new RanksView();
   private readonly summary = new Summary();
   private readonly clock: () => number;
   private readonly onSeen: () => void;
@@ -93,7 +96,14 @@ export class View {
       {},
       [this.legend, this.progress, this.lens].map(({ element }) => element),
     );
-    const parts = [bar, this.headline.element, this.chart.element, foot, this.summary.element];
+    const parts = [
+      bar,
+      this.headline.element,
+      this.chart.element,
+      foot,
+      this.ranks.element,
+      this.summary.element,
+    ];
     this.element.append(...parts);
     host.append(this.element);
   }
@@ -149,7 +159,8 @@ export class View {
     this.placeholder.hidden = store.schema !== null && kind !== "unsupported";
     this.element.classList.toggle("hfmem-blank", !this.placeholder.hidden);
     const devices = store.schema?.devices ?? [];
-    const device = devices.find(({ key }) => key === settings.device) ?? devices[0];
+    const named = (wanted: string) => devices.find(({ key }) => key === wanted);
+    const device = named(settings.device) ?? named(OVERVIEW) ?? devices[0];
     if (!device) return;
     settings.device = device.key;
     this.tabs.element.hidden = devices.length < 2;
@@ -168,6 +179,13 @@ export class View {
     this.legend.update(store, this.shown(device.key), isCloud);
     this.progress.update(store);
     this.lens.update(hasCloud(store, device.key));
+    this.compareRanks();
+  }
+
+  private compareRanks(): void {
+    const { store, settings, chart } = this;
+    const ranks = settings.device === OVERVIEW ? store.ranks : null;
+    this.ranks.update(ranks, chart.scene, store.status?.elapsed ?? 0);
   }
 
   private shown(device: string): Shown | null {
@@ -193,6 +211,7 @@ export class View {
   /** What tests and benches read. */
   private report(milliseconds: number): void {
     this.fault = null;
+    this.compareRanks();
     const { dataset } = this.element;
     dataset.hfmemDraws = String(this.chart.draws);
     dataset.hfmemRows = String(this.store.timeline.length);

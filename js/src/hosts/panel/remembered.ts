@@ -8,6 +8,7 @@
 import { decimate } from "../../core/decimate.ts";
 import { isPart } from "../../core/parts.ts";
 import { decode, type Message, PROTOCOL, type Span } from "../../core/protocol.ts";
+import { encodeRanks } from "../../core/ranks.ts";
 import type { StepTable } from "../../core/steps.ts";
 import type { Store } from "../../core/store.ts";
 import type { CellFacts } from "./cells.ts";
@@ -52,7 +53,7 @@ export function saveMemory(storage: Storage, memory: Memory): void {
 
 /** Null for a run of which nothing can be shown yet. */
 export function toFrame(store: Store): Frame | null {
-  const { schema, status, timeline, run, seq, findings, guides } = store;
+  const { schema, status, timeline, run, seq, findings, guides, ranks } = store;
   if (schema === null) return null;
   const columns = timeline.columns.map((_, index) => index);
   const { x, y } = decimate(timeline, columns, [0, timeline.last], PIXELS, {
@@ -69,8 +70,9 @@ export function toFrame(store: Store): Frame | null {
       ...envelope,
       ...{ schema, status, findings, guides },
       spans: worthKeeping([...store.spans.values()]),
+      ...(ranks === null ? {} : { ranks: encodeRanks(ranks) }),
     },
-    buffers: [x, values, steps.figures].map(toBase64),
+    buffers: [x, values, steps.figures, ...(ranks === null ? [] : [ranks.strip.cells])].map(toBase64),
   };
 }
 
@@ -107,7 +109,7 @@ function worthKeeping(spans: Span[]): Span[] {
   return [...outer.slice(-MOST_SPANS), ...spans.slice(-MOST_SPANS)];
 }
 
-function toBase64(array: Float64Array | Float32Array): string {
+function toBase64(array: Float64Array | Float32Array | Uint8Array): string {
   const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
   let text = "";
   for (const byte of bytes) text += String.fromCharCode(byte);

@@ -1,0 +1,144 @@
+"""How all ranks stand, as the wire has it: a table and phases each time, and of the strip what is new."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from hfmem_widget.session import RankRow, Ranks, RankStrip, Session
+from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS
+from hfmem_widget.text import plain
+from hfmem_widget.view.line import NAME
+from hfmem_widget.view.ranks import MOST_ROWS
+from hfmem_widget.view.wire.protocol import Buffers, Message
+
+MOST_PHASES = 8
+MOST_DEVICES = 4
+
+NEWEST_COLUMNS = 8
+OUTLINE_BYTES, FEWEST_COLUMNS = 1_400, 16
+"""Of a strip in an outline."""
+
+CERTAINTIES = ("exact", "at least", "sampled")
+
+Told = tuple[dict[str, Any], bytes]
+
+
+class RanksNews:
+    """What of all ranks was sent so far."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._sent: Ranks | None = None
+        self._sent_at = -math.inf
+        self._until = -math.inf
+
+    def news(self, now: float, interval: float) -> Told | None:
+        """Return the table and the newest columns; None where nothing is new, or it is too early."""
+        ranks = self._session.ranks
+        if ranks is None or ranks is self._sent or now - self._sent_at < interval:
+            return None
+        # The last that was sent may have grown since.
+        new = sum(at >= self._until for at in ranks.strip.at)
+        return self._told(now, ranks, newest(ranks.strip, min(new, NEWEST_COLUMNS)))
+
+    def all(self, now: float, *, is_outline: bool = False) -> Told | None:
+        """Return everything; for an outline with a coarser strip."""
+        ranks = self._session.ranks
+        if ranks is None:
+            return None
+        rows = max(1, len(ranks.strip.first))
+        most = max(FEWEST_COLUMNS, OUTLINE_BYTES // rows) if is_outline else STRIP_COLUMNS
+        return self._told(now, ranks, folded(ranks.strip, most), is_whole=True)
+
+    def _told(self, now: float, ranks: Ranks, strip: RankStrip, *, is_whole: bool = False) -> Told:
+        self._sent, self._sent_at = ranks, now
+        self._until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
+        return described(ranks, strip, is_whole=is_whole)
+
+
+def describe_ranks(ranks: Ranks) -> Told:
+    """Return all ranks as JSON, and the cells of the whole strip."""
+    return described(ranks, folded(ranks.strip, STRIP_COLUMNS), is_whole=True)
+
+
+def with_ranks(message: Message, buffers: Buffers, told: Told | None) -> tuple[Message, Buffers]:
+    """Return a message that also says how all ranks stand, if that is known; the strip comes last."""
+    if told is None:
+        return message, buffers
+    ranks, cells = told
+    return {**message, "ranks": ranks}, [*buffers, cells]
+
+
+def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> Told:
+    """Return all ranks as JSON, and the cells of a strip; one that is whole says whose its rows are."""
+    rows = ranks.table[:MOST_ROWS]
+    devices = list(dict.fromkeys(map(_device, rows)))[:MOST_DEVICES]
+    columns: dict[str, Any] = {"at": [round(at, 3) for at in strip.at]}
+    if is_whole:
+        columns["first"] = list(strip.first)
+    told = {
+        "world": ranks.world,
+        "nodes": ranks.nodes,
+        "reporting": ranks.reporting,
+        "engine": plain(ranks.engine, NAME),
+        "lowest": _whole(ranks.lowest),
+        "median": _whole(ranks.median),
+        "lowest_rank": ranks.lowest_rank,
+        "devices": list(map(list, devices)),
+        "table": [_row(row, devices) for row in rows],
+        "phases": [
+            [phase.kind, _whole(phase.low), _whole(phase.median), _whole(phase.high), phase.rank]
+            for phase in ranks.phases[:MOST_PHASES]
+        ],
+        "strip": columns,
+    }
+    return told, strip.cells
+
+
+def _device(row: RankRow) -> tuple[str, int | None]:
+    return plain(row.device, NAME), _whole(row.total)
+
+
+def _row(row: RankRow, devices: list[tuple[str, int | None]]) -> list[Any]:
+    device = _device(row)
+    return [
+        row.rank,
+        row.attempt,
+        plain(row.host, NAME),
+        devices.index(device) if device in devices else None,
+        CERTAINTIES.index(row.certainty),
+        *map(_whole, (row.peak, row.weights, row.activations)),
+        row.step,
+        plain(row.phase, NAME),
+        round(row.silent) if math.isfinite(row.silent) else 0,
+        row.flag,
+    ]
+
+
+def _whole(value: float) -> int | None:
+    return round(value) if math.isfinite(value) else None
+
+
+def newest(strip: RankStrip, columns: int) -> RankStrip:
+    """Return the last columns of a strip."""
+    begin = len(strip.at) - columns
+    return replace(strip, at=strip.at[begin:], cells=strip.cells[begin * len(strip.first) :])
+
+
+def folded(strip: RankStrip, most: int) -> RankStrip:
+    """Return a strip of at most so many columns, each with the highest of its neighbours.
+
+    A cell of several is silent only if all of them are.
+    """
+    size, rows = -(-len(strip.at) // most), len(strip.first)
+    if size <= 1 or not rows:
+        return strip
+    cells = bytearray()
+    for begin in range(0, len(strip.at), size):
+        group = strip.cells[begin * rows : (begin + size) * rows]
+        for row in range(rows):
+            known = [cell for cell in group[row::rows] if cell != SILENT_CELL]
+            cells.append(max(known, default=SILENT_CELL))
+    return RankStrip(strip.first, strip.at[::size], bytes(cells))

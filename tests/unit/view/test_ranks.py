@@ -1,0 +1,201 @@
+"""How all ranks of a run are told: on the card, in its line, in a table and in the strip."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+
+import pytest
+
+from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip, Session
+from hfmem_widget.session.ranks import SILENT_CELL
+from hfmem_widget.text import GIB
+from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.line import line, rank_phrases
+from hfmem_widget.view.ranks import rank_figures, ranks_html, skew_of
+from hfmem_widget.view.strip import strip_html
+from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview
+
+HOSTILE = "<img src=x onerror=alert(1)>$x$\u202e"
+
+
+def row(rank: int, peak: float, **more: object) -> RankRow:
+    return replace(RankRow(rank, total=80 * GIB, peak=peak * GIB, certainty="exact"), **more)  # type: ignore[arg-type]
+
+
+def ranks(*table: RankRow, **more: object) -> Ranks:
+    known = Ranks(len(table), reporting=len(table), median=5 * GIB, lowest=4 * GIB, table=table)
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+def labels(known: Ranks) -> list[str]:
+    return [label for label, _, _ in rank_figures(known)]
+
+
+def pixels(html: str) -> tuple[list[bytes], list[str]]:
+    """Return the rows of the image in a strip as indices, and its colours."""
+    found = re.search(r"data:image/png;base64,([^\"]+)", html)
+    assert found is not None
+    data, chunks = b64decode(found[1])[8:], {}
+    while data:
+        size, name = struct.unpack(">I4s", data[:8])
+        chunks[name] = data[8 : 8 + size]
+        assert zlib.crc32(name + chunks[name]) == struct.unpack(">I", data[8 + size : 12 + size])[0]
+        data = data[12 + size :]
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    raw = zlib.decompress(chunks[b"IDAT"])
+    palette = chunks[b"PLTE"]
+    inks = [palette[at : at + 3].hex() for at in range(0, len(palette), 3)]
+    clear = chunks[b"tRNS"].index(b"\0")
+    inks[clear] = "clear"
+    return [raw[at * (width + 1) + 1 : (at + 1) * (width + 1)] for at in range(height)], inks
+
+
+def inks(html: str, row: int) -> list[str]:
+    rows, colours = pixels(html)
+    return [colours[cell] for cell in rows[row]]
+
+
+def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
+    """With the median and the lowest in the unit of the worst, and who is not heard of."""
+    session = overview(MANY)
+
+    assert line(session, session.spans[0]) == (
+        'memwatch "fine-tune" · 12 min 31 s · 1,024 ranks on 128 nodes · worst peak 68.8 GiB exact '
+        "(rank 417, backward) · median 54.5 · lowest 53.8 · headroom 11.0 GiB · 1,016 of 1,024 reporting"
+    )
+
+
+def test_two_ranks_have_no_median() -> None:
+    """Neither of them is between the others."""
+    phrases = rank_phrases(ranks(row(1, 7), row(0, 4)))
+
+    assert phrases[:2] == ["2 ranks", "worst peak 7.00 GiB exact (rank 1)"]
+    assert not any("median" in phrase for phrase in phrases)
+    assert labels(ranks(row(1, 7), row(0, 4)))[:2] == ["worst peak (exact)", "lowest peak"]
+
+
+def test_one_rank_is_not_the_worst() -> None:
+    """It has a peak, and nobody to compare it with."""
+    assert rank_phrases(ranks(row(0, 7)))[:2] == ["1 rank", "peak 7.00 GiB exact"]
+    assert labels(ranks(row(0, 7))) == ["peak (exact)", "headroom"]
+
+
+def test_nothing_is_said_of_ranks_that_said_nothing() -> None:
+    """Only how many there should be."""
+    assert rank_phrases(Ranks(4)) == ["4 ranks"]
+
+
+@pytest.mark.parametrize(
+    ("world", "phase", "value", "small"),
+    [
+        (8, PhaseSkew("backward", 4, 5, 6, 3), "+20 %", "rank 3 over the median"),
+        (2, PhaseSkew("backward", 4, 5, 6, 1), "+50 %", "rank 1 over the other"),
+        (8, PhaseSkew("forward", 5.0, 5.0, 5.04, 3), "<1 %", "between ranks"),
+    ],
+)
+def test_the_skew_is_that_over_the_median(
+    world: int, phase: PhaseSkew, value: str, small: str
+) -> None:
+    """Of two ranks, over the other; below a hundredth nobody is named."""
+    known = ranks(row(3, 7), row(0, 4), world=world, phases=(phase,))
+
+    assert rank_figures(known)[-1] == (f"skew in {phase.kind}", value, small)
+
+
+def test_the_skew_is_told_of_the_phase_in_which_it_is_largest() -> None:
+    """A phase whose figures are not known says nothing."""
+    phases = (
+        PhaseSkew("forward", 4, 5, 5.5, 1),
+        PhaseSkew("backward", 4, 5, 8, 2),
+        PhaseSkew("optimizer", float("nan"), float("nan"), 9, 3),
+    )
+    found = skew_of(ranks(row(2, 8), row(0, 4), world=4, phases=phases))
+
+    assert found is not None
+    assert found[0].kind == "backward"
+
+
+def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
+    """In this order, below what was found; and the parts of the worst rank."""
+    session = overview(MANY)
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    wanted = [
+        "worst peak",
+        "peaks at 68.8 GiB",
+        "ranks \N{MULTIPLICATION SIGN} time",
+        ">activations<",
+        ">phase, GiB<",
+    ]
+    places = [html.index(text) for text in (*wanted, "rank 417 at the peak")]
+
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
+def test_a_card_stays_small(plan: Plan) -> None:
+    """However many ranks there are."""
+    session = overview(plan)
+    card = card_bundle(session, session.spans[0], with_chart=False)
+
+    assert len(card["text/html"]) < 40_000
+    assert all(len(text) < 320 for text in card["text/plain"].splitlines())
+
+
+def test_a_card_on_one_line_tells_the_worst() -> None:
+    """And how many ranks there are."""
+    session = overview(EIGHT)
+    text = compact_bundle(session, session.spans[0])["text/plain"]
+
+    assert "8 ranks · worst peak 63.5 GiB exact (rank 5, backward)" in text
+
+
+def test_text_of_other_machines_is_escaped() -> None:
+    """Names of hosts and devices, phases and flags; on the card, in the line and in the figures."""
+    session = overview(replace(EIGHT, world=16, per_node=8, host=HOSTILE + "{}", device=HOSTILE))
+    assert session.ranks is not None
+    worst = replace(session.ranks.table[0], phase=HOSTILE, host=HOSTILE)
+    session.ranks = replace(session.ranks, engine=HOSTILE, table=(worst, *session.ranks.table[1:]))
+    session.findings.clear()
+    card = card_bundle(session, session.spans[0], with_chart=True)
+
+    assert "<img src=x" not in card["text/html"]
+    assert "&lt;img src=x" in card["text/html"]
+    assert not {"\u202e", "\n\n"} & set(card["text/plain"])
+
+
+def test_no_other_session_has_any_of_it() -> None:
+    """Nor has a run of one rank."""
+    assert not ranks_html(Session("run"))
+    session = Session("run")
+    session.ranks = Ranks(1, table=(row(0, 7),))
+    assert not ranks_html(session)
+
+
+def test_a_cell_of_the_strip_has_its_place_in_time() -> None:
+    """Columns begin when they say so, whatever their lengths; the last goes on to the end."""
+    strip = RankStrip((0, 1), (0.0, 30.0), bytes([0, 100, 200, SILENT_CELL]))
+    html = strip_html(ranks(row(0, 7), row(1, 4), strip=strip), 120.0).html
+
+    assert inks(html, 0) == ["440154"] * 60 + ["fde725"] * 180
+    assert inks(html, 1) == ["21918c"] * 60 + ["b8bec5"] * 180
+
+
+def test_before_the_first_column_there_is_nothing() -> None:
+    """The page shines through."""
+    strip = RankStrip((0, 1), (60.0,), bytes([0, 100]))
+    html = strip_html(ranks(row(0, 7), row(1, 4), strip=strip), 120.0).html
+
+    assert inks(html, 0) == ["clear"] * 120 + ["440154"] * 120
+
+
+def test_there_is_no_strip_of_nothing() -> None:
+    """Neither without rows, nor without columns, nor in no time."""
+    strip = RankStrip((0, 1), (0.0,), bytes(2))
+
+    assert not strip_html(ranks(row(0, 7)), 10.0)
+    assert not strip_html(ranks(row(0, 7), strip=RankStrip((0, 1))), 10.0)
+    assert not strip_html(ranks(row(0, 7), strip=strip), 0.0)
