@@ -92,6 +92,8 @@ def _holds(session: Session, span: Span | None, key: str) -> bool:
         return session.peak(key) > 0
     if peak_of(session, span, key).value > 0:
         return True
+    if span.stop is None:
+        return session.highest_in(span.id, key) > 0
     return max(known_values(session, key, span.start, end_of(session, span)), default=0.0) > 0
 
 

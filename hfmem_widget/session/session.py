@@ -258,10 +258,13 @@ class Session(Shown):
 
     def highest_in(self, span_id: int, key: str) -> float:
         """Return the highest sample of a series within an open span so far; NaN if there is none."""
+        return self.highs_in(span_id).get(key, NOT_AVAILABLE)
+
+    def highs_in(self, span_id: int) -> dict[str, float]:
+        """Return the highest sample of each series within an open span so far, as far as there is one."""
         with self._writer.lock:
-            highs = dict(zip(self._index, self._spans.highs.since(span_id), strict=False))
-        highest = highs.get(key, NOTHING)
-        return NOT_AVAILABLE if highest == NOTHING else highest
+            highs = zip(self._index, self._spans.highs.since(span_id), strict=False)
+            return {key: high for key, high in highs if high != NOTHING}
 
     def phases(self, root: int) -> tuple[Phase, ...]:
         """Return the finished spans within an outermost span, by kind; its own kind comes last."""
