@@ -53,7 +53,7 @@ def test_a_launcher_s_ranks_lead_the_line(on_four_gpus: Kernel) -> None:
 
 def test_a_shell_s_child_counts(on_four_gpus: Kernel) -> None:
     """`!python train.py`: a shell may stand between."""
-    run = f"!{{sys.executable}} -c '{{RANK}}' {{os.environ['NVML_STUB_PROCESSES']}} 1 4 1; true"
+    run = "!{sys.executable} -c '{RANK}' {os.environ['NVML_STUB_PROCESSES']} 1 4 1; true"
     told = told_by(on_four_gpus, f"%%memwatch --label shell\n{run}")
 
     assert "cuda:1 rose by 15.5 GiB to 15.5 GiB, by 1 child process" in told
