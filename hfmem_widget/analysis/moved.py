@@ -137,6 +137,8 @@ def movement(session: Session, span: Span | None = None) -> Movement:
 
     Where PyTorch used a GPU in this process, only what its child processes did is told.
     """
+    if session.ranks is not None:  # an overview is of processes, and has no devices of its own
+        return Movement()
     leads = not uses_a_gpu(session, span)
     # A live view asks again and again while the span is open.
     highs = session.highs_in(span.id) if span is not None and span.stop is None else {}

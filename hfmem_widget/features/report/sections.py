@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
-from hfmem_widget.analysis.facts import active_devices, facts_of
+from hfmem_widget.analysis.facts import active_devices, facts_of, outcome_of
 from hfmem_widget.analysis.findings import GRAVITY
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
@@ -104,7 +104,7 @@ def _cell(session: Session, span: Span) -> Row:
     known = (each for each in facts_of(session, span) if not math.isnan(each.peak.value))
     facts = max(known, key=lambda each: each.peak.value, default=None)
     name, took = span.label or span.kind, duration_text(session, span)
-    outcome = "" if span.outcome == "done" else span.outcome or "running"
+    outcome = "" if span.outcome == "done" else outcome_of(session, span)
     others = movement(session, span).brief
     if facts is None:
         return Row((name, took, "", "", outcome), others)
