@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hfmem_widget.analysis.readings import known_values
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.recorder import BROKEN_OFF
 from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import MIB, plain
 
@@ -92,6 +93,8 @@ def _holds(session: Session, span: Span | None, key: str) -> bool:
         return session.peak(key) > 0
     if peak_of(session, span, key).value > 0:
         return True
+    if span.stop is None:
+        return session.highest_in(span.id, key) > 0
     return max(known_values(session, key, span.start, end_of(session, span)), default=0.0) > 0
 
 
@@ -135,6 +138,13 @@ def peak_of(session: Session, span: Span, key: str) -> Peak:
     """Return the peak of a series in a span: exact where the ledger kept it, else of the samples."""
     known = span.peaks.get(key)
     return known or Peak(session.highest_in(span.id, key), "sampled")
+
+
+def outcome_of(session: Session, span: Span) -> str:
+    """Return how a span ended, or why it has not; one that was read back need not run any more."""
+    if span.outcome or session.running:
+        return plain(span.outcome) or "running"
+    return BROKEN_OFF if session.broken_off else "not ended when it was saved"
 
 
 def end_of(session: Session, span: Span) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from hfmem_widget.analysis.facts import end_of, uses_a_gpu
 from hfmem_widget.analysis.readings import known_values
@@ -74,15 +76,26 @@ class Movement:
     @property
     def lead(self) -> str:
         """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
+        if not self.brief or len(self.devices) == 1:
+            return self.brief
+        most_used = max(self.devices, key=lambda device: device.highest)
+        rose, _, whom = self.brief.partition(", ")
+        return (
+            f"{rose}, highest {format_bytes(most_used.highest)} on {most_used.device.key}, {whom}"
+        )
+
+    @property
+    def brief(self) -> str:
+        """The same where there is little room: of several devices without how high."""
         if not (self.devices and self.leads):
             return ""
-        most_used = max(self.devices, key=lambda device: device.highest)
-        key, highest = most_used.device.key, format_bytes(most_used.highest)
         by = _range([device.rise for device in self.devices])
         if len(self.devices) == 1:
-            return f"{key} rose by {by} to {highest}, {self._by_whom}"
-        rose = f"{len(self.devices)} devices rose by {by}"
-        return f"{rose}, highest {highest} on {key}, {self._by_whom}"
+            (only,) = self.devices
+            rose = f"{only.device.key} rose by {by} to {format_bytes(only.highest)}"
+        else:
+            rose = f"{len(self.devices)} devices rose by {by}"
+        return f"{rose}, {self._by_whom}"
 
     @property
     def beside(self) -> str:
@@ -124,10 +137,15 @@ def movement(session: Session, span: Span | None = None) -> Movement:
 
     Where PyTorch used a GPU in this process, only what its child processes did is told.
     """
+    if session.ranks is not None:  # an overview is of processes, and has no devices of its own
+        return Movement()
     leads = not uses_a_gpu(session, span)
+    # A live view asks again and again while the span is open.
+    highs = session.highs_in(span.id) if span is not None and span.stop is None else {}
+    course = partial(_course, session, span, highs)
     gpus = [device for device in session.devices if ":" in device.key]
-    found = [moved for device in gpus if (moved := _moved(session, span, device, leads=leads))]
-    _, processes, _ = _course(session, span, "cpu/gpu_children")
+    found = [moved for device in gpus if (moved := _moved(device, course, leads=leads))]
+    _, processes, _ = course("cpu/gpu_children")
     return Movement(tuple(found), 0 if math.isnan(processes) else int(processes), leads)
 
 
@@ -144,25 +162,28 @@ def _least(device: Device) -> float:
     return max(LEAST, LEAST_SHARE * device.total if device.total > 0 else 0.0)
 
 
-def _moved(session: Session, span: Span | None, device: Device, *, leads: bool) -> Moved | None:
-    course = _course(session, span, f"{device.key}/{METRIC}")
+def _moved(
+    device: Device, course: Callable[[str], tuple[float, float, float]], *, leads: bool
+) -> Moved | None:
     own, children = (
         highest - before
-        for before, highest, _ in (
-            _course(session, span, f"{device.key}/{who}") for who in ("process", "children")
-        )
+        for before, highest, _ in map(course, (f"{device.key}/process", f"{device.key}/children"))
     )
-    moved = Moved(device, *course, own, children)
+    moved = Moved(device, *course(f"{device.key}/{METRIC}"), own, children)
     is_told = moved.rise >= _least(device) if leads else moved.has_children
     return moved if is_told else None
 
 
-def _course(session: Session, span: Span | None, key: str) -> tuple[float, float, float]:
+def _course(
+    session: Session, span: Span | None, highs: Mapping[str, float], key: str
+) -> tuple[float, float, float]:
     """Return a series at the beginning, at its highest and at the end; NaN where it is not known."""
-    if span is not None and span.stop is None:
-        before = session.value(span.before, key)
-        if math.isfinite(before):  # the usual case, and quick: a live view asks every second
-            return before, session.highest_in(span.id, key), session.value(session.last_sample, key)
+    if (
+        span is not None
+        and key in highs
+        and math.isfinite(before := session.value(span.before, key))
+    ):
+        return before, highs[key], session.value(session.last_sample, key)
     start = 0.0 if span is None else span.start
     stop = session.last_sample.time if span is None else end_of(session, span)
     known = known_values(session, key, start, stop)

@@ -57,6 +57,11 @@ def limits_of(markers: Iterable[Marker]) -> tuple[Limit, ...]:
     return tuple(limits.values())
 
 
+def default_limit(size: str) -> tuple[Limit, ...]:
+    """Return the limit of the settings, for tests without a marker; raises `OptionError`."""
+    return (Limit(parse_bytes(size, of="hfmem_limit_vram")),) if size else ()
+
+
 def _limit(marker: Marker) -> Limit:
     unknown = [plain(name) for name in marker.kwargs if name not in {"peak", "left", "device"}]
     if unknown:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NAME = "hfmem-runner"
 OLDEST = 8
 MARKER = "limit_vram"
+DEFAULT = "hfmem_limit_vram"
 MARKER_HELP = (
     'limit_vram(peak, left=None, device=""): fail if the test allocates more GPU memory than `peak` (such as '
     '"6 GiB") above what was allocated at its start, or leaves more than `left` allocated.'
@@ -41,14 +42,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--hfmem-tolerance",
         metavar="PERCENT",
-        default="2%",
         help="How much higher than its baseline a peak may be. Default: 2%%. Less than 1 MiB never fails.",
+    )
+    group.addoption(
+        "--hfmem-record",
+        metavar="DIR",
+        help="Write a recording of each test that is measured to this folder.",
+    )
+    group.addoption(
+        "--hfmem-clear",
+        action="store_true",
+        help="Clear the frames of a failed test after its report, so that they hold no memory.",
     )
     group.addoption(
         "--hfmem-strict",
         action="store_true",
         help="Fail tests with a limit where there is no GPU to measure it on.",
     )
+    parser.addini(DEFAULT, "The limit_vram of tests that have none, such as 6 GiB.", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,8 +68,28 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hfmem_update and not config.option.hfmem_baseline:
         message = "--hfmem-update needs a file to write: --hfmem-baseline FILE"
         raise pytest.UsageError(message)
-    if config.option.hfmem or config.option.hfmem_baseline:
+    if config.option.hfmem or config.option.hfmem_baseline or config.getini(DEFAULT):
         runner(config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what does nothing; it may stand in the settings, for runs that have a baseline."""
+    if config.option.hfmem_tolerance is None or config.option.hfmem_baseline:
+        return []
+    return ["hfmem: --hfmem-tolerance does nothing without --hfmem-baseline FILE"]
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pluggy.Result[pytest.TestReport], None]:
+    """Clear the frames of a test that has failed, once its report is made."""
+    yield
+    option = item.config.option
+    if option.hfmem_clear and call.excinfo is not None and not option.usepdb:
+        from hfmem_widget.ci.frames import clear
+
+        clear(call.excinfo.value)
 
 
 def runner(config: pytest.Config) -> Runner:

@@ -10,8 +10,9 @@ from typing import TypeVar
 import pytest
 
 from hfmem_widget.ci.baseline import change_text, differs, read, share_of
-from hfmem_widget.ci.limits import Limit, limits_of
+from hfmem_widget.ci.limits import Limit, default_limit, limits_of
 from hfmem_widget.ci.measure import HOST, Figures, Memory, busiest, environment
+from hfmem_widget.ci.recording import Recordings
 from hfmem_widget.ci.summary import Record, Summary
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, harmless
@@ -38,14 +39,19 @@ class Runner:
         self._updates: bool = option.hfmem_update
         self._baseline = None
         try:
-            self._tolerance = share_of(option.hfmem_tolerance)
+            self._tolerance = share_of(option.hfmem_tolerance or "2%")
+            self._default = default_limit(config.getini("hfmem_limit_vram"))
             if option.hfmem_baseline:
                 path = Path(config.invocation_params.dir, option.hfmem_baseline).resolve()
                 option.hfmem_baseline = str(path)  # workers are given it
                 self._baseline = read(path, may_be_missing=self._updates)
         except OptionError as error:
             raise pytest.UsageError(str(error)) from None
-        self._measures_all = bool(option.hfmem or self._baseline)
+        self._measures_all = bool(option.hfmem or self._baseline or self._default)
+        self._recordings = None
+        if option.hfmem_record:
+            option.hfmem_record = str(Path(config.invocation_params.dir, option.hfmem_record))
+            self._recordings = Recordings(Path(option.hfmem_record))
         self._failed_within = False
         self._summary = Summary(config, self._baseline, self._tolerance)
 
@@ -79,12 +85,15 @@ class Runner:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, T, T]:
         """Measure the call of a test: what fixtures made before it is there at its start."""
         memory = self._begin(item)
-        has_passed = False
+        error: BaseException | None = None
         try:
             result = yield
-            has_passed = True
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
-            complaint = "" if memory is None else self._end(item, memory, passed=has_passed)
+            complaint = "" if memory is None else self._end(item, memory, error)
+            error = None  # a frame that holds its own error is a circle
         if complaint:
             pytest.fail(complaint, pytrace=False)
         return result
@@ -96,22 +105,26 @@ class Runner:
         if not (self._measures_all or MEMORY in item.stash or item.stash.get(LIMITS, ())):
             return None
         memory = self.memory_of(item)
+        why = "" if self._recordings is None else self._recordings.begin(item.nodeid)
+        if why:
+            item.user_properties.append(("hfmem_unrecorded", why))
         memory.begin()
         return memory
 
-    @entry(otherwise=lambda _self, item, _memory, **_: _has_fault(item))
-    def _end(self, item: pytest.Item, memory: Memory, *, passed: bool) -> str:
+    @entry(otherwise=lambda _self, item, *_: _has_fault(item))
+    def _end(self, item: pytest.Item, memory: Memory, error: BaseException | None) -> str:
         """Keep what was measured with the test's report; return what is wrong with it, or ``""``."""
         memory.end()
+        if self._recordings is not None:
+            self._recordings.end(error)
         figures = memory.figures()
         most = busiest(figures)
         where = "" if most.device == HOST else environment(shared_monitor().ledger, most.device)
         item.user_properties += Record.of(most, where).properties()
-        if not passed or self._failed_within:
+        if error is not None or self._failed_within:
             return ""
-        complaints = [
-            text for each in item.stash.get(LIMITS, ()) for text in self._exceeded(each, figures)
-        ]
+        limits = item.stash.get(LIMITS, ()) or self._default
+        complaints = [text for each in limits for text in self._exceeded(each, figures)]
         return "\n".join([*complaints, *self._risen(item, most, where)])
 
     def _exceeded(self, limit: Limit, figures: Sequence[Figures]) -> list[str]:

@@ -71,6 +71,7 @@ class Summary:
         self._records: dict[str, Record] = {}
         self._passed: set[str] = set()
         self._faults: set[str] = set()
+        self._unrecorded: dict[str, str] = {}
         self._gone: set[str] = set()
         self._done = ""
 
@@ -85,6 +86,8 @@ class Summary:
         name, record = self.name_of(report.nodeid), Record.read(report.user_properties)
         if any(each[0] == "hfmem_fault" for each in report.user_properties):
             self._faults.add(name)
+        if why := dict(report.user_properties).get("hfmem_unrecorded"):
+            self._unrecorded[name] = plain(why)
         if record is not None:
             self._records[name] = record
             (self._passed.add if report.passed else self._passed.discard)(name)
@@ -149,6 +152,9 @@ class Summary:
             lines.append(
                 _named("could not be measured, because of a fault in hfmem_widget", self._faults)
             )
+        if self._unrecorded:
+            lines += [_named("could not be recorded", set(self._unrecorded))]
+            lines += sorted(set(self._unrecorded.values()))[:MOST_NAMES]
         if lines:
             to.section("GPU memory of tests")
             for line in lines:

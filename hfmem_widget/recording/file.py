@@ -297,7 +297,7 @@ def path_for(path: str, label: str, now: float) -> Path:
     if not place.name.endswith(ENDINGS):
         raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
     if place.absolute() in _recorded:
-        place = next(other for other in _numbered(place) if not _is_taken(other))
+        place = free(place)
     check_new(place)
     return place
 
@@ -310,6 +310,11 @@ def claim(path: Path) -> None:
 def release(path: Path) -> None:
     """Have no part in a path any more."""
     _recorded[path] = False
+
+
+def free(place: Path) -> Path:
+    """Return a path, with a number where something is there already."""
+    return next(other for other in _numbered(place) if not _is_taken(other))
 
 
 def _numbered(place: Path) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hfmem_widget.analysis.facts import outcome_of
 from hfmem_widget.session import Session, Span, StepGroup, Steps
 from hfmem_widget.text import format_bytes, json_number, plain, wrong_value
 
@@ -117,7 +118,7 @@ class _Slice:
 def _slices(session: Session) -> Iterator[Event]:
     end = _end(session)
     spans = session.spans
-    found = [_of_span(span, end) for span in spans]
+    found = [_of_span(session, span, end) for span in spans]
     known = {(one.kind, one.start) for one in found}
     # The steps of a long run are many: not all have a span, and neighbours may be one row.
     rows = map(_of_steps, _steps(session))
@@ -144,10 +145,10 @@ def _free_track(tracks: list[list[int]], one: _Slice) -> int:
     return len(tracks) - 1
 
 
-def _of_span(span: Span, end: float) -> _Slice:
+def _of_span(session: Session, span: Span, end: float) -> _Slice:
     start = _micro(span.start)
     stop = max(start, _micro(end if span.stop is None else span.stop))
-    args: dict[str, object] = {"outcome": span.outcome or "running"}
+    args: dict[str, object] = {"outcome": outcome_of(session, span)}
     args |= {plain(name): json_number(count) for name, count in span.counts.items()}
     for key, peak in span.peaks.items():
         args[f"{key} peak"] = f"{format_bytes(peak.value)} {peak.certainty}"

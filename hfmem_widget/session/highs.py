@@ -55,9 +55,9 @@ class Highs(Generic[Key]):
         """Return the highest values since a key was opened, `NOTHING` for none; empty if it is closed."""
         highs: list[float] = []
         for other, rows in reversed(self._rows.items()):
-            own = _highest(rows)
+            own = highest_of(rows)
             rows[:] = [own]
-            highs = _highest([own, highs]) if highs else own
+            highs = highest_of([own, highs]) if highs else own
             if other == key:
                 return highs
         return []
@@ -79,9 +79,10 @@ class Highs(Generic[Key]):
 def _add(rows: list[Row], row: Row) -> None:
     rows.append(row)
     if len(rows) >= MOST_ROWS:
-        rows[:] = [_highest(rows)]
+        rows[:] = [highest_of(rows)]
 
 
-def _highest(rows: Sequence[Row]) -> list[float]:
+def highest_of(rows: Sequence[Row]) -> list[float]:
+    """Return the highest value of each column, `NOTHING` for none; rows may be of different lengths."""
     # Begins with no value: `max` keeps a NaN that comes first, and no other.
     return list(map(max, zip_longest((), *rows, fillvalue=NOTHING)))

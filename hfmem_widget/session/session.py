@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session.highs import NOTHING
+from hfmem_widget.session.highs import NOTHING, highest_of
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -258,10 +258,20 @@ class Session(Shown):
 
     def highest_in(self, span_id: int, key: str) -> float:
         """Return the highest sample of a series within an open span so far; NaN if there is none."""
+        return self.highs_in(span_id).get(key, NOT_AVAILABLE)
+
+    def highs_in(self, span_id: int) -> dict[str, float]:
+        """Return the highest sample of each series within an open span so far, as far as there is one."""
         with self._writer.lock:
-            highs = dict(zip(self._index, self._spans.highs.since(span_id), strict=False))
-        highest = highs.get(key, NOTHING)
-        return NOT_AVAILABLE if highest == NOTHING else highest
+            known = self._spans.highs.since(span_id)
+            if (
+                known and self._writer is NOBODY
+            ):  # read back: what came since is in the samples alone
+                start = self._spans.get(span_id)
+                since = self.timeline.between(0.0 if start is None else start.start, math.inf).high
+                known = highest_of([known, *since.tolist()])
+            highs = zip(self._index, known, strict=False)
+            return {key: high for key, high in highs if high != NOTHING}
 
     def phases(self, root: int) -> tuple[Phase, ...]:
         """Return the finished spans within an outermost span, by kind; its own kind comes last."""

@@ -57,11 +57,10 @@ class Descendants:
 
     def _uses_cuda(self, pid: int) -> bool:
         try:
-            files = os.scandir(self._proc / str(pid) / "fd")
-        except OSError:
+            files = list((self._proc / str(pid) / "fd").iterdir())
+        except OSError:  # somebody else's, or it ends at this moment
             return False
-        with files:
-            return any(_target(Path(file)).startswith(_OPENED_BY_CUDA) for file in files)
+        return any(_target(file).startswith(_OPENED_BY_CUDA) for file in files)
 
 
 def _target(file: Path) -> str:

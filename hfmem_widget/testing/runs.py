@@ -6,9 +6,10 @@ import math
 import random
 from collections.abc import Sequence
 
-from hfmem_widget.session import Certainty, Finding, Guide, Session
+from hfmem_widget.features.budget.crossing import Crossing, finding_of
+from hfmem_widget.session import Certainty, Guide, Session
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.text import GIB, MIB, format_bytes
+from hfmem_widget.text import GIB, MIB
 
 
 def training(
@@ -106,6 +107,7 @@ def leak() -> Session:
     session, chance = stage.session, random.Random(3)  # noqa: S311  (a script, not a secret)
     line = Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)
     session.guides.append(line)
+    over: Crossing | None = None
     with stage.span("cell", "fine-tune") as cell:
         stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
         with stage.span("train", "train") as train:
@@ -115,22 +117,17 @@ def leak() -> Session:
                     counts = {"step": step, "samples": 8, "longest": 96, "tokens": 768}
                     stage.recorder.count(span.id, counts)
                     stage.hold({"cuda:0": kept + 1.1 * GIB}, 0.14)
-                    if kept + 1.1 * GIB > budget and not session.findings:
-                        session.findings.append(_over(budget, stage.clock.now, step, cell.id))
+                    if kept + 1.1 * GIB > budget and over is None:
+                        now = stage.clock.now
+                        over = Crossing(
+                            "cuda:0", "in a sample", kept + 1.1 * GIB, now, f"step {step}"
+                        )
                     kept += 48 * MIB
                     stage.hold({"cuda:0": kept + 0.2 * GIB}, 0.08, {"gradients": 0.61 * GIB})
                     batch = 60 * MIB * chance.random()
                     stage.hold({"cuda:0": kept + batch}, 0.06, {"gradients": 0.0})
                     stage.find(["cuda:0"], {"optimizer": 2.44 * GIB})
+    if over is not None:
+        highest = session.peak("cuda:0/allocated")
+        session.findings.append(finding_of(over, budget, cell.id, highest=highest))
     return stage.finish()
-
-
-def _over(budget: float, now: float, step: int, cell: int) -> Finding:
-    return Finding(
-        "budget",
-        "warn",
-        f"Allocated memory went over the budget of {format_bytes(budget)} at {now:.1f} s, in step {step}.",
-        {"budget": int(budget), "device": "cuda:0", "time": now, "step": step},
-        ("Look at what grows from step to step before changing the batch.",),
-        cell,
-    )

@@ -6,7 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import Facts, active_devices, allocated_peak, facts_of, samples_in
+from hfmem_widget.analysis.facts import (
+    Facts,
+    active_devices,
+    allocated_peak,
+    facts_of,
+    outcome_of,
+    samples_in,
+)
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import Movement, movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
@@ -71,7 +78,12 @@ def card_bundle(
         )
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     card = kit.bundle(
-        _header(span.label or span.kind, span, [span.kind, *_about(session, span, facts, moved)]),
+        _header(
+            session,
+            span.label or span.kind,
+            span,
+            [span.kind, *_about(session, span, facts, moved)],
+        ),
         *_figures(session, facts, moved, picture),
         kit.Fragment(findings_html(findings)),
         ranks_html(session),
@@ -92,7 +104,7 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     """Return the figures of the card and the notes, for a report, which tells the rest apart."""
     facts, moved = facts_of(session, span), movement(session, span)
     return kit.bundle(
-        _header(span.kind, span, _about(session, span, facts, moved)),
+        _header(session, span.kind, span, _about(session, span, facts, moved)),
         *_figures(session, facts, moved, kit.NOTHING),
         *_notes(session, facts, session.portable_notes[:most_notes]),
     )["text/html"]
@@ -152,8 +164,8 @@ def _below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> d
     return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}
 
 
-def _header(name: str, span: Span, about: Sequence[str]) -> kit.Fragment:
-    outcome = kit.marked(_outcome_colour(span), span.outcome or "running", kit.BULLET)
+def _header(session: Session, name: str, span: Span, about: Sequence[str]) -> kit.Fragment:
+    outcome = kit.marked(_outcome_colour(span), outcome_of(session, span), kit.BULLET)
     return kit.headed(name, kit.phrases(about), at_right=outcome)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.analysis.facts import Facts, end_of, facts_of
+from hfmem_widget.analysis.facts import Facts, end_of, facts_of, outcome_of
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Peak, RankRow, Ranks, Session, Span
 from hfmem_widget.text import (
@@ -49,7 +49,7 @@ def line(session: Session, span: Span, *, brief: bool = False) -> str:
 
 def how_it_went(session: Session, span: Span) -> list[str]:
     """Return how long it took, and its outcome where that is not "done"."""
-    outcome = [] if span.outcome == "done" else [plain(span.outcome) or "running"]
+    outcome = [] if span.outcome == "done" else [outcome_of(session, span)]
     return [duration_text(session, span), *outcome]
 
 

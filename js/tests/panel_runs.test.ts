@@ -21,9 +21,9 @@ function storeOf(...parameters: Parameters<typeof message>): Store {
 }
 
 /** A store with one reading of device in use for each device, of capacities 1000 and unknown. */
-function storeAt(allocated: number, used: number, schema = SCHEMA): Store {
+function storeAt(allocated: number, used: number, schema = SCHEMA, status: object = STATUS): Store {
   const values = schema.series.map(({ metric }) => (metric === "device_used" ? used : allocated));
-  return storeOf("snapshot", 1, [[0, ...values]], { schema });
+  return storeOf("snapshot", 1, [[0, ...values]], { schema, status });
 }
 
 describe("what the kernel says", () => {
@@ -262,6 +262,14 @@ describe("the status bar's text", () => {
     expect(fullness.text).toBe("3.75 / 140.4 GiB");
     expect(fullness.level).toBe("");
     expect(fullness.title).toBe("3.75 GiB allocated on cuda:0 (the cuda:0), 14 % of the device in use");
+  });
+
+  test("tells what is in use where others filled the device", () => {
+    const schema = schemaOf(device("cuda:0", 140.4 * GIB));
+    const store = storeAt(Number.NaN, 20 * GIB, schema, { ...STATUS, lead: "by 4 child processes" });
+    const fullness = fullnessOf(store)!;
+    expect(fullness.text).toBe("20.0 / 140.4 GiB");
+    expect(fullness.title).toBe("20.0 GiB in use on cuda:0 (the cuda:0), 14 % of the device in use");
   });
 
   test("has two units where they differ, and one figure where the capacity is unknown", () => {

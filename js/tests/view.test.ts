@@ -451,6 +451,35 @@ describe("View", () => {
     expect(sheet!.textContent).toContain(".hfmem-root");
   });
 
+  describe("where child processes filled the devices", () => {
+    const lead = `2 devices rose by 15.5 GiB each, by 2 child processes ${HOSTILE}`;
+    const led = (more: object = {}) =>
+      snapshot({ status: { ...STATUS, lead }, ...more }, [
+        [0, Number.NaN, Number.NaN, 2 ** 20, 0, 0, 0],
+        [1, Number.NaN, Number.NaN, 7 * 2 ** 20, 0, 0, 0],
+      ]);
+
+    test("the head leads with the device in use, and says whose it is", () => {
+      const store = new Store(Date.now);
+      const { element, view } = open(store);
+      store.apply(led());
+      paint();
+      const find = (name: string) => element.querySelector<HTMLElement>(`.hfmem-${name}`)!;
+      expect(`${find("now").textContent} ${find("now-unit").textContent}`).toBe("7.00 MiB");
+      expect(find("current").title).toBe("device_used");
+      expect(find("notice").textContent).toBe(`●note: ${lead}`);
+      expect(view.element.querySelector("img")).toBeNull();
+    });
+
+    test("a warning comes before it", () => {
+      const store = new Store(Date.now);
+      const findings = [{ kind: "budget", severity: "warn", title: "over", span: null }];
+      store.apply(led({ findings }));
+      const { element } = open(store);
+      expect(element.querySelector(".hfmem-notice")!.textContent).toBe("▲warning: over");
+    });
+  });
+
   test("a warning takes the place of figures that the chart has, and moves nothing", () => {
     const store = new Store(Date.now);
     const guides = [

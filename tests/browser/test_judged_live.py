@@ -40,7 +40,7 @@ for at in (6.0, 9.4):
     session.guides.append(Guide("cuda:0", "oom", "out of memory: asked 2.00 GiB", at, at, 5e9, 5e9))
 publisher.finish()
 """
-OVER = "Allocated memory went over the budget of 6.00 GiB"
+OVER = "cuda:0 exceeded its budget of 6.00 GiB"
 GROWS = "Allocated memory grows by"
 ORANGE = "rgb(213, 94, 0)"
 

@@ -215,3 +215,33 @@ print(torch.cuda.is_initialized(), ranks)
     assert said.startswith("False [['cuda:0', ")
     assert "['cuda:1', " in said
     assert cards
+
+
+def test_the_ranks_of_a_notebook_launcher_are_named_as_children() -> None:
+    """The card of the cell leads with the devices that they filled; of this process there is nothing."""
+    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
+    pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+    cells = [
+        "%load_ext hfmem_widget",
+        """
+import time, torch
+from accelerate import notebook_launcher
+
+def fill():
+    import os
+    held = torch.empty(2 * 2**30, dtype=torch.uint8, device=f"cuda:{os.environ['LOCAL_RANK']}")
+    time.sleep(2)
+""",
+        "%%memwatch --label ranks --no-chart\nnotebook_launcher(fill, num_processes=2)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()
+    texts = [
+        out["data"].get("text/plain", "") for out in notebook.cells[-1].outputs if "data" in out
+    ]
+    told = next(text for text in texts if text.startswith('memwatch "ranks"'))
+
+    # 2 GiB and a CUDA context each, by the driver's own process list.
+    assert "2 devices rose by 2." in told.splitlines()[0]
+    assert "by 2 child processes; this process used no GPU" in told.splitlines()[0]

@@ -11,7 +11,7 @@ from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Recorder, Session, Span
+from hfmem_widget.session import Finding, Recorder, Session, Span
 from hfmem_widget.view.screen import Screen
 
 EVERY = 1.0
@@ -19,6 +19,9 @@ EVERY = 1.0
 
 PATIENCE = 5.0
 """Seconds that the end of a watch waits for the function."""
+
+_watching: list[Alerts] = []
+"""Those that have begun and not ended."""
 
 
 class Alerts(Companion):
@@ -29,6 +32,7 @@ class Alerts(Companion):
         self._tell: Callable[..., object] = options.on_finding or (lambda _finding: None)
         self._session: Session | None = None
         self._told: set[Subject] = set()
+        self._told_within: list[object] = []
         self._telling = threading.Lock()
         self._context = copy_context()
         self._ticker = Ticker(self.look, EVERY)
@@ -39,11 +43,14 @@ class Alerts(Companion):
         self._session = recorder.session
         earlier = (each for each in self._session.findings if each.span_id != span.id)
         self._told.update(map(subject_of, earlier))
+        _watching.append(self)
         self._ticker.start()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer while nothing runs."""
         del recorder, span, error
+        if self in _watching:
+            _watching.remove(self)
         self._ticker.stop(0.0)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -63,6 +70,12 @@ class Alerts(Companion):
                 if subject in self._told:
                     continue
                 self._told.add(subject)
+                # An error about memory goes through all watches around it, and each finds it.
+                if finding.kind == "oom" and _error(finding) in self._told_within:
+                    continue
+                for around in _watching:
+                    if around._tell == self._tell:  # noqa: SLF001  (one of its own kind)
+                        around._told_within.append(_error(finding))  # noqa: SLF001
                 try:
                     self._context.run(self._tell, finding)
                 except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and costs itself)
@@ -72,3 +85,7 @@ class Alerts(Companion):
         notes = [] if self._session is None else self._session.notes
         if not any(note.startswith("on_finding raised") for note in notes):
             notes.append(f"on_finding raised {error}; everything else went on.")
+
+
+def _error(finding: Finding) -> object:
+    return finding.kind, finding.evidence.get("device"), finding.evidence.get("asked")

@@ -1,20 +1,19 @@
-"""``--budget``: a warning, once, when a device exceeds its budget; ``--stop`` ends the training."""
+"""``--budget``: a warning, once in each cell, when a device exceeds it; ``--stop`` ends the training."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
+from hfmem_widget.features.budget.crossing import Crossing, Seen, finding_of
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
-from hfmem_widget.text import format_bytes, format_duration
+from hfmem_widget.text import format_bytes
 from hfmem_widget.view.screen import Screen
 
 NONE_TO_STOP = (
@@ -22,19 +21,6 @@ NONE_TO_STOP = (
 )
 NOT_ALONE = "--stop does not end training in several processes: the others would wait for this one."
 NO_STEP_LEFT = "--stop did nothing: no step ended after the budget was exceeded."
-
-Seen = Literal["at the start", "in a sample", "between samples"]
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """When a device was first above its budget."""
-
-    device: str
-    seen: Seen  # "between samples" if only an exact peak shows it
-    allocated: float  # bytes that were read, or the exact peak
-    seconds: float = math.nan  # since the watch began; NaN if unknown
-    where: str = ""  # such as "step 41 (forward)"; empty if unknown
 
 
 class Budget(Companion):
@@ -53,8 +39,6 @@ class Budget(Companion):
         # A sample is compared on the poller's thread, a step's peak on the training's.
         self._lock = threading.Lock()
         self._over = False
-        self._warned_before: frozenset[str] = frozenset()
-        self._held_back: Crossing | None = None
         self._was_asked = False
         self._alone = True
         self._ended_after = 0
@@ -64,17 +48,6 @@ class Budget(Companion):
         del monitor
         self._session = session = recorder.session
         self._root, self._began = span.id, span.start
-        # Devices that are still above it, of which an earlier cell of the session has warned.
-        warned = {
-            str(finding.evidence.get("device"))
-            for finding in session.findings
-            if finding.kind == "budget" and finding.evidence.get("budget") == round(self._budget)
-        }
-        self._warned_before = frozenset(
-            device
-            for device in warned
-            if session.value(span.before, f"{device}/allocated") > self._budget
-        )
         self._compare(session, span.before, "at the start")
         recorder.subscribe(self._look)
         recorder.on_step(self._step_ended)
@@ -91,10 +64,6 @@ class Budget(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Complete the warning with what is known now: the exact peak, and whether a training was ended."""
-        if self._ended_after and self._crossing is None and self._held_back is not None:
-            # An earlier cell has warned, but nothing has said yet what that led to here.
-            self._warned_before = frozenset()
-            self._cross(session, self._held_back)
         peaks = self._peaks(session, span)
         for device, peak in peaks.items():
             self._cross(session, Crossing(device, "between samples", peak))
@@ -142,13 +111,10 @@ class Budget(Companion):
             return
         self._over = True
         with self._lock:
-            if crossing.device in self._warned_before:
-                self._held_back = self._held_back or crossing
-                return
             if self._crossing is not None:
                 return
             self._crossing = crossing
-        self._finding = self._warning(crossing, math.nan)
+        self._finding = self._warning(crossing)
         session.findings.append(self._finding)
 
     def _peaks(self, session: Session, span: Span) -> dict[str, float]:
@@ -178,38 +144,17 @@ class Budget(Companion):
             return f"{step.label} ({phase})" if phase else step.label
         return (inside[0].label or inside[0].kind) if inside else ""
 
-    def _warning(self, crossing: Crossing, highest: float) -> Finding:
-        """Return the warning; `highest` is NaN until the watch has ended."""
-        budget, device = format_bytes(self._budget), crossing.device
-        is_over = math.isfinite(highest)
-        title = f"{device} exceeded its budget of {budget}"
-        if crossing.seen == "at the start":
-            title += " from the start"
-        elif crossing.seen == "between samples":
-            title += " between two samples"
-        elif math.isfinite(crossing.seconds):
-            title += f" after {format_duration(crossing.seconds)}"
-        if crossing.where and crossing.seen != "at the start":
-            title += f", in {crossing.where}"
-        if is_over:
-            title += f", by {format_bytes(highest - self._budget)} at its peak"
-        else:
-            title += f": {format_bytes(crossing.allocated)} allocated"
-        evidence: dict[str, object] = {
-            "device": device,
-            "budget": round(self._budget),
-            "allocated": round(crossing.allocated),
-            "seconds": crossing.seconds,
-            "where": crossing.where,
-            "seen": crossing.seen,
-        }
-        if is_over:
-            evidence["peak"] = round(highest)
-        if self._ended_after:
-            title += f"; training was ended after step {self._ended_after}, with a checkpoint"
-            evidence["ended_after_step"] = self._ended_after
-        advice = self._advice() if is_over else ()
-        return Finding("budget", "warn", title, evidence, advice, self._root)
+    def _warning(self, crossing: Crossing, highest: float = math.nan) -> Finding:
+        advice = self._advice() if math.isfinite(highest) else ()
+        return finding_of(
+            crossing,
+            self._budget,
+            self._root,
+            began=self._began,
+            highest=highest,
+            ended_after=self._ended_after,
+            advice=advice,
+        )
 
     def _advice(self) -> tuple[str, ...]:
         """Return why nothing was ended, if it was to be."""

@@ -78,7 +78,12 @@ def append(path: Path, runs: Iterable[CellRun]) -> None:
             size = os.fstat(descriptor).st_size
             # A line that was torn, as by a full disk, costs itself alone.
             torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
-            write_all(descriptor, b"\n" * bool(torn and data) + data)
+            try:
+                write_all(descriptor, b"\n" * bool(torn and data) + data)
+            except OSError:
+                if not size:  # what could not be begun does not stay as an empty file
+                    path.unlink(missing_ok=True)
+                raise
         finally:
             os.close(descriptor)
     except OSError as error:

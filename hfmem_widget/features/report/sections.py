@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
-from hfmem_widget.analysis.facts import active_devices, facts_of
+from hfmem_widget.analysis.facts import active_devices, facts_of, outcome_of
 from hfmem_widget.analysis.findings import GRAVITY
+from hfmem_widget.analysis.moved import movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Device, Session, Span, outermost
 from hfmem_widget.session.steps import PHASES, StepGroup, group_of
@@ -86,13 +87,16 @@ def _summary(session: Session) -> str:
     told = kit.notes(session.portable_notes[:MOST_NOTES])
     if not spans:
         return _html(kit.line("Nothing was watched."), *told)
+    shown = spans[-MOST_CELLS:]
+    labels = {facts.allocated_label for span in shown for facts in facts_of(session, span)}
+    counted = labels.pop() if len(labels) == 1 else "allocated"
     columns = [
-        *(Column("cell"), Column("took"), Column("allocated, start \N{RIGHTWARDS ARROW} end")),
+        *(Column("cell"), Column("took"), Column(f"{counted}, start \N{RIGHTWARDS ARROW} end")),
         *(Column("peak"), Column(is_words=True, is_quiet=True)),
     ]
     left_out = len(spans) - MOST_CELLS
     before = [kit.note(f"{format_counted(left_out, 'cell')} before these")] if left_out > 0 else []
-    rows = [_cell(session, span) for span in spans[-MOST_CELLS:]]
+    rows = [_cell(session, span) for span in shown]
     return _html(*before, table(columns, rows, scrolls="cells"), *told)
 
 
@@ -100,12 +104,13 @@ def _cell(session: Session, span: Span) -> Row:
     known = (each for each in facts_of(session, span) if not math.isnan(each.peak.value))
     facts = max(known, key=lambda each: each.peak.value, default=None)
     name, took = span.label or span.kind, duration_text(session, span)
-    outcome = "" if span.outcome == "done" else span.outcome or "running"
+    outcome = "" if span.outcome == "done" else outcome_of(session, span)
+    others = movement(session, span).brief
     if facts is None:
-        return Row((name, took, "", "", outcome))
+        return Row((name, took, "", "", outcome), others)
     change = format_change(facts.before, facts.after)
     where = kit.phrases([facts.device.key, outcome])
-    return Row((name, took, change, peak_text(facts.peak), where))
+    return Row((name, took, change, peak_text(facts.peak), where), others)
 
 
 def _anatomy(session: Session) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline
+from hfmem_widget.analysis.moved import movement
+from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline, outermost
 from hfmem_widget.session.series import LINES, TABLE
 from hfmem_widget.text import plain
 
@@ -125,14 +126,20 @@ def describe_status(session: Session) -> Message:
         "cost": _number(round(polling.cost, 7)),
         "text": polling.stopped,
     }
-    path = _path(session)
-    return {**status, "path": path} if path else status
+    told = {"path": _path(session), "lead": _lead(session)}
+    return status | {name: each for name, each in told.items() if each}
 
 
 def new_steps(session: Session, after: float, detail: Detail = NEWS) -> StepRows:
     """Return the steps that ended after some second, for a `rows` message."""
     fits = detail.step_bytes // (8 * len(session.steps.columns))
     return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
+
+
+def _lead(session: Session) -> str:
+    """Say what others did to the devices while this process used none, in the newest outermost span."""
+    newest = next(reversed(outermost(session.spans)), None)
+    return "" if newest is None else plain(movement(session, newest).brief)
 
 
 def _path(session: Session) -> list[str]:

@@ -141,8 +141,9 @@ function drawnLines(
     ? stackOf(settings.device, valuesOf(lines, "allocated"), Object.fromEntries(read))
     : [];
   const own = Math.max(0, ...lines.filter(({ metric }) => !isHaze(metric)).map((l) => maximum(l.values)));
+  const isLed = own === 0 && store.status?.lead !== undefined;
   const fits = (line: Line) =>
-    !isHaze(line.metric) || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
+    !isHaze(line.metric) || isLed || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
   return { x: drawn.x, lines: lines.filter(fits), bands };
 }
 

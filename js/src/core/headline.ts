@@ -3,9 +3,9 @@
 import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { digits, formatBytes, percentOf, unitFor } from "./format.ts";
-import { Notice, warningsOf } from "./notice.ts";
+import { Notice, noteOf, warningsOf } from "./notice.ts";
 import { reportingText, worstOf } from "./rankwords.ts";
-import { labelOf, type Readings } from "./readings.ts";
+import { labelOf, leading, type Readings } from "./readings.ts";
 import { OVERVIEW } from "./series.ts";
 import type { Store } from "./store.ts";
 
@@ -65,15 +65,15 @@ export class Headline {
   }
 
   update(store: Store, readings: Readings, percent: boolean): void {
-    const { allocated, reserved, deviceUsed, total, peak, device } = readings;
+    const { held, reserved, deviceUsed, total, peak, device } = readings;
     const isPercent = percent && total > 0;
     const percentage = isPercent ? percentOf(total) : undefined;
     const show = (bytes: number) => formatBytes(bytes, percentage);
     const optional = (bytes: number) => (Number.isNaN(bytes) ? "" : show(bytes));
-    const unit = percentage ?? unitFor(allocated);
-    setText(this.now, Number.isNaN(allocated) ? "–" : digits(allocated / unit.divisor));
+    const unit = percentage ?? unitFor(held);
+    setText(this.now, Number.isNaN(held) ? "–" : digits(held / unit.divisor));
     setText(this.nowUnit, unit.name);
-    setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, "allocated"));
+    setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, leading(store, device)));
     this.total.update("of", Number.isNaN(total) ? "" : formatBytes(total));
     const ranks = device.key === OVERVIEW ? store.ranks : null;
     const worst = peak && worstOf(ranks, peak.bytes);
@@ -93,7 +93,9 @@ export class Headline {
       budgets.length === 0 ? "" : show(Math.min(...budgets.map(({ last }) => last))),
     );
     // In the place of figures that the chart has, too: nothing moves when something is found.
-    this.notice.update(warningsOf(store));
+    const warnings = warningsOf(store);
+    const { lead } = store.status ?? {};
+    this.notice.update(warnings.length === 0 && lead !== undefined ? [noteOf(lead)] : warnings);
     this.capacity.update(store, readings);
   }
 }

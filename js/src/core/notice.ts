@@ -56,6 +56,11 @@ export class Notice {
   }
 }
 
+/** A sentence that is no judgement. */
+export function noteOf(title: string): Finding {
+  return { kind: "note", severity: "info", title, span: null, device: null, time: null };
+}
+
 /** What deserves a word while the run goes on: of what is being watched, and worse than a note. */
 export function warningsOf(store: Store): Finding[] {
   const span = newest(store);

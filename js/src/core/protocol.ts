@@ -62,6 +62,8 @@ export interface Status {
   text: string;
   /** The open spans, outermost first; left out where there is none. */
   path?: string[];
+  /** What other processes did to the devices, where this one used none; left out where it did. */
+  lead?: string;
 }
 
 /** `time` in seconds since the session began; `values` in bytes, row-major, `columns` to a row. */
@@ -157,6 +159,7 @@ const isStatus = shape<Status>({
   cost: isNumberOrNull,
   text: isText,
   path: maybe(listOf(isText)),
+  lead: maybe(isText),
 });
 
 /** Never throws. Returns the message, or null for a kind that is not known or a frame that does not add up. */

@@ -8,6 +8,8 @@ import type { Store } from "./store.ts";
 export interface Readings {
   device: Device;
   allocated: number;
+  /** What leads: allocated, or the device in use where others filled it and this process did not. */
+  held: number;
   reserved: number;
   deviceUsed: number;
   /** What CUDA itself takes, and its libraries. */
@@ -23,6 +25,7 @@ export function readDevice(store: Store, device: Device): Readings {
   return {
     device,
     allocated: latest("allocated"),
+    held: latest(leading(store, device)),
     reserved: latest("reserved"),
     deviceUsed: latest("device_used"),
     context: latest("context"),
@@ -30,6 +33,12 @@ export function readDevice(store: Store, device: Device): Readings {
     total: device.total ?? Number.NaN,
     peak: findPeak(store, device.key),
   };
+}
+
+/** The metric that leads: of a device that others filled, and this process did not, what is in use. */
+export function leading(store: Store, device: Device): "allocated" | "device_used" {
+  const isLed = store.status?.lead !== undefined && device.key.includes(":");
+  return isLed && !(latestReading(store, device, "allocated") > 0) ? "device_used" : "allocated";
 }
 
 /** How full the device is, by whoever knows most; NaN if nobody knows. */

@@ -73,6 +73,28 @@ def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) ->
     assert Descendants(proc).among([10, 12, 13], ids_are_ours=True) == set()
 
 
+def test_a_child_that_ends_while_it_is_looked_at_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of it is gone by then; the readings of the device go on."""
+    proc = make_proc(tmp_path, CONTAINER)
+    child = add(proc, 70, os.getpid(), "/dev/nvidia-uvm")
+    gpu = FakeGpu(processes={"Compute": [(child, GIB)]})
+    for method in ("iterdir", "readlink"):
+        with monkeypatch.context() as patched:
+            watched = Watched([gpu], proc)
+
+            def ended(path: Path, real: object = getattr(Path, method)) -> object:
+                if "70" in path.parts:
+                    raise ProcessLookupError
+                return real(path)  # type: ignore[operator]
+
+            patched.setattr(Path, method, ended)
+            values = watched(0.0)
+        assert values["cuda:0/children"] == 0
+        assert values["cuda:0/device_used"] == GIB
+
+
 def test_an_id_of_another_namespace_is_no_child(tmp_path: Path) -> None:
     """A container's driver may list the machine's ids: one may by chance be that of a child here."""
     proc = make_proc(tmp_path, CONTAINER)

@@ -2,7 +2,7 @@
 
 import { digits, formatBytes, formatShare, unitFor } from "../../core/format.ts";
 import type { Device } from "../../core/protocol.ts";
-import { latestReading, shareUsed } from "../../core/readings.ts";
+import { latestReading, leading, shareUsed } from "../../core/readings.ts";
 import type { Store } from "../../core/store.ts";
 
 export type Level = "" | "high" | "critical";
@@ -25,22 +25,26 @@ export function fullnessOf(store: Store): Fullness | null {
   if (device === null) return null;
   const share = shareUsed(store, device);
   const [, level, words] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
-  const allocated = latestReading(store, device, "allocated");
+  const metric = leading(store, device);
+  const held = latestReading(store, device, metric);
   const percent = Number.isNaN(share) ? "" : `${formatShare(share)} of the device in use`;
-  const parts = [`${formatBytes(allocated)} allocated on ${device.key} (${device.name})`, percent];
+  const parts = [
+    `${formatBytes(held)} ${metric === "allocated" ? metric : "in use"} on ${device.key} (${device.name})`,
+    percent,
+  ];
   const title = [...parts, words].filter(Boolean).join(", ");
   const isFirst = device === store.schema?.devices[0];
-  const figures = [isFirst ? "" : device.key, amounts(allocated, device.total)].filter(Boolean).join(" ");
+  const figures = [isFirst ? "" : device.key, amounts(held, device.total)].filter(Boolean).join(" ");
   return { level, text: [figures, words].filter(Boolean).join(" · "), title };
 }
 
 /** The fullest device where one is nearly full; else the one of which this run holds the largest part. */
 function mostPressing(store: Store): Device | null {
-  const allocated = (device: Device) => latestReading(store, device, "allocated");
-  const devices = (store.schema?.devices ?? []).filter((device) => !Number.isNaN(allocated(device)));
+  const held = (device: Device) => latestReading(store, device, leading(store, device));
+  const devices = (store.schema?.devices ?? []).filter((device) => !Number.isNaN(held(device)));
   const nearlyFull = devices.filter((device) => shareUsed(store, device) >= LEVELS.at(-1)![0]);
   if (nearlyFull.length > 0) return highest(nearlyFull, (device) => shareUsed(store, device));
-  return highest(devices, (device) => allocated(device) / (device.total ?? Number.POSITIVE_INFINITY));
+  return highest(devices, (device) => held(device) / (device.total ?? Number.POSITIVE_INFINITY));
 }
 
 function highest(devices: Device[], value: (device: Device) => number): Device | null {

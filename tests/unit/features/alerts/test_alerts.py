@@ -162,3 +162,43 @@ def test_a_cell_names_a_function_of_the_notebook(shell: InteractiveShell) -> Non
         result = shell.run_cell(f"{budget} {wrong}\nz = 1")
         assert isinstance(result.error_in_exec, UsageError)
     assert "z" not in shell.user_ns
+
+
+def nested(
+    tell: Callable[[Finding], object], outer: Callable[[Finding], object], kind: str
+) -> None:
+    """Watch within a watch, and find the same in both: in the inner one first, as watches end."""
+    around, within = Watched(outer), Watched(tell)
+    within.alerts._ticker.stop(0.0)
+    for watched in (within, around):
+        watched.find(kind)
+        watched.end()
+
+
+def test_one_error_about_memory_is_told_once_by_nested_watches() -> None:
+    """Both find it, and both may name the same function: a method is the same too."""
+    told: list[Finding] = []
+    nested(told.append, told.append, "oom")
+    assert len(told) == 1
+
+    others: list[Finding] = []
+    nested(told.append, others.append, "oom")
+    assert (len(told), len(others)) == (2, 1)
+
+    nested(told.append, told.append, "leak")
+    assert len(told) == 4
+
+
+def test_a_second_error_after_a_nested_watch_is_told() -> None:
+    """Of the outer watch alone: it asked for another size."""
+    told: list[Finding] = []
+    around, within = Watched(told.append), Watched(told.append)
+    within.find("oom")
+    within.end()
+    finding = Finding(
+        "oom", "critical", "Later.", {"device": "cuda:0", "asked": 5}, span_id=around.span.id
+    )
+    around.session.findings.append(finding)
+    around.end()
+
+    assert len(told) == 2

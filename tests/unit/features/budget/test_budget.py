@@ -14,6 +14,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
+from hfmem_widget.view.chart.scene import build_scene
 
 NO_MONITOR: Any = None
 """The companion asks nothing of it."""
@@ -79,6 +80,18 @@ def test_it_warns_once_as_it_is_crossed_and_is_complete_at_the_end() -> None:
     )
     assert told.evidence["peak"] == round(23.1 * GIB)
     assert told.span_id == watched.session.spans[0].id
+
+
+def test_the_chart_marks_when_it_was_crossed() -> None:
+    """In seconds of the session, which may be older than the cell."""
+    watched = Watched()
+    watched.hold(19.0, 0.5)
+    watched.hold(21.0, 0.5)
+    (found,) = watched.end()
+    scene = build_scene(watched.session, columns=100)
+    assert scene is not None
+    (line,) = scene.guides
+    assert found.evidence["time"] == line.crossed_at == pytest.approx(1.0, abs=0.2)
 
 
 def test_it_says_in_which_step_and_phase() -> None:
@@ -269,18 +282,16 @@ def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> N
     budget.report(stage.session, stage.session.span(span.id))
 
 
-def test_a_budget_that_stays_crossed_is_told_in_one_cell() -> None:
-    """And again once it has been kept to meanwhile, or where it ends a training."""
+def test_a_budget_that_stays_crossed_is_told_once_in_each_cell() -> None:
+    """The next cell begins above it; one that ends a training says so too."""
     stage = Stage("run", gpus=1)
     options = WatchOptions(budget=20 * GIB, stop=True)
     findings = stage.session.findings
     a_cell(stage, Budget(options), 19.0, 21.0)
-    assert len(findings) == 1
-    a_cell(stage, Budget(options), 22.0)
-    assert len(findings) == 1
+    a_cell(stage, Budget(options), 22.0, 23.0)
+    assert [finding.evidence["seen"] for finding in findings] == ["in a sample", "at the start"]
     a_cell(stage, Budget(options), 22.0, ask=True)
-    assert len(findings) == 2
-    assert "training was ended after step 7" in findings[1].title
+    assert "training was ended after step 7" in findings[2].title
     a_cell(stage, Budget(options), 10.0)
-    a_cell(stage, Budget(options), 21.0)
-    assert len(findings) == 3
+    a_cell(stage, Budget(options), 9.0)
+    assert len(findings) == 4

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.history import file as file_module
 from hfmem_widget.features.history import log as log_module
 from hfmem_widget.features.history.file import append, read_runs
 from hfmem_widget.features.history.html import history_bundle
@@ -202,3 +203,23 @@ def test_only_the_newest_of_a_large_file_is_read(
 
     assert 3 < len(read_runs(path)) < 20
     assert names(log.history()) == ["97", "98", "99"]
+
+
+def test_a_full_disk_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that nothing could be written to goes again; one that had something stays as it was."""
+    log = Log()
+    add(log, "a")
+    kept = tmp_path / "kept.jsonl"
+    log.keep(kept)
+    before = kept.read_bytes()
+
+    def refuse(_descriptor: int, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(file_module, "write_all", refuse)
+    with pytest.raises(OptionError, match="No space left on device"):
+        log.keep(tmp_path / "h.jsonl")
+    add(log, "b")
+
+    assert list(tmp_path.iterdir()) == [kept]
+    assert kept.read_bytes() == before

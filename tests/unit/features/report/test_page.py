@@ -248,6 +248,29 @@ def test_the_cells_of_a_notebook_are_listed() -> None:
     assert "cell 4 " not in text
 
 
+def test_the_cells_of_a_cpu_have_its_words() -> None:
+    """What is counted there is the heap in use, as on the card; with a GPU it is what is allocated."""
+    stage = Stage("notebook", gpus=0)
+    for number in range(2):
+        with stage.span("cell", f"cell {number}"):
+            stage.hold({"cpu": number * GIB}, 0.2)
+    text = Document(page(stage.finish(), static=True)).text
+    assert "heap in use, start" in text
+    assert "allocated, start" not in text
+    assert "allocated, start" in Document(page(notebook_of_cells(), static=True)).text
+
+
+def test_a_cell_of_many_tells_of_its_child_processes() -> None:
+    """Below its name, as its card did."""
+    stage = Stage("notebook", gpus=1)
+    for number in range(2):
+        with stage.span("cell", f"cell {number}"):
+            stage.hold_in_children({"cuda:0": 4 * number * GIB}, 0.5, number)
+    text = Document(page(stage.finish(), static=True)).text
+
+    assert text.count("by 1 child process") == 1
+
+
 @pytest.mark.parametrize(
     ("session", "said"),
     [

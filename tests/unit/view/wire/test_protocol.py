@@ -21,6 +21,8 @@ from hfmem_widget.session import (
     SpanKind,
     Timeline,
 )
+from hfmem_widget.testing.stage import Stage
+from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
 
 PARTS = [*HELD, "unattributed", "context"]
@@ -359,3 +361,18 @@ def test_the_newest_group_stays_apart() -> None:
     assert decoded_steps(*protocol.snapshot(session, "run", 1))[-1].tolist() == pytest.approx(
         newest, nan_ok=True
     )
+
+
+def test_the_status_says_what_child_processes_did() -> None:
+    """While they run and afterwards, until the next cell; nothing where this process used a GPU."""
+    stage = Stage("notebook", gpus=1)
+    stage.hold_in_children({}, 0.2, 0)
+    with stage.span("cell", "launch"):
+        stage.hold_in_children({"cuda:0": 4 * GIB}, 0.3)
+        while_open = protocol.describe_status(stage.session)["lead"]
+        stage.hold_in_children({"cuda:0": 0.0}, 0.3, 0)
+    assert protocol.describe_status(stage.session)["lead"] == while_open
+    assert while_open.startswith("cuda:0 rose by 4.00 GiB")
+    with stage.span("cell", "next"):
+        stage.hold({"cuda:0": GIB}, 0.3)
+        assert "lead" not in protocol.describe_status(stage.session)
