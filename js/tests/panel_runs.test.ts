@@ -70,6 +70,22 @@ describe("what the kernel says", () => {
     expect(reloaded.current!.run).toBe("outer");
   });
 
+  test("of ranks goes on to show where it has the last word, and is no cell of its own", () => {
+    const heard = runs();
+    const cell = { schema: SCHEMA, spans: [span(1, null, "cell", 0, 5)] };
+    const told = { world: 2, nodes: 1, reporting: 2, engine: "", lowest: 1, median: 2, lowest_rank: 0 };
+    const strip = { first: [0], at: [] };
+    const ranks = { ranks: { ...told, devices: [], table: [], phases: [], strip } };
+    heard.receive(custom("snapshot", 1, [level(0, 1)], { run: "cell", ...cell }));
+    heard.receive(custom("snapshot", 1, [level(0, 1)], { run: "ranks", ...cell, ...ranks }));
+    for (const run of ["ranks", "cell", "ranks"]) {
+      const more = run === "ranks" ? ranks : {};
+      heard.receive(custom("snapshot", 2, [level(1, 1)], { run, ...cell, ...more, status: STOPPED }));
+    }
+    expect(heard.current!.run).toBe("ranks");
+    expect(heard.cells).toHaveLength(1);
+  });
+
   test("keeps the last eight cells, and few of the runs that they were in", () => {
     const heard = runs();
     for (let cell = 0; cell < 30; cell++) {

@@ -22,10 +22,10 @@ export interface CellFacts {
   findings: Finding[];
 }
 
-/** The outermost spans of a run. */
+/** The outermost spans of a run; of ranks there are none, for the cell that started them is there too. */
 export function cellsOf(store: Store): CellFacts[] {
   const { schema, status } = store;
-  if (schema === null) return [];
+  if (schema === null || store.ranks !== null) return [];
   const cells = [...store.spans.values()].filter(({ kind, parent }) => parent === null && KINDS.has(kind));
   return cells.slice(-MOST_CELLS).map((span) => ({
     label: span.label,

@@ -15,7 +15,7 @@ export class Runs {
   /** The kernel restarted or is gone, and what it held with it. */
   isLost = false;
 
-  /** Those that go on in the order in which they began, those that are over in that in which they ended. */
+  /** Those that go on in the order in which they began, those that are over in that of their last words. */
   private readonly stores = new Map<string, Store>();
   private past: CellFacts[];
 
@@ -87,9 +87,8 @@ export class Runs {
       this.stores.set(run, store);
       this.letGo();
     }
-    const wasLive = isLive(store);
     store.apply(message);
-    if (wasLive && !isLive(store)) {
+    if (!isLive(store)) {
       this.stores.delete(run);
       this.stores.set(run, store);
     }
