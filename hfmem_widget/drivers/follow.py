@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,8 @@ def _watch_of(member: Member) -> Watch:
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
-    options = WatchOptions(label=f"rank {member.rank.rank}", quiet=True, **handed_on(os.environ))
+    mine = {"quiet": True, "follow_ranks": False, **handed_on(os.environ)}
+    options = WatchOptions(label=f"rank {member.rank.rank}", **mine)
     recording = Recording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 
@@ -168,6 +170,11 @@ def _at_exit() -> None:
         # torch.multiprocessing leaves with a code after it has written the error to a file.
         raised = raised.__context__ or (raised if raised.code else None)
     end(raised)
+    if type(raised) is KeyboardInterrupt:
+        # What Python has noted of it, to end as the signal asks, is lost with any code that runs from a text,
+        # as in the making of a dataclass: by another like it the note is there again.
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102
 
 
 def _leave(error: BaseException | None = None) -> None:
@@ -209,13 +216,13 @@ class Followed:
         with _Scope(self._run):
             return self._function(*args, **kwargs)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         name = getattr(self._function, "__qualname__", "")
         home: Any = sys.modules.get(getattr(self._function, "__module__", ""))
-        # As a decorator it stands where the function did, and is found by its name as that would be.
-        return (
-            name if getattr(home, name, None) is self else (Followed, (self._function, self._run))
-        )
+        if getattr(home, name, None) is self:
+            # As a decorator it stands where the function would be looked for.
+            self._function.__qualname__ = f"{name}.__wrapped__"
+        return Followed, (self._function, self._run)
 
 
 class _Scope:

@@ -114,8 +114,8 @@ class Lines:
                 if self._fold.seconds >= FOLD_EVERY:
                     yield self.fold()
         if self._only_folds:
-            yield self.fold()
             yield self._rows(np.empty(0), np.empty((0, width)), wall)  # a sign of life
+            yield self.fold()
 
     def fold(self) -> bytes:
         """Return the samples since the last fold as their extremes; nothing where there are none."""
@@ -129,6 +129,9 @@ class Lines:
         timeline = session.between(-math.inf, math.inf)
         width = self._columns
         time, low, high = timeline.time, timeline.low[:, :width], timeline.high[:, :width]
+        if self._only_folds and len(time):
+            self._fold = self._fold.with_more(time, high)
+            return
         if timeline.bucket == 1:
             most = self._most_in_block
             for first in range(0, len(time), most):

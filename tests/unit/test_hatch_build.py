@@ -58,6 +58,7 @@ def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> N
 
     assert {f"{STATIC}/{name}.js" for name in ("widget", "chart")} < set(names)
     assert "hfmem_widget/features/report/page.css" in names
+    assert "hfmem_widget/ranks/site/sitecustomize.py" in names
     assert any(name.endswith(f"{LABEXTENSION}/package.json") for name in names)
     assert any(name.endswith(f"{LABEXTENSION}/static/chart.js") for name in names)
 

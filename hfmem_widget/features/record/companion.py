@@ -95,7 +95,7 @@ class Recording(Companion):
         self._unwritten: list[bytes] = []
         self._failed = 0
         self._not_before = 0.0
-        self._seen: tuple[int, ...] = ()
+        self._seen, self._trains = (0, 0), False
         world = 1 if member is None else member.rank.world
         self._only_folds = world > MOST_WITH_SAMPLES
         every = max(EVERY, world / WRITES_PER_SECOND) if self._only_folds else EVERY
@@ -197,7 +197,8 @@ class Recording(Companion):
         rank = self._member.rank if self._member else None
         # One of each host says so; of a process that is taken for a launcher the file is taken away.
         if rank is not None and not rank.local and (self._file is None or rank.engine != ALONE):
-            warn(f"rank {rank.rank} is not followed any more: {reason}")
+            any_more = "" if self._file is None else " any more"
+            warn(f"rank {rank.rank} is not followed{any_more}: {reason}")
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""
@@ -212,9 +213,12 @@ class Recording(Companion):
 
         That memory ran out is marked on the chart long before it is found to be why the code failed.
         """
-        trained = sum(span.stop is not None for span in session.spans if span.kind == "train")
-        seen, self._seen = self._seen, (len(session.findings), len(session.guides), trained)
-        return seen != self._seen and bool(seen)
+        seen, self._seen = self._seen, (len(session.findings), len(session.guides))
+        trained, self._trains = (
+            self._trains,
+            any(span.kind == "train" for span in session.open_spans),
+        )
+        return (trained and not self._trains) or seen != self._seen
 
 
 def _newest(session: Session, count: int) -> list[Sample]:

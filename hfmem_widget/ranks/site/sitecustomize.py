@@ -26,8 +26,8 @@ class _BeforeTorch:
 def _run_the_hidden() -> None:
     from importlib.machinery import PathFinder
 
-    here = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120
-    others = [place for place in sys.path if os.path.realpath(place) != here]
+    ours = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120
+    others = [place for place in sys.path if os.path.realpath(place) != ours]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         module = sys.modules["sitecustomize"] = type(sys)("sitecustomize")
@@ -35,6 +35,6 @@ def _run_the_hidden() -> None:
         spec.loader.exec_module(module)
 
 
-if "HFMEM_RUN" in os.environ and "HFMEM_CLAIMED" not in os.environ:
+if "HFMEM_RUN" in os.environ and os.environ.get("HFMEM_CLAIMED") in {None, str(os.getpid())}:
     sys.meta_path.insert(0, _BeforeTorch)  # type: ignore[arg-type]  # its spec is a finder's
 _run_the_hidden()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import resource
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.record import companion
 from hfmem_widget.features.record.companion import Recording
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.ranks.directory import Member, read_run, streams
+from hfmem_widget.recording.check import Head, parse
 from hfmem_widget.recording.file import GrowingFile, read
 from hfmem_widget.recording.reader import GROWS
-from hfmem_widget.session import Session
+from hfmem_widget.session import Finding, Guide, Rank, Session
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.stage import Stage
 
@@ -390,3 +394,136 @@ def test_no_place_leaves_the_machine(tmp_path: Path) -> None:
     session.report(page)
     assert sum("secret" in note for note in session.notes) == 2
     assert not any("secret" in path.read_text("utf-8") for path in (run, copy, page))
+
+
+RANK = Rank(7, 3, 8, 1, "node0001", 4711, "torchrun")
+
+
+def member(tmp_path: Path, rank: Rank = RANK, disk: Disk | None = None) -> Watched:
+    """Return a rank that is recorded into the directory of its run."""
+    watched = Watched(tmp_path / "unused.hfmem.jsonl")
+    if disk is None:
+        opened: dict[str, Any] = {}
+    else:
+        opened = {"opened": lambda _path: disk}
+    watched.recording._ticker.stop(0.0)
+    recording = Recording(
+        WatchOptions(), member=Member(tmp_path / "run", rank), clock=watched.clock, **opened
+    )
+    watched.stage.recorder.unsubscribe(watched.recording._take)
+    recording._ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
+    watched.recording = recording
+    recording.begin(NO_MONITOR, watched.stage.recorder, watched.session.spans[0])
+    return watched
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def test_a_rank_is_recorded_into_the_directory_of_its_run(tmp_path: Path) -> None:
+    """Its head says which rank of which run; what is opened has all of it."""
+    watched = member(tmp_path)
+    watched.hold(3)
+    session = watched.end()
+
+    (path,) = streams(tmp_path / "run").paths
+    head = parse(path.read_bytes().splitlines()[0])
+    assert isinstance(head, Head)
+    assert head.rank == RANK
+    assert head.run == read_run(tmp_path / "run").run
+    assert hfmem_widget.open(path).peak("cuda:0/allocated") == 3 * 2**30
+    assert [span.outcome for span in hfmem_widget.open(path).spans] == [session.spans[0].outcome]
+
+
+def test_the_directory_is_made_when_the_first_rank_writes(tmp_path: Path) -> None:
+    """Where it lies may hang: nothing is asked of it on the user's thread."""
+    watched = member(tmp_path)
+    assert not (tmp_path / "run").exists()
+    watched.hold(1)
+
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize(("world", "every"), [(65, 1.0), (256, 1.0), (1024, 4.0)])
+def test_in_a_large_world_only_folds_are_written(tmp_path: Path, world: int, every: float) -> None:
+    """One line of extremes and a sign of life each time, 256 times a second altogether at most."""
+    watched = member(tmp_path, Rank(7, 3, world, 0, "node0001", 4711))
+    for size in (1, 9, 2):
+        watched.hold(size)
+    watched.end()
+
+    (path,) = streams(tmp_path / "run").paths
+    rows = [line for line in lines_of(path) if line["k"] == "rows" and line["t"]]
+    folds = [line for line in lines_of(path) if line["k"] == "fold"]
+    opened = hfmem_widget.open(path)
+    assert watched.recording._ticker.interval == every
+    assert rows == []
+    assert len(folds) >= 3
+    assert opened.peak("cuda:0/allocated") == 9 * 2**30
+    assert opened.latest("cuda:0/allocated") == watched.session.latest("cuda:0/allocated")
+    assert not any("lacks" in note for note in opened.notes)
+
+
+def test_a_small_world_has_its_samples(tmp_path: Path) -> None:
+    """Up to 64 ranks a block of them every second."""
+    watched = member(tmp_path, Rank(7, 3, 64, 0, "node0001", 4711))
+    watched.hold(1)
+
+    (path,) = streams(tmp_path / "run").paths
+    assert watched.recording._ticker.interval == 1.0
+    assert any(line["k"] == "rows" and line["t"] for line in lines_of(path))
+
+
+def test_what_others_should_know_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finding, a mark that memory ran out, a training that has ended: nothing else wakes the disk."""
+    watched = member(tmp_path)
+    woken: list[float] = []
+    monkeypatch.setattr(watched.recording._ticker, "tick_now", woken.append)
+    stage, session = watched.stage, watched.session
+    for _ in range(3):
+        stage.recorder.publish()
+    assert woken == []
+
+    session.guides.append(Guide("cuda:0", "oom", "out of memory", 1.0, 1.0, 5.0, 5.0))
+    stage.recorder.publish()
+    assert woken == [0.0]
+    with stage.span("train", "train"):
+        stage.recorder.publish()
+    stage.recorder.publish()
+    stage.recorder.publish()
+    assert len(woken) == 2
+    session.findings.append(Finding("oom", "critical", "Out of memory."))
+    stage.recorder.publish()
+    assert len(woken) == 3
+
+
+def test_a_rank_that_cannot_write_says_so_once_for_its_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first process of each host, on stderr; its training goes on."""
+    for local in (0, 1, 2):
+        disk = Disk()
+        disk.error = OSError(errno.ENOSPC, "No space left on device")
+        watched = member(tmp_path, Rank(local, local, 8), disk)
+        watched.hold(1)
+        watched.end()
+
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "No space left on device" in said
+
+
+def test_a_directory_that_is_gone_costs_the_recording_alone(tmp_path: Path) -> None:
+    """It is not made anew in the middle of a run: half a recording would be without its head."""
+    watched = member(tmp_path)
+    watched.hold(1)
+    shutil.rmtree(tmp_path / "run")
+    for _ in range(40):
+        watched.hold(2)
+    watched.end()
+
+    assert not (tmp_path / "run").exists()
+    assert any("ended early" in note for note in watched.session.notes)

@@ -1,0 +1,109 @@
+"""`hfmem run`: a command becomes one whose ranks are followed, and is itself in all else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import WRONG
+from hfmem_widget.ranks.directory import read_run
+from hfmem_widget.ranks.environment import CLAIMED, PATH, RUN, SITE, SOLO
+
+Became = tuple[str, list[str], dict[str, str]]
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
+    """Return a list that gets what the process would have become."""
+    calls: list[Became] = []
+    monkeypatch.setattr(os, "execvpe", lambda *call: calls.append(call))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for name in (RUN, CLAIMED, SOLO, PATH):
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+def test_the_command_is_run_as_it_is(
+    became: list[Became], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its own options, in a directory that is there, and how to watch it on stderr."""
+    main(["run", "--dir", str(tmp_path / "run"), "-l", "try", "--", "torchrun", "--dir", "-h", "x"])
+    ((command, words, environ),) = became
+
+    assert (command, words) == ("torchrun", ["torchrun", "--dir", "-h", "x"])
+    assert environ[RUN] == str(tmp_path / "run")
+    assert environ[PATH] == SITE
+    assert environ[SOLO] == "1"
+    assert read_run(tmp_path / "run").label == "try"
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"hfmem watch {tmp_path}/run" in said.err
+    assert f"%memwatch open {tmp_path}/run" in said.err
+
+
+def test_without_a_directory_there_is_a_new_one(
+    became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its own each time; within a watched cell it is the cell's."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for _ in range(2):
+        main(["run", "--", "true"])
+    monkeypatch.setenv(RUN, str(tmp_path / "cell"))
+    main(["run", "--", "true"])
+    runs = [environ[RUN] for _, _, environ in became]
+
+    assert len(set(runs)) == 3
+    assert all(Path(run).parent == tmp_path for run in runs)
+    assert runs[2] == str(tmp_path / "cell")
+
+
+def test_the_users_own_path_stays(
+    became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind ours, which is there once; a rank that asks for it starts a run of its own."""
+    monkeypatch.setenv(PATH, "/mine")
+    monkeypatch.setenv(CLAIMED, "4711")
+    main(["run", "--dir", str(tmp_path / "run"), "true"])
+    monkeypatch.setenv(PATH, became[0][2][PATH])
+    main(["run", "--dir", str(tmp_path / "run"), "true"])
+
+    assert [environ[PATH] for *_, environ in became] == [f"{SITE}{os.pathsep}/mine"] * 2
+    assert all(CLAIMED not in environ for *_, environ in became)
+
+
+def test_what_cannot_be_started_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for a command that is not there, and one for a directory that cannot be."""
+    (tmp_path / "file").touch()
+    before = [signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ)]
+    codes = [
+        main(["run", "--dir", str(tmp_path / "run"), "--", "no-such-command-of-ours"]),
+        main(["run", "--dir", str(tmp_path / "file"), "--", "true"]),
+    ]
+    for one, handler in zip((signal.SIGPIPE, signal.SIGXFSZ), before, strict=True):
+        signal.signal(one, handler)
+    said = capsys.readouterr().err
+
+    assert codes == [WRONG, WRONG]
+    assert "no-such-command-of-ours cannot be started: No such file" in said
+    assert "is no directory" in said
+
+
+def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
+    """The process is the command: what a shell sees of it is what it sees of the command alone."""
+    run = [sys.executable, "-m", "hfmem_widget", "run", "--dir", str(tmp_path / "run"), "--"]
+    left = subprocess.run([*run, "sh", "-c", "echo out; exit 7"], capture_output=True, check=False)
+    killed = subprocess.run([*run, "sh", "-c", "kill -INT $$"], capture_output=True, check=False)
+    piped = subprocess.run(
+        f"{' '.join(run)} yes 2> /dev/null | head -1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (left.returncode, left.stdout) == (7, b"out\n")
+    assert killed.returncode == -signal.SIGINT
+    assert piped.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
