@@ -16,6 +16,7 @@ from contextvars import Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry
 from hfmem_widget.options import WatchOptions, expanded, path_text
@@ -60,7 +61,8 @@ _here: _Followed | None = None
 @entry()
 def joined() -> None:
     """Begin where this process is in a group of torch.distributed, and a run is to be followed."""
-    if not lends() and (directory := os.environ.get(RUN)):
+    directory = os.environ.get(RUN) or directory_here()
+    if directory and not lends():
         begin(directory)
 
 
@@ -81,12 +83,12 @@ def _launches(command: list[str]) -> bool:
 
 
 @entry(otherwise=lambda *_args, **_options: False, undo=lambda *_args, **_options: _leave())
-def begin(directory: str, rank: Rank | None = None) -> bool:
+def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     """Begin to follow this process as a rank, and return whether that was done: not twice, nor below a rank.
 
     Parameters
     ----------
-    directory : str
+    directory : path-like
         Of the run.
     rank : Rank, optional
         Which one it is; by default what torch.distributed says, or else its environment.
@@ -104,6 +106,8 @@ def begin(directory: str, rank: Rank | None = None) -> bool:
         return False
     if rank is None:
         rank = who(os.environ, known) or alone()
+    # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
+    resolve("hfmem_widget.drivers.install:attach")()
     member = Member(Path(directory).absolute(), rank, launcher)
     watch = _watch_of(member)
     _here = _Followed(watch, member)
@@ -140,7 +144,7 @@ def _watch_of(member: Member) -> Watch:
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
-    mine = {"quiet": True, "follow_ranks": False, **handed_on(os.environ)}
+    mine = {"quiet": True, "ranks": False, **handed_on(os.environ)}
     options = WatchOptions(label=f"rank {member.rank.rank}", **mine)
     recording = Recording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hfmem_widget.ranks.directory import streams
+from hfmem_widget.ranks.directory import rank_of, streams
 from tests.ranks.launch import BARE, SCRIPTS, TORCHRUN, followed, free_port, python, sessions
 
 SITE = "import os; os.environ['SITE_RAN'] = os.environ.get('SITE_RAN', '') + 'x'"
@@ -72,3 +72,17 @@ def test_a_killed_rank_leaves_what_it_has_written(tmp_path: Path) -> None:
     assert len(ranks) == 2
     assert all(not any("could not be read" in note for note in rank.notes) for rank in ranks)
     assert all(rank.timeline.samples >= 5 for rank in ranks)
+
+
+def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
+    """By a line in the script; torchrun says which attempt it is."""
+    run = tmp_path / "run"
+    restarts = (*TORCHRUN[:-1], "--max-restarts", "1", TORCHRUN[-1], free_port())
+    python(*restarts, SCRIPTS / "restarted.py", run)
+
+    attempts = dict(zip(map(rank_of, streams(run).paths), sessions(run), strict=True))
+    assert list(attempts) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert attempts[1, 0].spans[0].outcome == "raised RuntimeError"
+    assert attempts[1, 1].spans[0].outcome == attempts[0, 1].spans[0].outcome == "done"
+    # The launcher ends rank 0 of the first attempt, wherever that is.
+    assert [len(attempts[each].steps) for each in ((0, 1), (1, 0), (1, 1))] == [1, 1, 1]

@@ -259,7 +259,7 @@ def loading(bench: Bench) -> str:
 
 
 def following(bench: Bench) -> str:
-    from hfmem_widget.drivers import follow
+    from hfmem_widget.drivers import follow, install
 
     def init_process_group() -> str:
         return RESULT
@@ -278,7 +278,7 @@ def following(bench: Bench) -> str:
     ):
         for module in (group, home):
             patched.setitem(sys.modules, module.__name__, module)
-        patched.setattr("atexit.register", lambda _function: None)
+        patched.setattr(follow, "atexit", SimpleNamespace(register=lambda _function: None))
         patched.setattr("multiprocessing.util.Finalize", lambda *_, **__: None)
         patched.setenv("HFMEM_RUN", folder)
         follow_groups()
@@ -287,6 +287,7 @@ def following(bench: Bench) -> str:
         finally:
             follow.end()
             leave_groups()
+            install.detach()
     assert follow._here is None, "a rank is left"
     assert "HFMEM_CLAIMED" not in os.environ
     return result

@@ -54,7 +54,7 @@ class FollowedRanks(Companion):
         self._directory = (
             _free(expanded(options.ranks)) if isinstance(options.ranks, str) else _unused()
         )
-        self._lent = Lent(self._directory)
+        self._lent = Lent(self._directory, options)
         self._label = options.label
         self._clock = clock
         self._due = 0.0

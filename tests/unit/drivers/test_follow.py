@@ -14,6 +14,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.drivers import follow as follows
+from hfmem_widget.drivers import install
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor import shared
 from hfmem_widget.ranks.directory import streams
@@ -28,14 +29,14 @@ follow = hfmem_widget.follow
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
     monkeypatch.setattr(shared, "_shared", Bench().monitor)
-    monkeypatch.setattr("atexit.register", lambda _function: None)
-    monkeypatch.setattr("multiprocessing.util.Finalize", lambda *_, **__: None)
+    monkeypatch.setattr(follows, "_end_with_the_process", lambda: None)
     monkeypatch.setattr(follows, "truth", lambda: None)
     for name in [*os.environ]:
         if name.startswith(("HFMEM_", "SLURM_", "RANK", "WORLD_SIZE", "OMPI_", "PMI")):
             monkeypatch.delenv(name)
     yield
     follows.end()
+    install.detach()
     for name in (CLAIMED, SOLO):
         os.environ.pop(name, None)
 
@@ -243,6 +244,20 @@ def test_a_script_without_a_launcher_is_followed_as_the_only_one(
 
     assert [path.name[:9] for path in streams(tmp_path / "run").paths] == ["r00001-a0"]
     assert len(list((tmp_path / "run").glob("launcher-*"))) == 1
+
+
+def test_a_script_that_joins_a_group_later_knows_better_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first line knew no launcher: until then it was the only one."""
+    follow(tmp_path / "run")
+    in_group(monkeypatch, 3, 4)
+    follows.joined()
+    assert os.environ[CLAIMED] == str(os.getpid())
+    assert SOLO not in os.environ
+    follows.end()
+
+    assert [rank.label for rank in recorded(tmp_path / "run")] == ["rank 3"]
 
 
 @pytest.mark.parametrize(
