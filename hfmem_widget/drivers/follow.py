@@ -106,8 +106,6 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         return False
     if rank is None:
         rank = who(os.environ, known) or alone()
-    # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
-    resolve("hfmem_widget.drivers.install:attach")()
     member = Member(Path(directory).absolute(), rank, launcher)
     watch = _watch_of(member)
     _here = _Followed(watch, member)
@@ -116,6 +114,8 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
     else:
         os.environ[CLAIMED] = str(rank.pid)
+    # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
+    resolve("hfmem_widget.drivers.install:attach")()
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
     Context().run(watch.start)
     _end_with_the_process()

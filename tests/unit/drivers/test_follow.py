@@ -74,9 +74,8 @@ def test_a_process_is_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         follows.joined()
         follow(tmp_path / "other")
     follows.end()
-    follows.joined()
-
     assert [path.name[:9] for path in streams(tmp_path / "run").paths] == ["r00001-a0"]
+    follows.joined()
     follows.end()
     assert len(streams(tmp_path / "run").paths) == 2
     assert not (tmp_path / "other").exists()
