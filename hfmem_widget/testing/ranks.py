@@ -156,7 +156,7 @@ class SimulatedRun:
             self.now = min(stop, self.now + self.script.pace)
             for rank in self.ranks.values():
                 if data := rank.until(self.now):
-                    yield rank.stream, self._with_garbage(data)
+                    yield rank.stream, self.with_garbage(data)
 
     def finish(self, outcome: str = "done") -> Iterator[tuple[str, bytes]]:
         """End every rank that is still there, and yield the last lines."""
@@ -197,7 +197,8 @@ class SimulatedRun:
             for number in numbers
         }
 
-    def _with_garbage(self, data: bytes) -> bytes:
+    def with_garbage(self, data: bytes) -> bytes:
+        """Return lines with as many bad ones among them as the script says."""
         if not self.script.garbage:
             return data
         lines = data.splitlines(keepends=True)
