@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.ranks.aggregate import COMMON_STEPS, LEAST_STEPS, offsets, outliers, peers, spread
+from hfmem_widget.ranks.aggregate import (
+    COMMON_STEPS,
+    LEAST_STEPS,
+    offsets,
+    outliers,
+    peers,
+    spread,
+)
 from hfmem_widget.ranks.buckets import MOST_OPEN, Buckets
 from hfmem_widget.ranks.rings import KEPT, StepRings
 from hfmem_widget.ranks.stream import Finished
@@ -45,7 +52,8 @@ def test_a_rank_among_thousand_is_found_and_no_other() -> None:
     """In eight stages of a pipeline, one rank that keeps 5 % more at every step stands out alone."""
     chance = np.random.default_rng(0)
     stage = np.arange(1024) // 128
-    weights, kept = (10 + 0.9 * stage) * GIB, (34 - 3.2 * stage) * GIB
+    weights = np.array((10 + 0.9 * stage) * GIB, dtype=np.float64)
+    kept = (34 - 3.2 * stage) * GIB
     peaks = (4 * weights + kept)[:, None] * (1 + chance.normal(0, 0.004, (1024, 20)))
     peaks[417] *= 1.05
 
@@ -97,10 +105,10 @@ def finished(first: int, count: int, peak: float, start: float = 0.0) -> Finishe
     """Return steps that end a second apart."""
     numbers = np.arange(first, first + count)
     times = start + numbers.astype(float)
-    peaks = np.full(count, peak)
-    return Finished(
-        numbers, numbers, times - 1, times, peaks, np.zeros(count), np.full((count, 3), peak)
+    figures = np.column_stack(
+        [times, *[np.full(count, one) for one in (peak, 0, peak, peak, peak)]]
     )
+    return Finished(numbers, numbers, times - 1, figures)
 
 
 def test_the_newest_steps_are_kept() -> None:
