@@ -243,9 +243,10 @@ class Collector:
         expected, session = self._roster.expected, self.session
         heads = [one.head for one in expected if one.head is not None]
         if self._zero is None:
-            began = np.array([head.started for head in heads])
-            middle = float(np.median(began))
-            self._zero = float(began[np.abs(began - middle) < MONTH].min())
+            # Not the first of all: a clock may be years off. Nor the mean of two, which is nobody's.
+            began = sorted(head.started for head in heads)
+            middle = began[(len(began) - 1) // 2]
+            self._zero = min(start for start in began if abs(start - middle) < MONTH)
         session.started_at = self._zero
         session.label = session.label or next((head.label for head in heads if head.label), "")
         self._overview = Overview(self.recorder, self._roster, self._zero)

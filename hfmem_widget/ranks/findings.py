@@ -352,7 +352,7 @@ def _clocks(look: Look) -> Iterator[Finding]:
         title = f"{name}'s clock is {abs(by):.1f} s {how}; its times are corrected."
     else:
         title = (
-            f"The clocks of {format_count(len(off))} of {format_count(len(look.offsets))} nodes are off, "
+            f"The clocks of {format_count(len(off))} of {format_count(look.nodes)} nodes are off, "
             f"{name}'s most ({abs(by):.1f} s {how}); their times are corrected."
         )
     rounded = {host: round(seconds, 2) for host, seconds in list(off.items())[:16]}

@@ -12,7 +12,7 @@ from hfmem_widget.ranks.aggregate import Floats, spread
 from hfmem_widget.ranks.buckets import Bucket, Buckets
 from hfmem_widget.ranks.findings import SILENT_PACES
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import STOP, Edge, Extremes, Finished, RankStream, Samples
 from hfmem_widget.ranks.strip import Strip
 from hfmem_widget.session import (
     Device,
@@ -146,7 +146,7 @@ class Overview:
         return np.clip(time, self._zero - MONTH, now + MONTH)
 
     def _note_steps(self, steps: Finished) -> None:
-        columns = (steps.first, steps.last, steps.start, steps.stop)
+        columns = (steps.first, steps.last, steps.start, steps.figures[:, STOP])
         self._groups.extend(zip(*(column.tolist() for column in columns), strict=True))
 
     def _note_edge(self, edge: Edge) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import STEPS, Floats
-from hfmem_widget.ranks.stream import Finished
+from hfmem_widget.ranks.stream import CERTAINTY, IN_PHASES, PEAK, STEP_FIGURES, STOP, Finished
 from hfmem_widget.session.steps import PHASES
 
 KEPT = 128
 """Steps of each rank: ranks whose lines come a second apart have some in common at 100 steps a second."""
 
-
-_FIGURES = ("stop", "peak", "certainty", "phases", "highest_phases")
+_NO_STEP = (-1, -math.inf)
 
 
 class StepRings:
@@ -23,21 +24,27 @@ class StepRings:
     ----------
     number : array of int, shape (ranks, KEPT)
         Which step stands in each place; -1 for none.
-    stop, peak : array, shape (ranks, KEPT)
-        When it ended, by the rank's own clock, and its exact peak in bytes.
-    phases : array, shape (ranks, KEPT, phases)
-        The peaks of its phases.
+    figures : array, shape (ranks, KEPT, len(STEP_FIGURES))
+        As those of `Finished`.
     highest_phases : array, shape (ranks, phases)
-        Their highest over all steps that there were.
+        The highest peaks of the phases over all steps that there were.
     """
 
     def __init__(self) -> None:
         self.number: NDArray[np.int64] = np.full((0, KEPT), -1, dtype=np.int64)
-        self.stop: Floats = np.empty((0, KEPT))
-        self.peak: Floats = np.empty((0, KEPT))
-        self.certainty: Floats = np.empty((0, KEPT))
-        self.phases: Floats = np.empty((0, KEPT, len(PHASES)))
+        self.figures: Floats = np.empty((0, KEPT, len(STEP_FIGURES)))
         self.highest_phases: Floats = np.empty((0, len(PHASES)))
+        self._newest: list[tuple[int, float]] = []
+
+    @property
+    def stop(self) -> Floats:
+        """When each step ended, by the rank's own clock."""
+        return self.figures[..., STOP]
+
+    @property
+    def peak(self) -> Floats:
+        """Their exact peaks, in bytes."""
+        return self.figures[..., PEAK]
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
@@ -45,30 +52,28 @@ class StepRings:
         if more > 0:
             more = max(more, len(self.number))
             self.number = np.concatenate([self.number, np.full((more, KEPT), -1)])
-            for name in _FIGURES:
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate([old, np.full((more, *old.shape[1:]), np.nan)]))
+            self.figures = _longer(self.figures, more)
+            self.highest_phases = _longer(self.highest_phases, more)
+            self._newest += [_NO_STEP] * more
 
     def clear(self, place: int) -> None:
         """Forget the steps of a rank, which begins anew."""
         self.number[place] = -1
-        for name in _FIGURES:
-            getattr(self, name)[place] = np.nan
+        self.figures[place] = self.highest_phases[place] = np.nan
+        self._newest[place] = _NO_STEP
 
     def add(self, place: int, steps: Finished) -> None:
         """Take in steps of a rank; a training whose numbers begin again takes the place of the one before."""
-        newest = int(steps.last[-1])
-        known = self.number[place]
-        if newest < int(known.max()) and steps.stop[-1] > np.nanmax(self.stop[place]):
-            self.clear(place)
         rows = slice(-KEPT, None)
-        at = steps.last[rows] % KEPT
-        self.number[place, at] = steps.last[rows]
-        self.stop[place, at] = steps.stop[rows]
-        self.peak[place, at] = steps.peak[rows]
-        self.certainty[place, at] = steps.certainty[rows]
-        self.phases[place, at] = steps.phases[rows]
-        highest = np.fmax.reduce(steps.phases)
+        numbers, figures = steps.last[rows], steps.figures[rows]
+        newest, stop = self._newest[place]
+        if numbers[-1] < newest and figures[-1, STOP] > stop:
+            self.number[place], self.figures[place] = -1, np.nan
+        self._newest[place] = int(numbers[-1]), float(figures[-1, STOP])
+        at = numbers % KEPT
+        self.number[place, at] = numbers
+        self.figures[place, at] = figures
+        highest = np.fmax.reduce(steps.figures[:, IN_PHASES])
         self.highest_phases[place] = np.fmax(self.highest_phases[place], highest)
 
     def highest(
@@ -84,8 +89,8 @@ class StepRings:
         if np.isnan(peaks).all():
             return np.nan, -1, none
         at = int(np.nanargmax(peaks))
-        certainty = int(self.certainty[places][here][at])
-        return float(peaks[at]), certainty, np.fmax.reduce(self.phases[places][here])
+        certainty = int(self.figures[places][here][at, CERTAINTY])
+        return float(peaks[at]), certainty, np.fmax.reduce(self.figures[places][here][:, IN_PHASES])
 
     def newest(self, places: NDArray[np.int64], steps: int = STEPS) -> NDArray[np.intp]:
         """Return the columns of each rank's newest steps, shape ``(ranks, steps)``."""
@@ -99,7 +104,9 @@ class StepRings:
     def newest_phases(self, places: NDArray[np.int64]) -> Floats:
         """Return the highest of each phase over each rank's newest steps, shape ``(ranks, phases)``."""
         at = self.newest(places)[..., None]
-        peaks: Floats = np.fmax.reduce(np.take_along_axis(self.phases[places], at, axis=1), axis=1)
+        peaks: Floats = np.fmax.reduce(
+            np.take_along_axis(self.figures[places][..., IN_PHASES], at, axis=1), axis=1
+        )
         return peaks
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
@@ -111,3 +118,7 @@ class StepRings:
         has_newest, has_older = (number == newest).sum(axis=0), (number == older).sum(axis=0)
         wanted = np.where(has_newest >= has_older, newest, older)
         return np.where((number == wanted) & (wanted >= 0), self.stop[places], np.nan)
+
+
+def _longer(figures: Floats, more: int) -> Floats:
+    return np.concatenate([figures, np.full((more, *figures.shape[1:]), np.nan)])

@@ -36,7 +36,7 @@ from hfmem_widget.session import (
     SpanKind,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
+from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
 
 LONGEST = 1 << 18
 """Bytes of a line that is taken while a run is live."""
@@ -53,7 +53,10 @@ MOST_OPEN = 16
 _LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"))
 _FIRST = FIGURES.index("first")
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
-_PHASES = len(PER_DEVICE) - 3
+STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
+STOP, PEAK, CERTAINTY = range(3)
+IN_PHASES = slice(3, None)
+_TAKEN = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
 
 HOST = "cpu"
 _NOTHING = Peak(NOT_AVAILABLE, "sampled")
@@ -82,15 +85,22 @@ class Extremes:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Steps that have ended: numbers, edges by the rank's own clock, peaks, and those of their phases."""
+    """Steps that have ended.
+
+    Attributes
+    ----------
+    first, last : array of int, shape (steps,)
+        Their numbers; the same where a row is one step.
+    start : array, shape (steps,)
+        By the rank's own clock.
+    figures : array, shape (steps, len(STEP_FIGURES))
+        When each ended, its peak, how that is known, and the peaks of its phases, on the device that counts.
+    """
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
     start: Floats
-    stop: Floats
-    peak: Floats
-    certainty: Floats
-    phases: Floats
+    figures: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,21 +392,14 @@ class RankStream:
         if devices == (HOST,):
             self._host_counts, self._device = True, ""
         device = self.device
-        chosen = (
-            per_device[:, devices.index(device)]
-            if device in devices
-            else np.full((len(rows), len(PER_DEVICE)), np.nan)
-        )
         first, last = (rows[:, column].astype(np.int64) for column in (_FIRST, _LAST))
-        start, stop = (self._wall(rows[:, column]) for column in (_START, _STOP))
-        if stop[-1] >= self.step_stop:
-            self.newest_step, self.step_stop = int(last[-1]), float(stop[-1])
-        news.append(
-            Finished(
-                *(first, last, start, stop),
-                *(chosen[:, _PEAK], chosen[:, _CERTAINTY], chosen[:, _PHASES:]),
-            )
-        )
+        figures = np.full((len(rows), len(STEP_FIGURES)), np.nan)
+        figures[:, STOP] = self._wall(rows[:, _STOP])
+        if device in devices:
+            figures[:, PEAK:] = per_device[:, devices.index(device), _TAKEN]
+        if (stop := float(figures[-1, STOP])) >= self.step_stop:
+            self.newest_step, self.step_stop = int(last[-1]), stop
+        news.append(Finished(first, last, self._wall(rows[:, _START]), figures))
 
     def _enter_item(self, line: Item, news: list[News]) -> None:
         del news

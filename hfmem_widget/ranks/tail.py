@@ -17,8 +17,11 @@ from hfmem_widget.text import plain
 POLL = 0.25
 """Seconds between two passes, where every rank writes once a second."""
 
-SCAN_EVERY = 1.0
-"""Seconds between two looks for new files."""
+LONGEST_POLL = 1.0
+"""Seconds between two passes over very many ranks, which write less often."""
+
+SCAN_EVERY = 0.9
+"""Seconds between two looks for new files: a little less than four passes."""
 
 LONGEST_PASS = 0.05
 """Seconds of a pass; the rest is read `SOON` after it."""
@@ -89,7 +92,7 @@ class Tail:
         self._clock, self._timer = clock, timer
         self._files: dict[str, _File] = {}
         self._scanned = -SCAN_EVERY
-        self._next = 0
+        self._next, self._why = 0, ""
         self._pid = os.getpid()
         self._on_network = is_on_network(directory)
         self._ticker = Ticker(self.tick, POLL)
@@ -136,8 +139,8 @@ class Tail:
             return
         try:
             is_behind = self.read()
-            pace = max(POLL, self.collector.pace / 4)
-            self._ticker.interval = SOON if is_behind else pace
+            poll = min(LONGEST_POLL, max(POLL, self.collector.pace / 8))
+            self._ticker.interval = SOON if is_behind else poll
             if not is_behind and self.collector.is_over(self._clock()):
                 self.collector.finish(self._clock())
         except Exception as error:  # noqa: BLE001  (a fault of ours is one sentence)
@@ -185,7 +188,8 @@ class Tail:
         for path in found.paths:
             if path.name not in self._files:
                 self._files[path.name] = _File(path)
-        if found.why:
+        if found.why and found.why != self._why:
+            self._why = found.why
             self.collector.recorder.note(found.why)
 
     def _read(self, name: str, file: _File) -> None:

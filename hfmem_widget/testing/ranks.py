@@ -156,7 +156,7 @@ class SimulatedRun:
             self.now = min(stop, self.now + self.script.pace)
             for rank in self.ranks.values():
                 if data := rank.until(self.now):
-                    yield rank.stream, self._with_garbage(data)
+                    yield rank.stream, self.with_garbage(data)
 
     def finish(self, outcome: str = "done") -> Iterator[tuple[str, bytes]]:
         """End every rank that is still there, and yield the last lines."""
@@ -197,7 +197,8 @@ class SimulatedRun:
             for number in numbers
         }
 
-    def _with_garbage(self, data: bytes) -> bytes:
+    def with_garbage(self, data: bytes) -> bytes:
+        """Return lines with as many bad ones among them as the script says."""
         if not self.script.garbage:
             return data
         lines = data.splitlines(keepends=True)
@@ -260,6 +261,7 @@ class SimulatedRank:
         self._run = run
         self._lines = Lines(self._session, who, only_folds=script.world > ONE_BY_ONE)
         self._chance = random.Random(1000 * attempt + rank)  # noqa: S311
+        self._instants = random.Random(rank)  # noqa: S311
         share = 1 + 0.1 * (rank * script.stages // script.world if script.stages > 1 else 0)
         self._weights = script.weights * share
         self._activations = script.activations / share
@@ -353,6 +355,8 @@ class SimulatedRank:
             )
         else:
             within = (at - LOADING) % script.step_seconds / script.step_seconds
+            if script.interval > script.step_seconds / 4:
+                within = self._instants.random()  # else the samples would always be of one instant
             rises = within / 0.4 if within < 0.4 else max(0.0, (0.9 - within) / 0.5)
             allocated = self.kept + 0.95 * rises * self._activations * self._times
             held = self._weights

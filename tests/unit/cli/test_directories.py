@@ -1,0 +1,154 @@
+"""`hfmem` of the directory of a distributed run."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import FINE, NO, WRONG
+from hfmem_widget.cli.watch import watch
+from hfmem_widget.testing.ranks import Script, SimulatedRun, append
+
+RUN = "ab" * 16
+
+
+def made(place: Path, script: Script | None = None) -> SimulatedRun:
+    """Write the directory of a finished run of four ranks, the last of which needs more."""
+    run = SimulatedRun(script or Script(world=4, heavier={3: 1.1}, interval=0.5), run=RUN)
+    run.write(place, 12.0)
+    return run
+
+
+def test_check_says_what_the_ranks_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks, nodes, steps, the worst rank and what was found; a complete run is fine."""
+    made(tmp_path / "run")
+
+    assert main(["check", str(tmp_path / "run")]) == FINE
+    shown = capsys.readouterr().out
+
+    assert "ranks         4 of 4" in shown
+    assert "highest peak  rank 3: 50" in shown
+    assert "damage        none" in shown
+    assert "more than its peers" in shown
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("a line", "1 line could not be read"),
+        ("a rank", "1 rank missing"),
+        ("an end", "no end: rank 2"),
+        ("a stranger", "1 file of the run's directory left out: of another run"),
+    ],
+)
+def test_check_says_what_is_damaged(
+    damage: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is missing or cannot be read is a sentence, and the exit code is 1."""
+    run = made(tmp_path / "run")
+    path = tmp_path / "run" / run.ranks[2].stream
+    lines = path.read_bytes().splitlines(keepends=True)
+    if damage == "a rank":
+        path.unlink()
+    elif damage == "an end":
+        path.write_bytes(b"".join(lines[:-1]))
+        for each in path.parent.glob("*.jsonl"):
+            os.utime(each, (1e9, 1e9))  # else it goes on
+    elif damage == "a line":
+        path.write_bytes(b"".join([*lines[:5], b"hello\n", *lines[5:]]))
+    else:
+        head = lines[0].replace(RUN.encode(), b"cd" * 16)
+        append(path.with_name("r00002-a0-node0000-1.jsonl"), head)
+
+    assert main(["check", str(tmp_path / "run")]) == NO
+    assert said in capsys.readouterr().out
+
+
+def test_a_directory_that_is_no_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is asked of it, one sentence says so."""
+    for command in ("check", "watch", "report"):
+        assert main([command, str(tmp_path)]) == WRONG
+        assert "run.json" in capsys.readouterr().err
+
+
+def test_a_run_that_nobody_has_written_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no report, and to watch it once says that it is empty."""
+    SimulatedRun(Script(world=2), run=RUN).write(tmp_path / "run", 0.0, finish=False)
+
+    assert main(["report", str(tmp_path / "run")]) == WRONG
+    assert "no rank" in capsys.readouterr().err
+    assert main(["watch", "--once", str(tmp_path / "run")]) == FINE
+    assert "empty" in capsys.readouterr().out
+
+
+def test_report_is_a_page_of_all_ranks(tmp_path: Path) -> None:
+    """The overview becomes one file."""
+    made(tmp_path / "run")
+
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "run.html")]) == FINE
+    assert "fine-tune" in (tmp_path / "run.html").read_text()
+
+
+def test_compare_judges_the_highest_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose highest rank needs more exceeds the limit; the same run does not."""
+    made(tmp_path / "a")
+    made(tmp_path / "b", Script(world=4, heavier={3: 1.2}, interval=0.5))
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+
+    assert main(["compare", a, b, "--fail-over", "2%"]) == NO
+    assert "more than the limit of 2 %" in capsys.readouterr().out
+    assert main(["compare", a, a, "--fail-over", "2%"]) == FINE
+
+
+def test_watch_shows_a_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As data it has a row for each rank, with its exact peak."""
+    run = made(tmp_path / "run")
+
+    assert main(["watch", "--once", "--json", str(tmp_path / "run")]) == FINE
+    shown = json.loads(capsys.readouterr().out)
+
+    peaks = {row["rank"]: row["peak"] for row in shown["ranks"]["table"]}
+    assert peaks == {number: rank.peak for number, rank in run.ranks.items()}
+    assert (shown["state"], shown["step"]) == ("done", 22)
+
+
+def test_watch_follows_a_run_until_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the ranks write between two looks is shown by the second; the last one says how it ended."""
+    run = SimulatedRun(Script(world=2, interval=0.5), run=RUN)
+    run.write(tmp_path / "run", 1.0, finish=False)
+    parts = [False, True]
+
+    def pause(seconds: float) -> None:
+        del seconds
+        run.write(tmp_path / "run", 4.0, finish=parts.pop(0))
+
+    asked = Namespace(RUN=str(tmp_path / "run"), once=False, json=True)
+    assert watch(asked, pause) == FINE
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert [one["state"] for one in shown] == ["running", "running", "done"]
+    assert [one["step"] for one in shown] == sorted(one["step"] for one in shown)
+
+
+def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
+    """Where a rank has no end, and has written nothing for long, the exit code is 1."""
+    run = made(tmp_path / "run", Script(world=2, interval=0.5, killed={1: 6.0}))
+    for rank in run.ranks.values():
+        os.utime(tmp_path / "run" / rank.stream, (1e9, 1e9))
+
+    assert main(["watch", "--once", str(tmp_path / "run")]) == NO

@@ -1,0 +1,195 @@
+"""Figures over ranks: how they spread, who are peers, who stands out, whose clock is off."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.ranks.aggregate import (
+    COMMON_STEPS,
+    LEAST_STEPS,
+    offsets,
+    outliers,
+    peers,
+    spread,
+)
+from hfmem_widget.ranks.buckets import MOST_OPEN, Buckets
+from hfmem_widget.ranks.rings import KEPT, StepRings
+from hfmem_widget.ranks.stream import Finished
+from hfmem_widget.ranks.strip import Strip
+from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
+from hfmem_widget.text import GIB
+
+NAN = math.nan
+
+
+def test_figures_spread_from_the_lowest_to_the_highest() -> None:
+    """What is not known does not count, and who is lowest and highest is told by place."""
+    found = spread(np.array([3.0, NAN, 1.0, 9.0, 2.0]))
+
+    assert (found.low, found.median, found.high) == (1.0, 2.5, 9.0)
+    assert (found.lowest, found.highest) == (2, 3)
+    assert math.isnan(spread(np.array([NAN])).high)
+    assert spread(np.empty(0)).highest == -1
+
+
+def test_peers_have_the_same_weights() -> None:
+    """Weights within 2 % are the same; where they are not known, all are peers."""
+    groups = peers(np.array([10.0, 20.0, 10.1, NAN, 20.3, 10.3, NAN]))
+
+    assert groups[0] == groups[2] != groups[5]
+    assert groups[1] == groups[4]
+    assert groups[3] == groups[6] == -1
+    assert set(peers(np.full(3, NAN)).tolist()) == {-1}
+    assert set(peers(np.zeros(4)).tolist()) == {0}
+
+
+def test_a_rank_among_thousand_is_found_and_no_other() -> None:
+    """In eight stages of a pipeline, one rank that keeps 5 % more at every step stands out alone."""
+    chance = np.random.default_rng(0)
+    stage = np.arange(1024) // 128
+    weights = np.array((10 + 0.9 * stage) * GIB, dtype=np.float64)
+    kept = (34 - 3.2 * stage) * GIB
+    peaks = (4 * weights + kept)[:, None] * (1 + chance.normal(0, 0.004, (1024, 20)))
+    peaks[417] *= 1.05
+
+    assert [one.place for one in outliers(peaks, peers(weights))] == [417]
+
+
+def test_too_few_steps_say_nothing() -> None:
+    """Before there are `LEAST_STEPS` steps nobody stands out."""
+    peaks = np.full((6, 20), NAN)
+    peaks[:, : LEAST_STEPS - 1] = 40 * GIB
+    peaks[2] *= 1.5
+    groups = np.zeros(6, dtype=np.int64)
+    assert outliers(peaks, groups) == []
+
+    peaks[:, :LEAST_STEPS] = 40 * GIB
+    peaks[2] *= 1.5
+    assert [one.place for one in outliers(peaks, groups)] == [2]
+
+
+@given(
+    st.lists(st.floats(-5, 5), min_size=3, max_size=7),
+    st.integers(COMMON_STEPS, 40),
+    st.integers(0, 1000),
+)
+def test_clocks_are_told_to_a_tenth_of_a_second(ahead: list[float], steps: int, seed: int) -> None:
+    """Whatever the clocks of hosts are ahead, the differences between them are found."""
+    chance = np.random.default_rng(seed)
+    hosts = [f"n{at}" for at in range(len(ahead)) for _ in range(4)]
+    ends = 1e9 + 0.5 * np.arange(steps) + np.repeat(ahead, 4)[:, None]
+    ends = ends + chance.normal(0, 0.01, ends.shape)
+
+    found = offsets(ends, hosts)
+
+    told = [found[f"n{at}"] - found["n0"] for at in range(len(ahead))]
+    assert told == pytest.approx([one - ahead[0] for one in ahead], abs=0.1)
+
+
+def test_too_few_steps_in_common_tell_nothing_of_clocks() -> None:
+    """Nor does a host of which nothing is known."""
+    ends = np.full((4, 12), NAN)
+    ends[:, : COMMON_STEPS - 1] = 1.0
+    assert offsets(ends, ["a", "a", "b", "b"]) == {}
+
+    ends[:3] = 1.0
+    assert set(offsets(ends, ["a", "a", "b", "c"])) == {"a", "b"}
+
+
+def finished(first: int, count: int, peak: float, start: float = 0.0) -> Finished:
+    """Return steps that end a second apart."""
+    numbers = np.arange(first, first + count)
+    times = start + numbers.astype(float)
+    figures = np.column_stack(
+        [times, *[np.full(count, one) for one in (peak, 0, peak, peak, peak)]]
+    )
+    return Finished(numbers, numbers, times - 1, figures)
+
+
+def test_the_newest_steps_are_kept() -> None:
+    """Of more steps than are kept the newest count, and ranks that lag have those in common."""
+    rings = StepRings()
+    rings.widen(3)
+    both = np.array([0, 1])
+    rings.add(0, finished(1, KEPT + 40, 5.0))
+    rings.add(1, finished(1, KEPT + 30, 7.0))
+
+    assert np.isnan(rings.newest_peaks(np.array([2]))).all()
+    assert (rings.newest_peaks(both) == [[5.0], [7.0]]).all()
+    assert rings.highest(KEPT + 30, KEPT + 30, both)[0] == 7.0
+    assert rings.highest(KEPT + 31, KEPT + 35, both)[0] == 5.0
+    assert (~np.isnan(rings.ends(both)).any(axis=0)).sum() >= KEPT - 10
+
+
+def test_a_second_training_begins_anew() -> None:
+    """Where the numbers of steps begin again, those of the training before are forgotten."""
+    rings = StepRings()
+    rings.widen(1)
+    rings.add(0, finished(1, 30, 9.0))
+    rings.add(0, finished(1, 6, 2.0, start=100.0))
+
+    peaks = rings.newest_peaks(np.array([0]))
+    assert np.nanmax(peaks) == 2.0
+    assert (~np.isnan(peaks)).sum() == 6
+
+
+def test_buckets_are_passed_on_in_order() -> None:
+    """Each has the highest of every place; what comes too late is counted and left out."""
+    buckets = Buckets(1.0)
+    buckets.add(0, np.array([0.2, 0.8, 1.5]), np.array([1.0, 3.0, 2.0]), None)
+    buckets.add(2, np.array([1.1]), np.array([7.0]), np.array([[7.0, 8.0]]))
+
+    passed = list(buckets.passed_on(2.5))
+
+    assert [end for end, _ in passed] == [1.0, 2.0]
+    assert passed[0][1].high[0] == 3.0
+    assert passed[1][1].high[2] == 7.0
+    assert passed[1][1].rows[2].tolist() == [7.0, 8.0]
+    buckets.add(0, np.array([0.5]), np.array([9.0]), None)
+    assert (len(buckets), buckets.late) == (0, 1)
+
+
+def test_buckets_do_not_grow_without_bound() -> None:
+    """Beyond a number of them the oldest wait for nobody."""
+    buckets = Buckets(1.0)
+    time = np.arange(MOST_OPEN + 100.0)
+    buckets.add(0, time, time, None)
+
+    assert len(list(buckets.passed_on(-math.inf))) == 100
+    assert len(buckets) == MOST_OPEN
+
+
+@given(st.integers(1, 5000), st.integers(1, 3 * STRIP_COLUMNS), st.sampled_from([1, 4, 8]))
+def test_a_strip_is_of_bounded_size(world: int, columns: int, per_node: int) -> None:
+    """However many ranks and however long, every rank has its row, and the highest is never lost."""
+    strip = Strip(world, per_node)
+    shares = np.full(world, 0.5)
+    shares[world // 2] = 0.9
+    for second in range(columns):
+        strip.add(float(second), np.arange(world), shares)
+
+    shown = strip.shown()
+
+    assert len(shown.first) <= STRIP_ROWS
+    assert len(shown.at) <= STRIP_COLUMNS
+    cells = np.frombuffer(shown.cells, dtype=np.uint8).reshape(len(shown.at), len(shown.first))
+    row = int(np.searchsorted(shown.first, world // 2, side="right")) - 1
+    assert (cells[:, row] == 180).all()
+
+
+def test_a_strip_has_whole_nodes_in_a_row() -> None:
+    """Of 1,024 ranks on nodes of eight a row has two nodes; what was silent is told apart from nothing."""
+    strip = Strip(1024, 8)
+    shares = np.full(1024, NAN)
+    shares[:16] = 0.0
+    strip.add(0.0, np.arange(1024), shares)
+
+    shown = strip.shown()
+
+    assert shown.first[:3] == (0, 16, 32)
+    assert (shown.cells[0], shown.cells[1]) == (0, SILENT_CELL)
