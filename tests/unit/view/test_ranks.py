@@ -141,7 +141,7 @@ def test_a_card_stays_small(plan: Plan) -> None:
     session = overview(plan)
     card = card_bundle(session, session.spans[0], with_chart=False)
 
-    assert len(card["text/html"]) < 40_000
+    assert len(card["text/html"]) < 50_000
     assert all(len(text) < 320 for text in card["text/plain"].splitlines())
 
 
