@@ -19,7 +19,8 @@ from hfmem_widget.view.chart.paint_svg import FOOT, GUTTER, number, percent, pic
 from hfmem_widget.view.chart.shapes import Frame
 
 FULL_CELL = 200  # a cell at 100 % of the device
-_STEP = 2  # cells that look alike: a smaller image
+FINE = 100  # a scale up to here has a colour for each cell; further up two share one, for a smaller image
+EMPTY_CELL = 251  # of the image, before the first column
 
 SCALE = (
     "440154",
@@ -36,8 +37,8 @@ SCALE = (
 )
 """Viridis: told apart by every eye, in grey print, on white and on black."""
 
-ENDS = (20, 50, 100, 150, FULL_CELL)
-"""Cells at which a scale may end, from 10 to 100 %: few, so that colours seldom change in a run."""
+ENDS = (4, 10, 20, 50, 100, 150, FULL_CELL)
+"""Cells at which a scale may end, from 2 to 100 %: few, so that colours seldom change in a run."""
 
 SILENT = "#b8bec5"
 
@@ -185,19 +186,14 @@ def _image(strip: RankStrip, duration: float) -> bytes:
     columns = [
         bisect_right(strip.at, (column + 0.5) / count * duration) - 1 for column in range(count)
     ]
-    empty, silent = 254 // _STEP, 255 // _STEP + 1
+    full = full_of(strip.cells)
+    step = 1 if full <= FINE else 2
     lines = []
     for row in range(rows):
-        cells = (strip.cells[at * rows + row] if at >= 0 else None for at in columns)
-        lines.append(
-            bytes(
-                empty if cell is None else silent if cell == SILENT_CELL else cell // _STEP
-                for cell in cells
-            )
-        )
-    full = full_of(strip.cells)
-    inks = [colour(min(at * _STEP, 250), full) for at in range(silent)]
-    return _png(count, lines, [*inks, colour(SILENT_CELL)], empty)
+        cells = (strip.cells[at * rows + row] if at >= 0 else EMPTY_CELL for at in columns)
+        lines.append(bytes(cell if cell > FULL_CELL else cell - cell % step for cell in cells))
+    inks = [colour(cell, full) for cell in range(256)]
+    return _png(count, lines, inks, EMPTY_CELL)
 
 
 def _png(width: int, lines: list[bytes], inks: list[str], clear: int) -> bytes:

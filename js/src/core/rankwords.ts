@@ -43,6 +43,9 @@ export interface Cells {
   rows: string[][];
 }
 
+/** A figure of less than can be shown. */
+const NOTHING = "0.00";
+
 /** The table: only columns that say something. */
 export function rankCells({ table, nodes }: Ranks): Cells {
   const rows = table.slice(0, MOST_ROWS);
@@ -64,7 +67,7 @@ export function rankCells({ table, nodes }: Ranks): Cells {
     ["restarts", rows.map(({ attempt }) => count(attempt))],
     ["", rows.map(flagText)],
   ];
-  const said = columns.filter(([, cells]) => cells.some(Boolean));
+  const said = columns.filter(([, cells]) => cells.some((cell) => cell !== "" && cell !== NOTHING));
   return {
     heads: said.map(([head]) => head),
     rows: rows.map((_, at) => said.map(([, cells]) => cells[at]!)),
@@ -107,7 +110,7 @@ const SCALE = [
 const SILENT = [0xb8, 0xbe, 0xc5];
 
 /** Cells at which a scale may end: few, so that colours seldom change while a run goes on. */
-const ENDS = [20, 50, 100, 150];
+const ENDS = [4, 10, 20, 50, 100, 150];
 
 /** The cell at which the scale ends: a round share of the device that no cell exceeds, if any. */
 export function fullOf(cells: Uint8Array): number {

@@ -116,7 +116,14 @@ def test_the_skew_is_told_of_the_phase_in_which_it_is_largest() -> None:
     found = skew_of(ranks(row(2, 8), row(0, 4), world=4, phases=phases))
 
     assert found is not None
-    assert found[0].kind == "backward"
+    assert found[:2] == ("backward", 2)
+
+
+def test_without_phases_the_peaks_are_compared() -> None:
+    """As where no step has ended."""
+    known = ranks(row(1, 6), row(0, 4))
+
+    assert rank_figures(known)[-1] == ("skew of the peaks", "+50 %", "rank 1 over the other")
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
