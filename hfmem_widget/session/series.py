@@ -58,10 +58,19 @@ def row_of(device: str, metric: str) -> Row:
     return TABLE["highest" if (device, metric) == (OVERVIEW, "allocated") else metric]
 
 
-def over_ranks(metrics: Iterable[str]) -> list[str]:
-    """Return which metrics of all ranks are drawn, in order: each rank by itself, or else a band."""
+def over_ranks(metrics: Iterable[str], worst: int | None = None) -> list[str]:
+    """Return which metrics of all ranks are drawn, in order: each rank by itself, or else a band.
+
+    Lines with gaps lie on those without, which else would hide them; of these the `worst` rank's is on top.
+    """
     known = set(metrics)
-    return [name for name in SINGLY if name in known] or [name for name in _BAND if name in known]
+
+    def place(name: str) -> int:
+        is_solid = TABLE[name].dash == "solid"
+        return 0 if is_solid else 2 if name == f"rank{worst}" else 1
+
+    singly = sorted((name for name in SINGLY if name in known), key=place)
+    return singly or [name for name in _BAND if name in known]
 
 
 HELD = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from hfmem_widget.session import Peak, PhaseSkew, RankRow, Ranks, Session
+from hfmem_widget.session import Peak, RankRow, Ranks, Session
 from hfmem_widget.text import (
     format_bytes,
     format_count,
@@ -41,14 +41,22 @@ def peak_name(ranks: Ranks | None, peak: Peak) -> str:
     return ", ".join((f"worst: rank {worst.rank}", peak_text(own), *([phase] if phase else [])))
 
 
-def skew_of(ranks: Ranks) -> tuple[PhaseSkew, float] | None:
-    """Return the phase in which one rank exceeds the median most, or the other of two, and by what share."""
-    known = [
-        (phase, phase.high / reference - 1)
-        for phase in ranks.phases
-        if (reference := phase.median if ranks.world > FEW else phase.low) > 0
+def skew_of(ranks: Ranks) -> tuple[str, int, float] | None:
+    """Return where one rank exceeds the median most, or the other of two: the phase, the rank, the share.
+
+    Without phases it is that of the peaks.
+    """
+    compared: list[tuple[str, int, float, float, float]] = [
+        (one.kind, one.rank, one.low, one.median, one.high) for one in ranks.phases
     ]
-    return max(known, key=lambda found: found[1], default=None)
+    if not compared and (worst := ranks.worst) is not None:
+        compared = [("peak", worst.rank, ranks.lowest, ranks.median, worst.peak)]
+    known = [
+        (kind, rank, high / reference - 1)
+        for kind, rank, low, median, high in compared
+        if (reference := median if ranks.world > FEW else low) > 0 and high > 0
+    ]
+    return max(known, key=lambda found: found[2], default=None)
 
 
 def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
@@ -70,12 +78,11 @@ def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
     of = f"of {format_bytes(worst.total)}" if worst.total > 0 else ""
     figures.append((headroom, headroom_of(worst), of))
     if (skew := skew_of(ranks)) is not None and ranks.world > 1:
-        phase, share = skew
+        kind, rank, share = skew
+        where = "skew of the peaks" if kind == "peak" else f"skew in {kind}"
         over = "the median" if ranks.world > FEW else "the other"
-        text = (f"+{format_share(share)}", f"rank {phase.rank} over {over}")
-        figures.append(
-            (f"skew in {phase.kind}", *(text if share >= SAME else ("<1 %", "between ranks")))
-        )
+        text = (f"+{format_share(share)}", f"rank {rank} over {over}")
+        figures.append((where, *(text if share >= SAME else ("<1 %", "between ranks"))))
     return figures
 
 
@@ -112,7 +119,7 @@ def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
         "restarts": [format_count(row.attempt) if row.attempt > 0 else "" for row in rows],
         "": [flag_text(row) for row in rows],
     }
-    said = {head: cells for head, cells in columns.items() if any(cells)}
+    said = {head: cells for head, cells in columns.items() if {*cells} - {"", "0.00"}}
     return list(said), [list(row) for row in zip(*said.values(), strict=True)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from hfmem_widget.session import Ranks, RankStrip
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
-from hfmem_widget.text import format_count, format_duration
+from hfmem_widget.text import format_count, format_duration, format_share
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import time_ticks
@@ -19,7 +19,8 @@ from hfmem_widget.view.chart.paint_svg import FOOT, GUTTER, number, percent, pic
 from hfmem_widget.view.chart.shapes import Frame
 
 FULL_CELL = 200  # a cell at 100 % of the device
-_STEP = 2  # cells that look alike: a smaller image
+FINE = 100  # a scale up to here has a colour for each cell; further up two share one, for a smaller image
+EMPTY_CELL = 251  # of the image, before the first column
 
 SCALE = (
     "440154",
@@ -34,7 +35,10 @@ SCALE = (
     "bddf26",
     "fde725",
 )
-"""Viridis, from 0 to 100 %: told apart by every eye, in grey print, on white and on black."""
+"""Viridis: told apart by every eye, in grey print, on white and on black."""
+
+ENDS = (4, 10, 20, 50, 100, 150, FULL_CELL)
+"""Cells at which a scale may end, from 2 to 100 %: few, so that colours seldom change in a run."""
 
 SILENT = "#b8bec5"
 
@@ -44,11 +48,17 @@ _STRETCHED = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
 _BETWEEN = 12  # pixels from one word at the side to the next
 
 
-def colour(cell: int) -> str:
-    """Return the colour of a cell, as ``rrggbb``."""
+def full_of(cells: bytes) -> int:
+    """Return the cell at which the scale ends: a round share of the device that no cell exceeds, if any."""
+    highest = max((cell for cell in cells if cell != SILENT_CELL), default=0)
+    return next((end for end in ENDS if highest <= end), FULL_CELL)
+
+
+def colour(cell: int, full: int = FULL_CELL) -> str:
+    """Return the colour of a cell on a scale that ends at `full`, as ``rrggbb``."""
     if cell == SILENT_CELL:
         return SILENT[1:]
-    place = min(1.0, cell / FULL_CELL) * (len(SCALE) - 1)
+    place = min(1.0, cell / full) * (len(SCALE) - 1)
     at = min(int(place), len(SCALE) - 2)
     ends = zip(bytes.fromhex(SCALE[at]), bytes.fromhex(SCALE[at + 1]), strict=True)
     return bytes(int(low + (place - at) * (high - low) + 0.5) for low, high in ends).hex()
@@ -130,7 +140,7 @@ def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
         "margin:0 0 4px;display:flex;flex-wrap:wrap;gap:0 8px;align-items:baseline", head
     )
     body = picture(label, height + FOOT, "".join(drawn))
-    html = f'<div style="padding:0 20px 0 {GUTTER}px">{body}</div>{_key()}'
+    html = f'<div style="padding:0 20px 0 {GUTTER}px">{body}</div>{_key(full_of(strip.cells))}'
     return kit.Fragment(f'<div style="margin:12px 0 0;font-size:12px">{title.html}{html}</div>')
 
 
@@ -149,17 +159,17 @@ def _side(ranks: Ranks, height: float) -> Iterator[str]:
             )
 
 
-def _key() -> str:
+def _key(full: int) -> str:
     """Return what the colours mean."""
     cells = range(0, FULL_CELL + 1, 10)
     boxes = "".join(
         f'<rect x="{at * 6}" width="6" height="9" fill="#{colour(cell)}"/>'
         for at, cell in enumerate(cells)
     )
-    left = len(cells) * 6
+    left, end = len(cells) * 6, format_share(full / FULL_CELL)
     drawn = (
         f'<g transform="translate(24)" fill-opacity="1">{boxes}<rect x="{left + 66}" width="10" height="9" '
-        f'fill="{SILENT}"/></g><text x="0" y="9">0 %</text><text x="{left + 28}" y="9">100 %</text> '
+        f'fill="{SILENT}"/></g><text x="0" y="9">0 %</text><text x="{left + 28}" y="9">{end}</text> '
         f'<text x="{left + 104}" y="9">silent</text>'
     )
     svg = (
@@ -176,18 +186,14 @@ def _image(strip: RankStrip, duration: float) -> bytes:
     columns = [
         bisect_right(strip.at, (column + 0.5) / count * duration) - 1 for column in range(count)
     ]
-    empty, silent = 254 // _STEP, 255 // _STEP + 1
+    full = full_of(strip.cells)
+    step = 1 if full <= FINE else 2
     lines = []
     for row in range(rows):
-        cells = (strip.cells[at * rows + row] if at >= 0 else None for at in columns)
-        lines.append(
-            bytes(
-                empty if cell is None else silent if cell == SILENT_CELL else cell // _STEP
-                for cell in cells
-            )
-        )
-    inks = [colour(min(at * _STEP, 250)) for at in range(silent)]
-    return _png(count, lines, [*inks, colour(SILENT_CELL)], empty)
+        cells = (strip.cells[at * rows + row] if at >= 0 else EMPTY_CELL for at in columns)
+        lines.append(bytes(cell if cell > FULL_CELL else cell - cell % step for cell in cells))
+    inks = [colour(cell, full) for cell in range(256)]
+    return _png(count, lines, inks, EMPTY_CELL)
 
 
 def _png(width: int, lines: list[bytes], inks: list[str], clear: int) -> bytes:

@@ -426,13 +426,13 @@ describe("all ranks", () => {
 
   test("how many there are, and how the lowest and the median stand", () => {
     const known = { world: 16, nodes: 2, reporting: 15, engine: "torchrun", lowestRank: 3 };
-    expect(store.ranks).toMatchObject({ ...known, lowest: 2432 * MIB, median: 2560 * MIB });
+    expect(store.ranks).toMatchObject({ ...known, lowest: 1920 * MIB, median: 2048 * MIB });
   });
 
   test("the worst first, and of each what is known", () => {
     const device = { host: "node1", device: "NVIDIA H200", total: 4096 * MIB };
-    const figures = { peak: 3072 * MIB, certainty: "exact", weights: 512 * MIB, activations: Number.NaN };
-    const rest = { rank: 9, attempt: 0, step: 24, phase: "backward", silent: 0, flag: "outlier" };
+    const figures = { peak: 2560 * MIB, certainty: "exact", weights: 512 * MIB, activations: Number.NaN };
+    const rest = { rank: 9, attempt: 0, step: 16, phase: "backward", silent: 0, flag: "outlier" };
     expect(table[0]).toEqual({ ...device, ...figures, ...rest });
     expect(table.map(({ rank, certainty }) => [rank, certainty])).toEqual([
       [9, "exact"],
@@ -449,17 +449,17 @@ describe("all ranks", () => {
 
   test("the phases compared", () => {
     expect(phases).toEqual([
-      { kind: "backward", low: 2560 * MIB, median: 2560 * MIB, high: 3072 * MIB, rank: 9 },
+      { kind: "backward", low: 2048 * MIB, median: 2048 * MIB, high: 2560 * MIB, rank: 9 },
     ]);
   });
 
   test("a column for each tick, and a silent rank", () => {
     expect(strip.first).toEqual(Array.from({ length: 16 }, (_, rank) => rank));
-    expect(strip.at).toEqual(Array.from({ length: 24 }, (_, at) => 0.125 * (at + 1)));
+    expect(strip.at).toEqual(Array.from({ length: 16 }, (_, at) => 0.125 * (at + 1)));
     expect([...strip.cells.slice(-16)]).toEqual([
-      ...new Array(9).fill(74),
-      174,
-      ...new Array(5).fill(74),
+      ...new Array(9).fill(66),
+      166,
+      ...new Array(5).fill(66),
       255,
     ]);
   });

@@ -8,6 +8,7 @@ import {
   aboutRows,
   BAND,
   cellColor,
+  fullOf,
   heightOf,
   peakNames,
   phaseCells,
@@ -27,13 +28,14 @@ interface Case {
 }
 
 interface Rules {
-  drawn: [string[], string[]][];
+  drawn: [string[], number | null, string[]][];
   looks: [string, LineName, string][];
   band: string;
   peaks: (Case & { bytes: number; certainty: Certainty; called: string })[];
   tables: (Case & { heads: string[]; rows: string[][] })[];
   phase_tables: (Case & { heads: string[]; rows: string[][] })[];
-  colours: [number, string][];
+  colours: [number, number, string][];
+  scales: [number[], number][];
   heights: [number, number][];
   sides: (Case & { words: [number, string, boolean][]; about: string })[];
   folds: { name: string; first: number[]; at: number[]; cells: number[]; most: number; folded: number[][] }[];
@@ -58,8 +60,8 @@ function ranksOf({ world, nodes = 1, table: rows = [], phases = [], first = [] }
 }
 
 describe("all ranks are drawn as in Python", () => {
-  test.each(rules.drawn)("of %j %j", (metrics, drawn) => {
-    expect(overRanks(metrics)).toEqual(drawn);
+  test.each(rules.drawn)("of %j, the worst of which is %s, %j", (metrics, worst, drawn) => {
+    expect(overRanks(metrics, worst)).toEqual(drawn);
   });
 
   test.each(rules.looks)("%s/%s looks like %s", (device, metric, look) => {
@@ -70,9 +72,13 @@ describe("all ranks are drawn as in Python", () => {
     expect(BAND).toBe(rules.band);
   });
 
-  test.each(rules.colours)("a cell of %i is %s", (cell, ink) => {
-    const hex = cellColor(cell).map((channel) => channel.toString(16).padStart(2, "0"));
+  test.each(rules.colours)("a cell of %i of %i is %s", (cell, full, ink) => {
+    const hex = cellColor(cell, full).map((channel) => channel.toString(16).padStart(2, "0"));
     expect(hex.join("")).toBe(ink);
+  });
+
+  test.each(rules.scales)("the scale of %j ends at %i", (cells, full) => {
+    expect(fullOf(Uint8Array.from(cells))).toBe(full);
   });
 
   test.each(rules.heights)("%i rows are %i pixels high", (rows, height) => {

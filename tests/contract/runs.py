@@ -348,15 +348,15 @@ def ranks() -> Recording:
     )
     strip = RankStrip(tuple(range(16)))
     watch.tick(0, 0, 0, 0, 0, 0, 0)
-    with watch.span("block", "pretrain", {"ranks/allocated": exact(3072)}):
-        for tick in range(1, 25):
+    with watch.span("block", "pretrain", {"ranks/allocated": exact(2560)}):
+        for tick in range(1, 17):
             held = 1024 + 64 * tick
             cells = bytes(50 + tick + (rank == 9) * 100 for rank in range(15))
-            cells += bytes([255 if tick > 12 else 50])
+            cells += bytes([255 if tick > 8 else 50])
             strip = RankStrip(strip.first, (*strip.at, watch.clock.now), strip.cells + cells)
             watch.session.ranks = _ranks_at(held, tick, strip)
             watch.tick(held + 512, held, held - 128, held + 512, held + 640, 4000, held + 1024)
-            if tick == 18:
+            if tick == 12:
                 watch.open_page()
     return watch.finish()
 
@@ -367,11 +367,11 @@ def _ranks_at(held: int, tick: int, strip: RankStrip) -> Ranks:
         figures = {"certainty": certainty, "peak": peak * MIB, "step": tick}
         return RankRow(rank, **{**known, **figures, **more})
 
-    silent: dict[str, Any] = {"flag": "silent", "silent": 38.0} if tick > 12 else {}
+    silent: dict[str, Any] = {"flag": "silent", "silent": 38.0} if tick > 8 else {}
     return Ranks(
         world=16,
         nodes=2,
-        reporting=15 if tick > 12 else 16,
+        reporting=15 if tick > 8 else 16,
         engine="torchrun",
         shown=(9,),
         lowest=(held - 128) * MIB,

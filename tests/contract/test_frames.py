@@ -37,5 +37,5 @@ def test_every_file_of_frames_is_a_run_of_today() -> None:
 
 
 def test_the_frames_stay_small() -> None:
-    """Together below 100 kB: they are in git."""
-    assert sum(path.stat().st_size for path in FRAMES.iterdir()) < 100_000
+    """Together below 115 kB: they are in git."""
+    assert sum(path.stat().st_size for path in FRAMES.iterdir()) < 115_000

@@ -15,7 +15,7 @@ from hfmem_widget.session import Certainty, Peak, PhaseSkew, RankRow, Ranks, Ran
 from hfmem_widget.session.series import TABLE, over_ranks, row_of
 from hfmem_widget.view.chart.scene_shapes import BAND
 from hfmem_widget.view.ranks import peak_name, phase_cells, rank_cells
-from hfmem_widget.view.strip import about, colour, height_of, side_words, word_at
+from hfmem_widget.view.strip import about, colour, full_of, height_of, side_words, word_at
 from hfmem_widget.view.wire.ranks import folded
 
 RULES = json.loads((Path(__file__).parent / "rank_rules.json").read_text(encoding="utf-8"))
@@ -35,12 +35,12 @@ def ranks_of(case: dict[str, Any]) -> Ranks:
     )
 
 
-@pytest.mark.parametrize(("metrics", "drawn"), RULES["drawn"])
+@pytest.mark.parametrize(("metrics", "worst", "drawn"), RULES["drawn"])
 def test_the_lines_of_all_ranks_are_those_of_the_live_chart(
-    metrics: list[str], drawn: list[str]
+    metrics: list[str], worst: int | None, drawn: list[str]
 ) -> None:
     """Each rank by itself where there are so few, else a band; in order of drawing."""
-    assert over_ranks(metrics) == drawn
+    assert over_ranks(metrics, worst) == drawn
 
 
 @pytest.mark.parametrize(("device", "metric", "look"), RULES["looks"])
@@ -78,10 +78,16 @@ def test_the_phases_are_those_of_the_live_chart(case: dict[str, Any]) -> None:
     assert [heads, rows] == [case["heads"], case["rows"]]
 
 
-@pytest.mark.parametrize(("cell", "ink"), RULES["colours"])
-def test_a_cell_has_the_colour_of_the_live_strip(cell: int, ink: str) -> None:
+@pytest.mark.parametrize(("cell", "full", "ink"), RULES["colours"])
+def test_a_cell_has_the_colour_of_the_live_strip(cell: int, full: int, ink: str) -> None:
     """By how full the device is; a silent rank is grey."""
-    assert colour(cell) == ink
+    assert colour(cell, full) == ink
+
+
+@pytest.mark.parametrize(("cells", "full"), RULES["scales"])
+def test_the_scale_ends_where_that_of_the_live_strip_does(cells: list[int], full: int) -> None:
+    """At a round share of the device."""
+    assert full_of(bytes(cells)) == full
 
 
 @pytest.mark.parametrize(("rows", "height"), RULES["heights"])

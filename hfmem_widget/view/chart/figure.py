@@ -11,7 +11,7 @@ from hfmem_widget.session import Anatomy, Session, Span
 from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import drawn_parts, moment_text
-from hfmem_widget.view.chart.layers import layers_of
+from hfmem_widget.view.chart.layers import lines_of
 from hfmem_widget.view.chart.paint_plotly import (
     BASE,
     CLEAR,
@@ -137,8 +137,7 @@ def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
 
 
 def _columns(session: Session) -> int:
-    lines = len(session.devices) + 2 + LAYER_COSTS * layers_of(session)
-    return max(72, min(360, int(POINTS / (2 * lines))))
+    return max(72, min(360, int(POINTS / (2 * lines_of(session, LAYER_COSTS)))))
 
 
 def _drawn(scene: Scene) -> dict[str, Any]:

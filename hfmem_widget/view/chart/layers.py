@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hfmem_widget.analysis.curve import Points, chosen_rows
 from hfmem_widget.session import HELD, Device, Session, Timeline
-from hfmem_widget.session.series import PARTS
+from hfmem_widget.session.series import OVERVIEW, PARTS, over_ranks
 
 STACK = tuple(name for name, row in PARTS.items() if row.stacked)
 """The parts from the bottom to the top, without what rounding adds, which is too little to be seen."""
@@ -45,6 +45,14 @@ def layers_of(session: Session) -> int:
     """Return how many layers a stack of a session may have at most."""
     metrics = {series.metric for series in session.series} & set(HELD)
     return len(metrics) + len(STACK) - len(HELD) if metrics else 0
+
+
+def lines_of(session: Session, layer_costs: float = 1.0) -> float:
+    """Return as how many lines a chart counts at most, where a layer of its stack costs so many."""
+    of_ranks = over_ranks(each.metric for each in session.series if each.device == OVERVIEW)
+    if of_ranks:
+        return len(of_ranks) + 2  # the two edges of a band
+    return len(session.devices) + 2 + layer_costs * layers_of(session)
 
 
 def layers(

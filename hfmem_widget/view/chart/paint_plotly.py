@@ -133,7 +133,9 @@ def _hover(curve: Curve, frame: Frame, digits: str) -> Trace:
         return hover | {"hoverinfo": "skip"}
     if not curve.heights:
         # Not the name itself: a template would fill in what it finds in it.
-        return hover | {"hovertemplate": f"%{{y:{digits}}} {unit}<extra>%{{fullData.name}}</extra>"}
+        place = {"legendrank": curve.rank} if curve.rank else {}
+        template = f"%{{y:{digits}}} {unit}<extra>%{{fullData.name}}</extra>"
+        return hover | {"hovertemplate": template, **place}
     heights = list(curve.heights)
     if len(curve.runs) > 1:
         ends, heights = list(curve.heights), []

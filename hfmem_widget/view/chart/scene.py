@@ -222,9 +222,9 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
 
     metrics = [each for each in LINES if each != METRIC]
     if primary.key == OVERVIEW:
-        metrics = over_ranks(
-            series.metric for series in session.series if series.device == OVERVIEW
-        )
+        worst = session.ranks.worst if session.ranks is not None else None
+        known = (series.metric for series in session.series if series.device == OVERVIEW)
+        metrics = over_ranks(known, None if worst is None else worst.rank)
     lines = [] if moved else [line(primary, each) for each in metrics]
     others = [line(device, metric) for device in devices if device.key != primary.key]
     used = line(primary, METRIC)

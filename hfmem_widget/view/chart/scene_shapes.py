@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hfmem_widget.analysis.curve import joined
+from hfmem_widget.session.series import SINGLY
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.guides import DrawnGuide
@@ -91,7 +92,8 @@ def _of_line(line: Line, scene: Scene) -> list[Curve]:
         top = Stroke(palette.INK, 1, faint=0.6)
         return [*reversed(stacked), Curve(points, top, name=name, tip=name)]
     if drawn == "line":
-        return [Curve(points, Stroke(fill, 1.4, line.row.dash), name=name, tip=name)]
+        place = SINGLY.index(line.metric) + 1 if line.metric in SINGLY else 0
+        return [Curve(points, Stroke(fill, 1.4, line.row.dash), name=name, tip=name, rank=place)]
     if drawn == "band":
         edge = Curve(points, Stroke(fill, 0.8), name=name, tip=name, is_key=False)
         return [*_band(line, scene), edge]

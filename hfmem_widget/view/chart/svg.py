@@ -6,7 +6,7 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.layers import layers_of
+from hfmem_widget.view.chart.layers import lines_of
 from hfmem_widget.view.chart.paint_svg import (
     FOOT,
     GUTTER,
@@ -72,8 +72,7 @@ def chart_columns(session: Session) -> int:
 
 
 def _columns(session: Session, most: int) -> int:
-    lines = len(session.devices) + 2 + layers_of(session)
-    return max(50, min(most, POINTS // (2 * lines)))
+    return max(50, min(most, int(POINTS / (2 * lines_of(session)))))
 
 
 def _svg(scene: Scene, height: int, drawn: list[str]) -> str:

@@ -120,7 +120,14 @@ function drawnLines(
     metrics
       .map((metric) => ({ metric, column: store.columnOf(settings.device, metric) }))
       .filter(({ column }) => column >= 0 && column < store.timeline.columns.length);
-  const all = settings.device === OVERVIEW ? overRanks(known(LINES).map(({ metric }) => metric)) : DRAWN;
+  const worst = store.ranks?.table[0]?.rank ?? null;
+  const all =
+    settings.device === OVERVIEW
+      ? overRanks(
+          known(LINES).map(({ metric }) => metric),
+          worst,
+        )
+      : DRAWN;
   const shown = known(all).filter(({ metric }) => !settings.hidden.has(metric));
   const allocated = shown.find(({ metric }) => metric === "allocated")?.column;
   const isSplit = settings.parts && allocated !== undefined && knowsParts(store, settings.device);

@@ -6,8 +6,8 @@ import { guideAt, marksOf } from "./guides.ts";
 import { shortName, toldOf } from "./parts.ts";
 import { peakText } from "./peak.ts";
 import { labelOf, partsAt } from "./readings.ts";
-import { LANE_PIXELS, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
-import { SERIES } from "./series.ts";
+import { LANE_PIXELS, type Line, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
+import { SERIES, SINGLY } from "./series.ts";
 import type { Range } from "./settings.ts";
 import type { Store } from "./store.ts";
 import type { TipText } from "./tip.ts";
@@ -72,7 +72,7 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
   const gap = scene.gaps.find(({ start, stop }) => time > start && time < stop);
   if (gap) return { title: `no samples for ${formatDuration(gap.stop - gap.start)}`, rows: [] };
   const [from, to] = rowsAround(store, [pixelToTime(scene, x - 1), pixelToTime(scene, x + 1)], time);
-  const rows = [...scene.lines].reverse().flatMap(({ metric }): TipText["rows"] => {
+  const rows = told(scene).flatMap(({ metric }): TipText["rows"] => {
     const column = timeline.columns[store.columnOf(device, metric)];
     column?.scan(from, to);
     const value = spread(column?.low ?? Number.NaN, column?.high ?? Number.NaN, scene.top);
@@ -80,8 +80,14 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
       metric === "allocated" && scene.bands.length > 0 ? readParts(store, device, [from, to]) : [];
     return [[labelOf(store, device, metric), value], ...inside];
   });
-  const told = [...rows, ...readGuides(scene, time), ...readMarks(scene, x)];
-  return { title: `at ${formatDuration(time)}`, rows: told };
+  const all = [...rows, ...readGuides(scene, time), ...readMarks(scene, x)];
+  return { title: `at ${formatDuration(time)}`, rows: all };
+}
+
+/** From the uppermost down; ranks by their numbers. */
+function told({ lines }: Scene): Line[] {
+  const singly = SINGLY.flatMap((name) => lines.filter(({ metric }) => metric === name));
+  return singly.length > 0 ? singly : [...lines].reverse();
 }
 
 function readMarks(scene: Scene, x: number): TipText["rows"] {

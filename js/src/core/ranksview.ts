@@ -3,18 +3,27 @@
 import { make, setAttribute, setText } from "./dom.ts";
 import { formatDuration, formatShare } from "./format.ts";
 import { FULL_CELL, highestCell, MOST_ROWS, type Ranks, SILENT_CELL } from "./ranks.ts";
-import { aboutRows, type Cells, cellColor, heightOf, phaseCells, rankCells, sideWords } from "./rankwords.ts";
+import {
+  aboutRows,
+  type Cells,
+  cellColor,
+  fullOf,
+  heightOf,
+  phaseCells,
+  rankCells,
+  sideWords,
+} from "./rankwords.ts";
 import { pixelToTime, type Scene } from "./scene.ts";
 
-const INKS = Array.from({ length: 256 }, (_, cell) => cellColor(cell));
 const EMPTY = -1;
-const KEY = Array.from({ length: 11 }, (_, at) => `rgb(${INKS[(at * FULL_CELL) / 10]!.join(",")})`);
+const RAMP = Array.from({ length: 11 }, (_, at) => `rgb(${cellColor((at * FULL_CELL) / 10).join(",")})`);
 
 type Frame = Pick<Scene, "range" | "width">;
 
 export class RanksView {
   readonly element: HTMLElement;
   private readonly inside: HTMLElement[];
+  private readonly full = make("span", "ranks-full");
   private readonly about = make("span", "ranks-about");
   private readonly canvas = make("canvas", "ranks-cells", { role: "img" });
   private readonly side = make("div", "ranks-side", { "aria-hidden": "true" });
@@ -25,10 +34,10 @@ export class RanksView {
 
   constructor() {
     const ramp = make("span", "ranks-ramp");
-    ramp.style.background = `linear-gradient(to right, ${KEY.join(",")})`;
+    ramp.style.background = `linear-gradient(to right, ${RAMP.join(",")})`;
     const silent = make("span", "ranks-silent");
-    silent.style.background = `rgb(${INKS[SILENT_CELL]!.join(",")})`;
-    const key = make("span", "ranks-key", {}, ["0 %", ramp, "100 %", silent, "silent"]);
+    silent.style.background = `rgb(${cellColor(SILENT_CELL).join(",")})`;
+    const key = make("span", "ranks-key", {}, ["0 %", ramp, this.full, silent, "silent"]);
     const head = make("div", "ranks-head", {}, [make("strong", "", {}, ["ranks × time"]), this.about, key]);
     const tables = make("div", "ranks-tables", {}, [this.ranks.element, this.phases.element]);
     this.element = make("div", "ranks", { hidden: "" });
@@ -54,6 +63,7 @@ export class RanksView {
 
   private write(ranks: Ranks): void {
     const rows = ranks.strip.first.length;
+    setText(this.full, formatShare(fullOf(ranks.strip.cells) / FULL_CELL));
     setText(this.about, rows === 0 ? "" : aboutRows(ranks));
     this.strip.style.height = `${heightOf(rows || Math.min(64, ranks.world))}px`;
     setAttribute(this.canvas, "aria-label", `how full the device of each rank was, ${aboutRows(ranks)}`);
@@ -96,6 +106,8 @@ function paint(canvas: HTMLCanvasElement, { strip }: Ranks, frame: Frame, elapse
   if (!context) return;
   canvas.width = width;
   canvas.height = rows;
+  const full = fullOf(strip.cells);
+  const inks = Array.from({ length: 256 }, (_, cell) => cellColor(cell, full));
   const image = context.createImageData(width, rows);
   let from = 0;
   for (let x = 0; x < width; x++) {
@@ -111,7 +123,7 @@ function paint(canvas: HTMLCanvasElement, { strip }: Ranks, frame: Frame, elapse
         cell = cell === EMPTY ? next : highestCell(cell, next);
       }
       if (cell === EMPTY) continue;
-      image.data.set([...INKS[cell]!, 255], 4 * (row * width + x));
+      image.data.set([...inks[cell]!, 255], 4 * (row * width + x));
     }
   }
   context.putImageData(image, 0, 0);

@@ -43,6 +43,9 @@ export interface Cells {
   rows: string[][];
 }
 
+/** A figure of less than can be shown. */
+const NOTHING = "0.00";
+
 /** The table: only columns that say something. */
 export function rankCells({ table, nodes }: Ranks): Cells {
   const rows = table.slice(0, MOST_ROWS);
@@ -64,7 +67,7 @@ export function rankCells({ table, nodes }: Ranks): Cells {
     ["restarts", rows.map(({ attempt }) => count(attempt))],
     ["", rows.map(flagText)],
   ];
-  const said = columns.filter(([, cells]) => cells.some(Boolean));
+  const said = columns.filter(([, cells]) => cells.some((cell) => cell !== "" && cell !== NOTHING));
   return {
     heads: said.map(([head]) => head),
     rows: rows.map((_, at) => said.map(([, cells]) => cells[at]!)),
@@ -99,17 +102,26 @@ function flagText({ flag, silent }: RankRow): string {
   return `silent for ${whole < 60 ? `${whole} s` : formatDuration(whole)}`;
 }
 
-/** Viridis, from 0 to 100 %: told apart by every eye, in grey print, on white and on black. */
+/** Viridis: told apart by every eye, in grey print, on white and on black. */
 const SCALE = [
   ...["440154", "482475", "414487", "355f8d", "2a788e", "21918c"],
   ...["22a884", "44bf70", "7ad151", "bddf26", "fde725"],
 ].map((hex) => [0, 2, 4].map((at) => Number.parseInt(hex.slice(at, at + 2), 16)));
 const SILENT = [0xb8, 0xbe, 0xc5];
 
-/** The colour of a cell: red, green, blue. */
-export function cellColor(cell: number): number[] {
+/** Cells at which a scale may end: few, so that colours seldom change while a run goes on. */
+const ENDS = [4, 10, 20, 50, 100, 150];
+
+/** The cell at which the scale ends: a round share of the device that no cell exceeds, if any. */
+export function fullOf(cells: Uint8Array): number {
+  const highest = cells.reduce((most, cell) => (cell === SILENT_CELL ? most : Math.max(most, cell)), 0);
+  return ENDS.find((end) => highest <= end) ?? FULL_CELL;
+}
+
+/** The colour of a cell on a scale that ends at `full`: red, green, blue. */
+export function cellColor(cell: number, full = FULL_CELL): number[] {
   if (cell === SILENT_CELL) return SILENT;
-  const place = Math.min(1, cell / FULL_CELL) * (SCALE.length - 1);
+  const place = Math.min(1, cell / full) * (SCALE.length - 1);
   const at = Math.min(Math.floor(place), SCALE.length - 2);
   return SCALE[at]!.map((low, channel) =>
     Math.floor(low + (place - at) * (SCALE[at + 1]![channel]! - low) + 0.5),

@@ -41,8 +41,12 @@ export function dashOf(look: LineName): string {
   return row.dash ?? "solid";
 }
 
-/** Which metrics of all ranks are drawn, in order: each rank by itself, or else a band. */
-export function overRanks(known: readonly string[]): LineName[] {
-  const singly = SINGLY.filter((name) => known.includes(name));
+/**
+ * Which metrics of all ranks are drawn, in order: each rank by itself, or else a band. Lines with gaps lie on those
+ * without, which else would hide them; of these the worst rank's is on top.
+ */
+export function overRanks(known: readonly string[], worst: number | null = null): LineName[] {
+  const place = (name: LineName) => (dashOf(name) === "solid" ? 0 : name === `rank${worst}` ? 2 : 1);
+  const singly = SINGLY.filter((name) => known.includes(name)).sort((a, b) => place(a) - place(b));
   return singly.length > 0 ? singly : BAND.filter((name) => known.includes(name));
 }

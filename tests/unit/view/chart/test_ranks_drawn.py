@@ -29,9 +29,10 @@ def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     """Told apart by colour and dash, and no band."""
     curves = line_curves(scene_of(overview(plan)))
 
-    assert [curve.name for curve in curves] == [f"rank {at}" for at in range(plan.world)]
+    ranked = sorted(curves, key=lambda curve: curve.rank)
+    assert [curve.name for curve in ranked] == [f"rank {at}" for at in range(plan.world)]
     assert not any(curve.fill for curve in curves)
-    strokes = [(curve.stroke.colour, curve.stroke.dash) for curve in curves if curve.stroke]
+    strokes = [(curve.stroke.colour, curve.stroke.dash) for curve in ranked if curve.stroke]
     assert strokes == list(palette.DEVICES[: plan.world])
 
 
@@ -102,6 +103,6 @@ def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
 def test_a_silent_rank_has_no_line_while_it_is_silent() -> None:
     """Its line ends."""
     scene = scene_of(overview(EIGHT))
-    silent = scene.lines[3].points
+    silent = next(line.points for line in scene.lines if line.metric == "rank3")
 
     assert max(time for time, value in silent if not math.isnan(value)) < 0.88 * scene.duration
