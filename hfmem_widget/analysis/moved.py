@@ -76,10 +76,10 @@ class Movement:
     @property
     def lead(self) -> str:
         """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
-        if not self.brief or len(self.devices) == 1:
-            return self.brief
+        if not self._told or len(self.devices) == 1:
+            return self._told
         most_used = max(self.devices, key=lambda device: device.highest)
-        rose, _, whom = self.brief.partition(", ")
+        rose, _, whom = self._told.partition(", ")
         return (
             f"{rose}, highest {format_bytes(most_used.highest)} on {most_used.device.key}, {whom}"
         )
@@ -87,6 +87,10 @@ class Movement:
     @property
     def brief(self) -> str:
         """The same where there is little room: of several devices without how high."""
+        return self._told.partition("; ")[0]
+
+    @property
+    def _told(self) -> str:
         if not (self.devices and self.leads):
             return ""
         by = _range([device.rise for device in self.devices])

@@ -372,7 +372,7 @@ def test_the_status_says_what_child_processes_did() -> None:
         while_open = protocol.describe_status(stage.session)["lead"]
         stage.hold_in_children({"cuda:0": 0.0}, 0.3, 0)
     assert protocol.describe_status(stage.session)["lead"] == while_open
-    assert while_open.startswith("cuda:0 rose by 4.00 GiB")
+    assert while_open == "cuda:0 rose by 4.00 GiB to 4.64 GiB, by 1 child process"
     with stage.span("cell", "next"):
         stage.hold({"cuda:0": GIB}, 0.3)
         assert "lead" not in protocol.describe_status(stage.session)
