@@ -67,6 +67,7 @@ HOMES = {
         "magics/memholders.py",
         "magics/memmap.py",
         "magics/memwatch.py",
+        "magics/open.py",
         "magics/report.py",
         "magics/usage.py",
         "__init__.py",

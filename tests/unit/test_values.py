@@ -14,8 +14,8 @@ import pytest
 import hfmem_widget
 
 CHANGING = {
-    "_Edge", "rows._Group", "_Patch", "_Reader", "_Sum", "_Watched",
-    "Edges", "Execution", "Found", "Polling", "Tick", "Watched", "Window",
+    "_Edge", "_File", "rows._Group", "_Patch", "_Reader", "_Sum", "_Watched",
+    "Bucket", "Edges", "Execution", "Found", "Polling", "Tick", "Watched", "Window",
 }  # fmt: skip
 """What is counted up while it goes on; `Polling` alone is handed out, of a session that runs."""
 

@@ -33,7 +33,7 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
     ("text", "words"),
     [
         ("%%memwatch --la", ["--label"]),
-        ("%%memwatch --label x --no", ["--no-chart", "--no-panel", "--no-peak-reset"]),
+        ("%%memwatch --label x --no", ["--no-ranks", "--no-chart", "--no-panel"]),
         ("%memwatch ", ["on", "off", "status"]),
         ("%memwatch o", ["on", "off"]),
     ],

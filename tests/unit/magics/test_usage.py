@@ -189,7 +189,7 @@ REFUSED = {
     "%%memwatch -i abc": ("-i must be a number, not 'abc'",),
     "%%memwatch --quiet=3": ("--quiet takes no value",),
     "%%memwatch --no": (
-        "--no is ambiguous: --no-chart, --no-panel, --no-peak-reset or --no-ledger",
+        "--no is ambiguous: --no-ranks, --no-chart, --no-panel, --no-peak-reset or --no-ledger",
     ),
     "%memwatch onn": ("on, off or status, not 'onn'", "did you mean on?"),
     "%memwatch start": ("on, off or status, not 'start'",),
