@@ -59,7 +59,7 @@ ABOVE_CODE = (
     "for every later cell."
 )
 ACTIONS = ("on", "off", "status")
-OPEN = "open"
+OPEN, RANKS = "open", "ranks"
 MOST_OF_TITLE = 40
 
 
@@ -103,8 +103,8 @@ class MemwatchMagics(Magics):
         "action",
         nargs="?",
         choices=ACTIONS,
-        help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) "
-        "says what is watched. 'open PATH' shows a recording.",
+        help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) says "
+        "what is watched. 'open PATH' shows a recording or a run; 'ranks NAME' follows ipyparallel's engines.",
     )
     @_OptionFlags()
     @argument(
@@ -218,6 +218,11 @@ class MemwatchMagics(Magics):
             return
         if words[:1] == [OPEN]:
             self._open(parse(open_parser(f"{NAME} {OPEN}"), words[1:], f"%{NAME} {OPEN}"))
+            return
+        if words[:1] == [RANKS]:
+            from hfmem_widget.magics.ranks import take_engines
+
+            print(take_engines(words[1:], self._shell.user_ns))  # noqa: T201
             return
         arguments = parse(self.memwatch.parser, words)
         action = arguments.action

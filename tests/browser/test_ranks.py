@@ -1,4 +1,4 @@
-"""The notebook of many GPUs in a real JupyterLab: all ranks live while the cell is busy, and their card after."""
+"""The notebook of many GPUs in a real JupyterLab: all ranks live while the cell is busy, then their card."""
 
 from __future__ import annotations
 

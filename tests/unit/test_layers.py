@@ -68,6 +68,7 @@ HOMES = {
         "magics/memmap.py",
         "magics/memwatch.py",
         "magics/open.py",
+        "magics/ranks.py",
         "magics/report.py",
         "magics/usage.py",
         "__init__.py",

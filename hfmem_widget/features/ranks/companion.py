@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hfmem_widget.features.ranks.engines import Engines, taken
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions, expanded
@@ -59,6 +60,7 @@ class FollowedRanks(Companion):
         self._clock = clock
         self._due = 0.0
         self._run: Run | None = None
+        self._engines: Engines | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Lend the environment, and look for ranks from now on."""
@@ -66,12 +68,19 @@ class FollowedRanks(Companion):
         self._label = self._label or span.label
         if self._lent.begin():
             recorder.subscribe(self._look)
+            self._engines = taken()
+            if self._engines is not None and (why := self._engines.follow(self._directory)):
+                recorder.note(f"The engines of ipyparallel are not followed ({why}).")
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Put the environment back, and look for the last time."""
         del span, error
         recorder.unsubscribe(self._look)
         self._lent.end()
+        if self._engines is not None and (why := self._engines.leave()):
+            recorder.note(
+                f"The engines of ipyparallel were not told that the cell has ended ({why})."
+            )
         self._due = 0.0
         self._look(recorder.session)
 
