@@ -2,6 +2,7 @@
 
 import { make, setAttribute, setText } from "./dom.ts";
 import type { Device } from "./protocol.ts";
+import { OVERVIEW } from "./series.ts";
 
 interface Tab {
   element: HTMLButtonElement;
@@ -35,6 +36,8 @@ export class Tabs {
 
   private rebuild(devices: Device[]): void {
     this.keys = devices.map(({ key }) => key);
+    // Their names take room, and there may come more of them.
+    this.element.classList.toggle("hfmem-many", this.keys.includes(OVERVIEW));
     this.tabs = devices.map((device) => {
       const label = make("span", "tab-label");
       setText(label, tabName(device.key));
