@@ -104,7 +104,7 @@ class MemwatchMagics(Magics):
         nargs="?",
         choices=ACTIONS,
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) says "
-        "what is watched. 'open PATH' shows a recording or a run; 'ranks NAME' follows ipyparallel's engines.",
+        "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' takes ipyparallel's engines.",
     )
     @_OptionFlags()
     @argument(
