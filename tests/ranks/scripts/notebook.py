@@ -1,16 +1,14 @@
-"""What a cell does with notebook_launcher, in a process that watches and lends the directory."""
+"""What a cell does with notebook_launcher, in a process that watches."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from pathlib import Path
 
 from accelerate import notebook_launcher
 
 import hfmem_widget
-from hfmem_widget.ranks.environment import Lent
 
 
 def train() -> None:
@@ -30,11 +28,8 @@ def train() -> None:
 
 if __name__ == "__main__":
     before = dict(os.environ)
-    with hfmem_widget.watch("cell", quiet=True) as session:
-        lent = Lent(Path(sys.argv[1]))
-        lent.begin()
+    with hfmem_widget.watch("cell", quiet=True, ranks=sys.argv[1]) as session:
         notebook_launcher(train, num_processes=2, use_port=sys.argv[2])
-        lent.end()
     same = {name: os.environ.get(name) for name in before} == before
     print(
         json.dumps({"same": same, "steps": len(session.steps), "outcome": session.spans[0].outcome})
