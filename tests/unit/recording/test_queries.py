@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import signal
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,13 @@ COMPRESSED = (
     (" open(", " gzip.open("),
     ("import json", "import gzip, json"),
 )
+
+
+@pytest.fixture(autouse=True)
+def interrupts_as_before() -> Iterator[None]:
+    """Put Python's own handler back: polars leaves one in C, which other tests would be interrupted by."""
+    yield
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 
 @pytest.mark.parametrize("compressed", [False, True])
