@@ -241,7 +241,7 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
         return
     theirs = int(np.median(others))
     more = f"; so are {format_counted(len(behind) - 1, 'other rank')}" if len(behind) > 1 else ""
-    waits = 5 * int(look.waits[place] // 5)
+    waits = max(5 * int(look.waits[place] // 5), int(BEHIND))
     title = (
         f"{look.named(place)} finished step {format_count(stream.newest_step)} and no other for {waits} s, "
         f"the others are at step {format_count(theirs)}{more}."
@@ -290,8 +290,9 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     stream, other = look.streams[place], look.streams[waiting[0]]
     theirs = other.within.kind if other.within else ""
     step = format_count(other.newest_step + 1)
-    its = f"is in {stream.within.kind} of" if stream.within else "has not begun the forward pass of"
-    whole = 5 * int(seconds // 5)
+    phase = stream.within.kind if stream.within and stages[place] > 1 else ""
+    its = f"is in {phase} of" if phase else "has not begun the forward pass of"
+    whole = max(5 * int(seconds // 5), int(BEHIND))
     more = (
         f"; so {'is' if len(late) == 2 else 'are'} {format_counted(len(late) - 1, 'other rank')}"
         if len(late) > 1
@@ -305,7 +306,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         "rank": stream.rank.rank,
         "host": stream.rank.host,
         "step": stream.newest_step,
-        "phase": stream.within.kind if stream.within else "",
+        "phase": phase,
         "others": theirs,
         "seconds": whole,
         "ranks": [look.streams[one].rank.rank for one in late[:16]],
