@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
 
@@ -19,6 +20,9 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
 
 MOST_STREAMS = 8192
+
+_NO_LABEL = re.compile(r"rank \d+")
+"""What a rank calls itself by default: no name for all of them."""
 
 LOOK_EVERY = 1.0
 """Seconds between two judgements of all ranks."""
@@ -248,7 +252,9 @@ class Collector:
             middle = began[(len(began) - 1) // 2]
             self._zero = min(start for start in began if abs(start - middle) < MONTH)
         session.started_at = self._zero
-        session.label = session.label or next((head.label for head in heads if head.label), "")
+        labels = (one.head.label for one in expected if one.head is not None)
+        named = (label for label in labels if label and not _NO_LABEL.fullmatch(label))
+        session.label = session.label or next(named, "")
         self._overview = Overview(self.recorder, self._roster, self._zero)
         return self._overview
 

@@ -39,6 +39,9 @@ IMBALANCE_SHARE, IMBALANCE_BYTES = 0.15, GIB
 BEHIND = 8.0
 """Seconds for which a rank must have finished no step while the others did."""
 
+USUAL_STEPS = 3
+"""Times a usual step for which the others must have waited in one, and at least `BEHIND`."""
+
 CLOCK = 0.5
 """Seconds by which a clock must be off to be worth a sentence."""
 
@@ -120,7 +123,7 @@ def judge(look: Look) -> Judged:
     findings = [
         *_oom(look),
         *_silent(look),
-        *_behind(look, behind),
+        *(_behind(look, behind) if behind else _waited_for(look)),
         *_outliers(look, found),
         *_imbalance(look, groups, failed | {one.place for one in found}),
         *_restarts(look),
@@ -238,7 +241,7 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
         return
     theirs = int(np.median(others))
     more = f"; so are {format_counted(len(behind) - 1, 'other rank')}" if len(behind) > 1 else ""
-    waits = 5 * int(look.waits[place] // 5)
+    waits = max(5 * int(look.waits[place] // 5), int(BEHIND))
     title = (
         f"{look.named(place)} finished step {format_count(stream.newest_step)} and no other for {waits} s, "
         f"the others are at step {format_count(theirs)}{more}."
@@ -250,6 +253,63 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
         "others": theirs,
         "seconds": waits,
         "ranks": [look.streams[one].rank.rank for one in behind[:16]],
+    }
+    yield Finding("rank-behind", "warn", title, evidence)
+
+
+_STAGES: Mapping[str, int] = {"step": 1, "substep": 1, "forward": 2, "backward": 3, "optimizer": 4}
+"""How far a step has come, by the innermost span that is open in it."""
+
+
+def _waited_for(look: Look) -> Iterator[Finding]:
+    """Yield that most ranks wait in a step for a few that have not come as far in it."""
+    live = [
+        place
+        for place, stream in enumerate(look.streams)
+        if not (stream.is_over or look.silent[place])
+    ]
+    stages = {
+        place: 0 if (within := look.streams[place].within) is None else _STAGES.get(within.kind, 0)
+        for place in live
+    }
+    farthest = max(stages.values(), default=0)
+    waiting = [place for place in live if stages[place] == farthest]
+    late = [place for place in live if stages[place] < farthest]
+    if farthest < _STAGES["backward"] or not late or 2 * len(waiting) <= len(live):
+        return
+    waits = [
+        stream.reached - stream.within.start
+        for stream in map(look.streams.__getitem__, waiting)
+        if stream.within
+    ]
+    usual = np.array([look.streams[place].step_seconds for place in waiting])
+    seconds = float(np.median(waits))
+    if np.isnan(usual).all() or seconds < max(BEHIND, USUAL_STEPS * float(np.nanmedian(usual))):
+        return
+    place = min(late, key=lambda one: (stages[one], one))
+    stream, other = look.streams[place], look.streams[waiting[0]]
+    theirs = other.within.kind if other.within else ""
+    step = format_count(other.newest_step + 1)
+    phase = stream.within.kind if stream.within and stages[place] > 1 else ""
+    its = f"is in {phase} of" if phase else "has not begun the forward pass of"
+    whole = max(5 * int(seconds // 5), int(BEHIND))
+    more = (
+        f"; so {'is' if len(late) == 2 else 'are'} {format_counted(len(late) - 1, 'other rank')}"
+        if len(late) > 1
+        else ""
+    )
+    title = (
+        f"{look.named(place)} {its} step {step}, in whose {theirs} {format_counted(len(waiting), 'rank')} "
+        f"have waited for {whole} s{more}."
+    )
+    evidence = {
+        "rank": stream.rank.rank,
+        "host": stream.rank.host,
+        "step": stream.newest_step,
+        "phase": phase,
+        "others": theirs,
+        "seconds": whole,
+        "ranks": [look.streams[one].rank.rank for one in late[:16]],
     }
     yield Finding("rank-behind", "warn", title, evidence)
 

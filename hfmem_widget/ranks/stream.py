@@ -152,6 +152,10 @@ class RankStream:
     newest_step : int
     is_over : bool
         Whether it has an end.
+    step_seconds : float
+        How long the newest finished step took; NaN before the first.
+    within : Edge or None
+        The innermost span of a step that has been open for long: the step hangs, or is a long one.
     outcome : str
         Of its outermost span.
     raised : str
@@ -164,7 +168,7 @@ class RankStream:
         "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_next_block", "_open",
         "_peaks", "_phase_peaks", "_raised_at", "_rest", "_skips", "_started", "_steps_of", "_values",
         "dropped", "fed_at", "head", "heard", "holes", "is_over", "name", "newest_step", "oom", "oom_at",
-        "outcome", "raised", "rank", "reached", "refused", "sign", "step_stop",
+        "outcome", "raised", "rank", "reached", "refused", "sign", "step_seconds", "step_stop", "within",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -179,6 +183,8 @@ class RankStream:
         self.is_over = False
         self.newest_step = 0
         self.step_stop = -math.inf
+        self.step_seconds = NOT_AVAILABLE
+        self.within: Edge | None = None
         self.outcome = self.raised = ""
         self.oom: Finding | None = None
         self.oom_at = NOT_AVAILABLE
@@ -361,9 +367,13 @@ class RankStream:
             self._raised_at, self.raised = start, line.kind
         if line.parent is None and line.outcome:
             self.outcome = line.outcome
-        if line.kind in FINE_KINDS:
-            return
         edge = Edge(line.id, line.kind, line.label, start, stop, line.outcome, line.counts)
+        if line.kind in FINE_KINDS:
+            if stop is None:
+                self.within = edge
+            elif self.within is not None and self.within.id == line.id:
+                self.within = None
+            return
         if stop is not None:
             self._open.pop(line.id, None)
         elif len(self._open) < MOST_OPEN or line.id in self._open:
@@ -399,6 +409,10 @@ class RankStream:
             figures[:, PEAK:] = per_device[:, devices.index(device), _TAKEN]
         if (stop := float(figures[-1, STOP])) >= self.step_stop:
             self.newest_step, self.step_stop = int(last[-1]), stop
+            self.step_seconds = (stop - self._wall(float(rows[-1, _START]))) / max(
+                1, int(last[-1] - first[-1]) + 1
+            )
+            self.within = None  # an older one, of which the end was not written
         news.append(Finished(first, last, self._wall(rows[:, _START]), figures))
 
     def _enter_item(self, line: Item, news: list[News]) -> None:

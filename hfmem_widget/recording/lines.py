@@ -33,6 +33,9 @@ KEY_EVERY = 30
 FOLD_EVERY = 10.0
 """Seconds of samples in a fold."""
 
+LONG = 5.0
+"""Seconds after which a span of a step that is still open is written: the step hangs, or is a long one."""
+
 Floats = NDArray[np.float64]
 
 
@@ -252,12 +255,18 @@ class Lines:
     def _changed_spans(self, *, everything: bool) -> Iterator[bytes]:
         spans = self._session.spans
         for span in spans:
-            if self._spans.get(span.id) is not span and (everything or span.kind not in FINE_KINDS):
+            if self._spans.get(span.id) is not span and (everything or self._is_told(span)):
                 self._spans[span.id] = span
                 yield _line(k="span", **self._span(span))
         if len(self._spans) > 2 * len(spans) + 100:
             known = {span.id for span in spans}
             self._spans = {at: span for at, span in self._spans.items() if at in known}
+
+    def _is_told(self, span: Span) -> bool:
+        """Return whether a span is written before the end: one of a step only if it is open for long."""
+        if span.kind not in FINE_KINDS or span.id in self._spans:
+            return True
+        return span.stop is None and self._session.last_sample.time - span.start >= LONG
 
     def _span(self, span: Span) -> dict[str, object]:
         after = () if span.after is None else span.after.values

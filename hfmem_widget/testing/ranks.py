@@ -81,6 +81,8 @@ class Script:
         When a rank stops without a word, in seconds.
     stuck : mapping of int to int
         The last step that a rank finishes, although it goes on to write.
+    sleeps : mapping of int to int
+        The step before which a rank sleeps for ever, while the others wait for it in its backward pass.
     out_of_memory : mapping of int to int
         The step in which a rank runs out of memory and ends.
     garbage : float
@@ -104,6 +106,7 @@ class Script:
     clocks: Mapping[str, float] = field(default_factory=dict)
     killed: Mapping[int, float] = field(default_factory=dict)
     stuck: Mapping[int, int] = field(default_factory=dict)
+    sleeps: Mapping[int, int] = field(default_factory=dict)
     out_of_memory: Mapping[int, int] = field(default_factory=dict)
     garbage: float = 0.0
 
@@ -168,7 +171,7 @@ class SimulatedRun:
         """Begin a new attempt, which goes on after some step; with another world if it is elastic."""
         self.attempt += 1
         calm = replace(self.script, world=world or self.script.world)
-        self.script = replace(calm, killed={}, stuck={}, out_of_memory={})
+        self.script = replace(calm, killed={}, stuck={}, sleeps={}, out_of_memory={})
         self._start(step)
 
     def write(self, directory: Path, seconds: float, *, finish: bool = True) -> None:
@@ -275,7 +278,7 @@ class SimulatedRank:
         self._devices = [
             f"cuda:{(rank % script.per_node) * script.gpus + at}" for at in range(script.gpus)
         ]
-        self._has_states = False
+        self._has_states = self._waits = False
         self._describe()
 
     @property
@@ -298,6 +301,9 @@ class SimulatedRank:
             if self.step + 1 == script.out_of_memory.get(self._rank):
                 return self._run_out(self._next_step())
             if self.step == script.stuck.get(self._rank):
+                break
+            if self.step + 1 == min(script.sleeps.values(), default=0):
+                self._wait(self._next_step())
                 break
             self._finish_step(self._next_step())
         self._sample_until(stop)
@@ -406,6 +412,14 @@ class SimulatedRank:
         if not value:
             return {}
         return {f"{key}/allocated": Peak(value, "exact") for key in self._devices or ["cpu"]}
+
+    def _wait(self, at: float) -> None:
+        """Hang in a step, unless it is this rank that the others wait for."""
+        if self._rank not in self._script.sleeps and not self._waits:
+            self._waits = True
+            sample = self._append(at)
+            self.recorder.open_span("step", f"step {self.step + 1}", sample)
+            self.recorder.open_span("backward", "backward", sample)
 
     def _run_out(self, at: float) -> bytes:
         key = (self._devices or ["cpu"])[0]

@@ -440,6 +440,12 @@ def test_a_finished_run_takes_in_nothing_more() -> None:
     assert not collector.session.running
 
 
+@pytest.mark.parametrize(("label", "said"), [("pretrain", "pretrain"), ("rank 0", "")])
+def test_a_run_is_called_as_its_ranks_are(label: str, said: str) -> None:
+    """Unless that is only the number of one of them."""
+    assert play(SimulatedRun(Script(world=2, label=label, interval=0.5)), 3.0).session.label == said
+
+
 def test_subscribers_get_the_samples() -> None:
     """The overview is published as an ordinary session is."""
     seen: list[Sample] = []

@@ -45,6 +45,11 @@ FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {
         ["rank-behind"],
         {"rank": 1, "step": 9},
     ),
+    "all wait for one rank": (
+        Script(world=4, sleeps={1: 9}),
+        ["rank-behind"],
+        {"rank": 1, "step": 8, "phase": "", "others": "backward", "ranks": [1]},
+    ),
     "a rank needs 5 % more": (
         Script(world=8, heavier={5: 1.05}),
         ["rank-outlier"],
@@ -209,6 +214,16 @@ def test_a_rank_is_behind_only_after_a_while() -> None:
     assert kinds(collector) == []
 
     play(run, 4.0, collector)
+    assert kinds(collector) == ["rank-behind"]
+
+
+def test_ranks_that_wait_in_long_steps_are_none() -> None:
+    """Steps of ten seconds are as they are: nobody is said to be waited for."""
+    run = SimulatedRun(Script(world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5))
+    collector = play(run, 45.0)
+    assert kinds(collector) == []
+
+    play(run, 10.0, collector)
     assert kinds(collector) == ["rank-behind"]
 
 
