@@ -104,7 +104,16 @@ class Member:
 def _withdraw(directory: Path, name: str) -> None:
     """Take the file of a process that is no rank from those of the ranks."""
     with suppress(OSError):  # another rank has done so
-        (directory / name).rename(directory / f"launcher-{name}")
+        (directory / name).rename(_withdrawn(directory, name))
+
+
+def _withdrawn(directory: Path, name: str) -> Path:
+    return directory / f"launcher-{name}"
+
+
+def is_withdrawn(directory: Path, name: str) -> bool:
+    """Return whether a file has turned out to be of no rank."""
+    return _withdrawn(directory, name).exists()
 
 
 def _names(rank: Rank) -> itertools.chain[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.directory import Streams, open_own, streams
+from hfmem_widget.ranks.directory import Streams, is_withdrawn, open_own, streams
 from hfmem_widget.text import plain
 
 POLL = 0.25
@@ -188,6 +188,10 @@ class Tail:
         for path in found.paths:
             if path.name not in self._files:
                 self._files[path.name] = _File(path)
+        for name in self._files.keys() - {path.name for path in found.paths}:
+            if is_withdrawn(self.directory, name):
+                del self._files[name]
+                self.collector.restart(name)
         if found.why and found.why != self._why:
             self._why = found.why
             self.collector.recorder.note(found.why)

@@ -186,3 +186,17 @@ def test_a_fault_of_ours_is_a_note(read: Read, monkeypatch: pytest.MonkeyPatch) 
 
     assert any("ZeroDivisionError" in note for note in read.collector.session.notes)
     assert not read.tail.alive
+
+
+def test_what_turns_out_to_be_a_launcher_makes_room_for_its_ranks(tmp_path: Path) -> None:
+    """Its file is renamed by the first of them; until then it was taken for the only rank."""
+    alone = Read(tmp_path, Script(world=1, interval=0.5))
+    alone.run.ranks[0].stream = "r00000-a0-node0000-9.jsonl"
+    alone.goes_on(3)
+    (path,) = tmp_path.glob("r*.jsonl")
+    path.rename(tmp_path / f"launcher-{path.name}")
+    alone.run = SimulatedRun(Script(world=2, interval=0.5), run=RUN, began=alone.clock.now)
+    alone.goes_on(3)
+
+    assert alone.collector.world == 2
+    assert alone.peaks == alone.truth
