@@ -12,6 +12,7 @@ from hfmem_widget.ranks.directory import open_own
 from hfmem_widget.ranks.tail import AT_ONCE, LONGEST_PASS, SCAN_EVERY, Tail
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.ranks import Script, SimulatedRun, append
+from hfmem_widget.text import GIB
 
 RUN = "a" * 32
 
@@ -195,7 +196,8 @@ def test_what_turns_out_to_be_a_launcher_makes_room_for_its_ranks(tmp_path: Path
     alone.goes_on(3)
     (path,) = tmp_path.glob("r*.jsonl")
     path.rename(tmp_path / f"launcher-{path.name}")
-    alone.run = SimulatedRun(Script(world=2, interval=0.5), run=RUN, began=alone.clock.now)
+    larger = Script(world=2, interval=0.5, activations=60 * GIB)
+    alone.run = SimulatedRun(larger, run=RUN, began=alone.clock.now)
     alone.goes_on(3)
 
     assert alone.collector.world == 2
