@@ -379,7 +379,7 @@ def test_a_listener_of_steps_that_raises_is_left_out() -> None:
 
     assert not session.running
     assert session.steps.count == 2
-    assert ["not mine" in note for note in session.notes] == [True]
+    assert sum("not mine" in note for note in session.notes) == 1
 
 
 class Collected:
