@@ -165,3 +165,16 @@ def test_what_was_watched_is_kept_compared_and_told() -> None:
     assert "+16.0 MiB a run" in history.outputs[0].data["text/plain"]
     assert "warn cpu exceeded its budget of 10.0 MiB" in text
     assert not any(words in text for words in LEAK)
+
+
+def test_two_ranks_stand_in_one_chart() -> None:
+    """The card names the worst, phases are compared over ranks, and each rank is a session of its own."""
+    notebook = run(NOTEBOOKS[6])
+    text = said(notebook)
+    skew = next(cell for cell in notebook.cells if "run.skew()" in cell.source)
+
+    assert 'memwatch "two ranks"' in text
+    assert "2 ranks · worst peak" in text
+    assert "(rank 1" in text
+    assert "backward" in skew.outputs[0].data["text/plain"]
+    assert 'memwatch "rank 1"' in text
