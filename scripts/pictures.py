@@ -3,6 +3,7 @@
     pip install pillow                                      # only for the moving picture
     python scripts/pictures.py                              # live.webp and panel.png, on this machine
     python scripts/pictures.py report                       # report.png: a report of a scripted run
+    python scripts/pictures.py ranks                        # ranks.png: that of 1,024 simulated ranks
     python scripts/pictures.py done RUN.ipynb 5             # done.png: cell 5 of an executed notebook
     python scripts/pictures.py out-of-memory RUN.ipynb 6    # out-of-memory.png: the first card of cell 6
 
@@ -22,12 +23,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Locator, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import hfmem_widget  # noqa: E402
 from hfmem_widget.testing import scripted_run  # noqa: E402
+from hfmem_widget.testing.ranks import Script, SimulatedRun  # noqa: E402
+from hfmem_widget.text import GIB  # noqa: E402
 from tests.browser.conftest import FLAGS  # noqa: E402
 from tests.browser.jupyter import JupyterLab, find_chromium  # noqa: E402
 from tests.browser.lab import Lab  # noqa: E402
@@ -140,22 +144,55 @@ def still(name: str, notebook: Path, cell: int, shots: Path) -> Path:
 def report(shots: Path) -> Path:
     """Return a picture of the top of a report."""
     path = scripted_run("leak").report(shots / "report.html")
+    with page_of(path, height=1290) as page:
+        page.screenshot(path=shots / "report.png")
+    return shots / "report.png"
+
+
+def ranks(shots: Path) -> Path:
+    """Return a picture of a run of 1,024 ranks, of which one is an outlier and a node has fallen silent."""
+    silent = dict.fromkeys(range(640, 648), 150.0)
+    script = Script(
+        world=1024,
+        step_seconds=10.0,
+        interval=1.0,
+        pace=4.0,
+        activations=34 * GIB,
+        evaluate_every=6,
+        heavier={417: 1.26},
+        killed=silent,
+    )
+    run = SimulatedRun(script, began=time.time() - 240)
+    run.write(shots / "run", 240.0)
+    opened = hfmem_widget.open(shots / "run")
+    path = opened.report(shots / "ranks.html")
+    opened.close()
+    with page_of(path, height=1800) as page:
+        page.locator("#hfmem-chart").screenshot(path=shots / "ranks.png")
+    return shots / "ranks.png"
+
+
+@contextmanager
+def page_of(path: Path, height: int) -> Iterator[Page]:
+    """Show a report in a browser."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        page = chromium.new_page(viewport={"width": 1060, "height": 1290})
+        page = chromium.new_page(viewport={"width": 1060, "height": height})
         page.goto(path.as_uri())
         page.locator("#hfmem-chart .main-svg").first.wait_for()
         time.sleep(1)
-        page.screenshot(path=shots / "report.png")
+        yield page
         chromium.close()
-    return shots / "report.png"
 
 
 def main() -> None:
     """Make the requested pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "name", nargs="?", choices=("live", "report", "done", "out-of-memory"), default="live"
+        "name",
+        nargs="?",
+        choices=("live", "report", "ranks", "done", "out-of-memory"),
+        default="live",
     )
     parser.add_argument("notebook", nargs="?", type=Path)
     parser.add_argument("cell", nargs="?", type=int)
@@ -168,8 +205,8 @@ def main() -> None:
             frames = film(shots)
             move(frames, IMAGES / "live.webp")
             shutil.copy(frames[2 * len(frames) // 3], IMAGES / "panel.png")
-        elif wanted.name == "report":
-            shutil.copy(report(shots), IMAGES)
+        elif wanted.name in {"report", "ranks"}:
+            shutil.copy({"report": report, "ranks": ranks}[wanted.name](shots), IMAGES)
         else:
             shutil.copy(still(wanted.name, wanted.notebook, wanted.cell, shots), IMAGES)
     print(*(f"{path} {path.stat().st_size:,}" for path in sorted(IMAGES.iterdir())), sep="\n")

@@ -152,7 +152,7 @@ class Collector:
             if known is not None:
                 self._roster.drop(known)
 
-    def tick(self, now: float, behind: Collection[str] = ()) -> None:
+    def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
         """Write what is known now.
 
         Parameters
@@ -161,12 +161,14 @@ class Collector:
             Wall clock, seconds since the epoch.
         behind : collection of str, optional
             Streams of which there is more to read already.
+        looks : bool, optional
+            Judge the ranks, too, however short a time ago that was done.
         """
         with self.lock:
             overview = self._at(now)
             if overview is not None:
                 overview.pass_on(self._limit(now, behind), now)
-                if not 0 <= now - self._looked < LOOK_EVERY:
+                if looks or not 0 <= now - self._looked < LOOK_EVERY:
                     self._look(overview, now, is_live=not behind)
         self.recorder.publish()
 

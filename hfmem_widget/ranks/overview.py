@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -163,6 +163,8 @@ class Overview:
 
     def pass_on(self, limit: float, now: float) -> None:
         """Write the samples up to some time, and the edges of spans among them."""
+        if len(self._buckets):
+            self._note_totals()
         for end, bucket in self._buckets.passed_on(limit):
             time = max(0.0, min(end, now) - self._zero)
             self._pass_edges(time)
@@ -347,11 +349,16 @@ class Overview:
             self.shown += ranks[: SHOWN_SINGLY - len(self.shown)]
         else:
             self._choose_worst()
-        nodes = len({one.rank.host for one in roster.expected})
-        self._describe(nodes)
-        if self.strip.world < roster.world:
-            per_node = roster.world // nodes if not roster.world % nodes else 1
+        nodes = Counter(one.rank.host for one in roster.expected)
+        self._describe(len(nodes))
+        if self.strip.world < roster.world or self.strip.is_empty:
+            # As many as any node is known to have: the others may not have been heard of yet.
+            per_node = max(nodes.values(), default=1)
             self.strip = Strip(roster.world, per_node, max(COARSE_BUCKET, self._width))
+
+    def _note_totals(self) -> None:
+        """Note what each rank's device has; some may only now have been heard of."""
+        roster = self._roster
         totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
         totals[roster.expected_places] = [one.described.total for one in roster.expected]
         self._totals = totals

@@ -25,7 +25,7 @@ class Strip:
     world : int
         Ranks.
     per_node : int
-        Ranks of a node, if each has as many; a row then has whole nodes.
+        Ranks of a node; a row then has whole nodes, unless it would have more than twice as many ranks.
     width : float
         Seconds of a column, at first.
     """
@@ -33,13 +33,18 @@ class Strip:
     def __init__(self, world: int, per_node: int = 1, width: float = 1.0) -> None:
         self.world = world
         size = -(-world // STRIP_ROWS)
-        if size > 1 and per_node > 1:
+        if size > 1 and per_node <= 2 * size:
             size = -(-size // per_node) * per_node
         self._size = max(1, size)
         self._width = width
         rows = max(1, -(-world // self._size))
         self._cells: NDArray[np.int16] = np.full((STRIP_COLUMNS, rows), -1, dtype=np.int16)
         self._at: list[float] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken in yet."""
+        return not self._at
 
     def add(self, time: float, ranks: NDArray[np.int64], shares: Floats) -> None:
         """Take in how full each rank's device was, 1 for full, NaN where nothing was heard."""

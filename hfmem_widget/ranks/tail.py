@@ -130,7 +130,7 @@ class Tail:
         deadline = self._timer() + patience
         while self.read() and self._timer() < deadline:
             pass
-        self.collector.tick(self._clock())
+        self.collector.tick(self._clock(), looks=True)
 
     def tick(self) -> None:
         """Make one pass; called on the thread."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.run import Run
+from hfmem_widget.session.ranks import SILENT_CELL
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 
 
@@ -31,6 +33,16 @@ def test_a_directory_is_opened_as_a_run(directory: Path) -> None:
     assert not run.running
     assert run.overview.run is not None
     assert "8 ranks" in repr(run)
+
+
+def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
+    """Also those that are only heard of after the first has been judged: all is read at once."""
+    SimulatedRun(Script(world=256, per_node=4, interval=1.0)).write(tmp_path / "run", 4.0)
+    strip = hfmem_widget.open(tmp_path / "run").overview.ranks.strip
+    cells = np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
+
+    assert strip.first == tuple(range(0, 256, 4))
+    assert (cells[-1] != SILENT_CELL).all()
 
 
 def test_a_rank_is_a_session(directory: Path) -> None:
