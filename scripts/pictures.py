@@ -162,7 +162,7 @@ def ranks(shots: Path) -> Path:
         heavier={417: 1.26},
         killed=silent,
     )
-    run = SimulatedRun(script, began=time.time() - 240)
+    run = SimulatedRun(script, began=time.time() - 300)
     run.write(shots / "run", 240.0)
     opened = hfmem_widget.open(shots / "run")
     path = opened.report(shots / "ranks.html")

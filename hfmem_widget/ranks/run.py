@@ -234,7 +234,8 @@ class Run(Shown):
         try:
             place.mkdir(mode=0o700)
             for name in ("run.json", *self._tail.names):
-                shutil.copy(self.directory / name, place / name, follow_symlinks=False)
+                # With the time of its last line: that tells a rank that fell silent from a clock that is off.
+                shutil.copy2(self.directory / name, place / name, follow_symlinks=False)
         except OSError as error:
             raise cannot_write(place, error) from None
         return place

@@ -12,6 +12,7 @@ import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -175,16 +176,19 @@ class SimulatedRun:
         self._start(step)
 
     def write(self, directory: Path, seconds: float, *, finish: bool = True) -> None:
-        """Let time pass, and have each rank write its file in a directory that is made if need be."""
+        """Let time pass, and have each rank write its file in a directory that is made if need be.
+
+        The files are as old as the run's own clock says.
+        """
         directory.mkdir(mode=0o700, exist_ok=True)
         about = directory / "run.json"
         if not about.exists():
             what = {"format": "hfmem-run", "version": 1, "run": self.run}
             about.write_text(json.dumps(what | {"label": self.script.label, "created": self.began}))
             about.chmod(0o600)
-        pieces = [*self.advance(seconds), *(self.finish() if finish else ())]
-        for stream, data in pieces:
+        for stream, data in chain(self.advance(seconds), self.finish() if finish else ()):
             append(directory / stream, data)
+            os.utime(directory / stream, (self.began + self.now,) * 2)
 
     def _start(self, step: int) -> None:
         script = self.script

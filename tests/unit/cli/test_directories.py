@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def test_watch_follows_a_run_until_it_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the ranks write between two looks is shown by the second; the last one says how it ended."""
-    run = SimulatedRun(Script(world=2, interval=0.5), run=RUN)
+    run = SimulatedRun(Script(world=2, interval=0.5), run=RUN, began=time.time())
     run.write(tmp_path / "run", 1.0, finish=False)
     parts = [False, True]
 
