@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from pathlib import Path
 
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.text import GIB
@@ -23,6 +24,19 @@ class RankLogs:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+
+    @classmethod
+    def of(cls, directory: Path) -> RankLogs:
+        """Return what logs the run in a directory, which is followed from now on.
+
+        Raises
+        ------
+        OptionError
+            If there is none.
+        """
+        run = Run(directory)
+        run.start()
+        return cls(run)
 
     def figures(self) -> Mapping[str, float]:
         """Return entries for a log; none before a rank has written a peak.

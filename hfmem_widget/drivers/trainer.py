@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
-from hfmem_widget.drivers.rank_logs import RankLogs
 from hfmem_widget.drivers.training import ModelHooks, TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.guard import each, entry, warn
@@ -30,11 +29,13 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
-from hfmem_widget.ranks.run import Run
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
+
+if TYPE_CHECKING:
+    from hfmem_widget.drivers.rank_logs import RankLogs
 
 TRACKER_NOTE = (
     "skip_memory_metrics=False makes training 1.2 to 2 times slower, because the Trainer's own tracker runs "
@@ -316,9 +317,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 warn(NO_RUN)
                 self.ranks = False
                 return {}
-            run = Run(directory)
-            run.start()
-            self._rank_logs = RankLogs(run)
+            from hfmem_widget.drivers.rank_logs import RankLogs
+
+            self._rank_logs = RankLogs.of(directory)
         return self._rank_logs.figures()
 
 

@@ -12,6 +12,7 @@ from transformers.integrations import rewrite_logs
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
+from hfmem_widget.drivers.rank_logs import RankLogs
 from hfmem_widget.drivers.training import logged, prefix_of
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.testing.ranks import Script, SimulatedRun
@@ -242,8 +243,7 @@ def test_the_figures_of_all_ranks_are_logged_by_the_one_that_logs(
     trainer = make_trainer(tmp_path, callbacks=[callback], **EVERY_STEP)
     run = Run(tmp_path / "run")
     run.look()
-    monkeypatch.setattr(Run, "start", lambda _run: None)
-    monkeypatch.setattr("hfmem_widget.drivers.trainer.Run", lambda _directory: run)
+    monkeypatch.setattr(RankLogs, "of", lambda _directory: RankLogs(run))
     with hfmem_widget.watch(quiet=True):
         trainer.train()
         evaluated = trainer.evaluate()

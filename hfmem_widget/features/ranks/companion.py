@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.features.ranks.engines import Engines, taken
 from hfmem_widget.monitor.companion import NOTHING, Companion
@@ -20,11 +20,13 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions, expanded
 from hfmem_widget.ranks.directory import is_run
 from hfmem_widget.ranks.environment import Lent
-from hfmem_widget.ranks.run import Run
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
 from hfmem_widget.view.screen import Screen
 from hfmem_widget.view.session import still_bundles
+
+if TYPE_CHECKING:
+    from hfmem_widget.ranks.run import Run
 
 EVERY = 0.5
 """Seconds between two looks for ranks, as long as there are none."""
@@ -102,6 +104,9 @@ class FollowedRanks(Companion):
             return
         self._due = self._clock() + EVERY
         if is_run(self._directory):
+            # Only now: it takes a sixth of what the first watch of a kernel may cost.
+            from hfmem_widget.ranks.run import Run
+
             self._run = Run(self._directory, label=self._label, started_at=session.started_at)
             if not self._is_named:
                 _remove_with(self._run)
