@@ -32,16 +32,10 @@ class Buckets:
     ----------
     width : float
         Seconds.
-
-    Attributes
-    ----------
-    late : int
-        Readings that came after their stretch was passed on.
     """
 
     def __init__(self, width: float) -> None:
         self.width = width
-        self.late = 0
         self._open: dict[int, Bucket] = {}
         self._passed = -(1 << 62)
 
@@ -83,10 +77,7 @@ class Buckets:
             yield (number + 1) * self.width, self._open.pop(number)
 
     def _put(self, number: int, place: int, value: float, row: Floats | None) -> None:
-        if math.isnan(value) and row is None:
-            return
-        if number <= self._passed:
-            self.late += 1
+        if number <= self._passed or (math.isnan(value) and row is None):
             return
         bucket = self._open.get(number)
         if bucket is None:

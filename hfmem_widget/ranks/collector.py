@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import spread
+from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.ranks.findings import LOST, SILENT_PACES, Judged, Look, judge
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import Roster
@@ -18,8 +19,6 @@ from hfmem_widget.ranks.stream import Began, Edge, Extremes, Finished, RankStrea
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
-
-MOST_STREAMS = 8192
 
 _NO_LABEL = re.compile(r"rank \d+")
 """What a rank calls itself by default: no name for all of them."""
@@ -172,16 +171,8 @@ class Collector:
                     self._look(overview, now, is_live=not behind)
         self.recorder.publish()
 
-    def finish(self, now: float, outcome: str = "") -> None:
-        """Write what is left, and end the session; nothing more is taken in.
-
-        Parameters
-        ----------
-        now : float
-            Wall clock.
-        outcome : str, optional
-            How the run ended; by default as its ranks say.
-        """
+    def finish(self, now: float) -> None:
+        """Write what is left, at some time of the wall clock, and end the session."""
         with self.lock:
             if not self.session.running:
                 return
@@ -189,7 +180,7 @@ class Collector:
             if overview is not None:
                 overview.pass_on(math.inf, now)
                 self._look(overview, now, is_live=True, is_last=True)
-                overview.close(outcome or self._outcome(now), now)
+                overview.close(self._outcome(now), now)
             self.recorder.stop(self._ended_at(now))
         self.recorder.publish()
 

@@ -44,8 +44,6 @@ class Run(Shown):
         By default as ``run.json`` or the ranks say.
     started_at : float, optional
         Wall clock at time zero; by default when the first rank began.
-    kept : object, optional
-        Kept for as long as the run lives, such as a `tempfile.TemporaryDirectory`.
 
     Attributes
     ----------
@@ -69,12 +67,10 @@ class Run(Shown):
         *,
         label: str = "",
         started_at: float | None = None,
-        kept: object = None,
     ) -> None:
         self.directory = Path(directory).expanduser().absolute()
         about = read_run(self.directory)
         self.id = about.run
-        self._kept = kept
         self._collector = Collector(label or about.label, run=about.run, started_at=started_at)
         self._tail = Tail(self.directory, self._collector)
         self._sessions: dict[tuple[str, int], Session] = {}

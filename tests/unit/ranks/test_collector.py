@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.ranks.collector import MOST_STREAMS, Collector
+from hfmem_widget.ranks.collector import Collector
+from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.session import Sample
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL
 from hfmem_widget.testing.ranks import Script, SimulatedRun, garbage
