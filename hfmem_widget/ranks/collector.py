@@ -319,7 +319,7 @@ class Collector:
 
     def _ended_at(self, now: float) -> float:
         """Return when the run ended: when its last rank did, or was last heard of."""
-        signs = [one.sign - self._roster.offset(one) for one in self._roster.expected]
+        signs = [one.last_sign - self._roster.offset(one) for one in self._roster.expected]
         is_live = any(self._roster.is_live(one, now) for one in self._roster.expected)
         return now if is_live or not signs else min(now, max(signs))
 

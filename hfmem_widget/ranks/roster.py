@@ -181,7 +181,7 @@ class Roster:
             at = now if math.isnan(stream.fed_at) else min(now, stream.fed_at)
             stream.heard = max(stream.heard, at)
             if stream.head is not None:
-                host, lag = stream.rank.host, at - stream.sign
+                host, lag = stream.rank.host, at - stream.last_sign
                 self._lags[host] = min(lag, self._lags.get(host, math.inf))
         if not self._lags:
             return
