@@ -11,7 +11,8 @@ import numpy as np
 
 from hfmem_widget.ranks.aggregate import spread
 from hfmem_widget.ranks.directory import MOST_STREAMS
-from hfmem_widget.ranks.findings import LOST, SILENT_PACES, Judged, Look, judge
+from hfmem_widget.ranks.findings import Judged, judge
+from hfmem_widget.ranks.look import LOST, SILENT_PACES, Look
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import Roster
 from hfmem_widget.ranks.standing import flags_of, phases_of, rows_of, table_of

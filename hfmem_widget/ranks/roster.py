@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import Floats, offsets
-from hfmem_widget.ranks.findings import LOST, SILENT_PACES, SILENT_SECONDS, Restart
+from hfmem_widget.ranks.look import LOST, SILENT_PACES, SILENT_SECONDS, Restart
 from hfmem_widget.ranks.rings import StepRings
 from hfmem_widget.ranks.stream import RankStream, order_of
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import Floats, spread
-from hfmem_widget.ranks.findings import LOST, Judged, Look, phase_of_peak
+from hfmem_widget.ranks.findings import Judged, phase_of_peak
+from hfmem_widget.ranks.look import LOST, Look
 from hfmem_widget.session import PhaseSkew, RankRow, SpanKind
 from hfmem_widget.session.ranks import TABLE_ROWS, Flag
 
