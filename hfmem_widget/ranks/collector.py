@@ -13,10 +13,11 @@ from hfmem_widget.ranks.aggregate import spread
 from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.ranks.findings import Judged, judge
 from hfmem_widget.ranks.look import LOST, SILENT_PACES, Look
+from hfmem_widget.ranks.news import Began, Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import Roster
 from hfmem_widget.ranks.standing import flags_of, phases_of, rows_of, table_of
-from hfmem_widget.ranks.stream import Began, Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain

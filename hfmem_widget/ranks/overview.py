@@ -11,8 +11,9 @@ import numpy as np
 from hfmem_widget.ranks.aggregate import Floats, spread
 from hfmem_widget.ranks.buckets import Bucket, Buckets
 from hfmem_widget.ranks.look import SILENT_PACES
+from hfmem_widget.ranks.news import STOP, Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import STOP, Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.ranks.strip import Strip
 from hfmem_widget.session import (
     Device,

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hfmem_widget.ranks.news import (
+    PEAK,
+    STEP_FIGURES,
+    STOP,
+    Began,
+    Edge,
+    Extremes,
+    Finished,
+    News,
+    Samples,
+)
 from hfmem_widget.recording.check import (
     Columns,
     End,
@@ -37,7 +47,7 @@ from hfmem_widget.session import (
     SpanKind,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
+from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 
 MOST_COLUMNS = 1024
 """Series of one rank."""
@@ -51,9 +61,6 @@ MOST_OPEN = 16
 _LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"))
 _FIRST = FIGURES.index("first")
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
-STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
-STOP, PEAK, CERTAINTY = range(3)
-IN_PHASES = slice(3, None)
 _TAKEN = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
 
 HOST = "cpu"
@@ -62,64 +69,6 @@ NOBODY = Rank(-1)
 _SIGN_OF_LIFE = re.compile(
     rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),"t":\[\],"s":\[\],"v":\[\]}'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Readings of all columns, by the rank's own clock: shapes ``(samples,)`` and ``(samples, columns)``."""
-
-    time: Floats
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Extremes:
-    """The highest of all columns over a stretch of time, by the rank's own clock."""
-
-    start: float
-    stop: float
-    high: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Steps that have ended.
-
-    Attributes
-    ----------
-    first, last : array of int, shape (steps,)
-        Their numbers; the same where a row is one step.
-    start : array, shape (steps,)
-        By the rank's own clock.
-    figures : array, shape (steps, len(STEP_FIGURES))
-        When each ended, its peak, how that is known, and the peaks of its phases, on the device that counts.
-    """
-
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    start: Floats
-    figures: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
-
-    id: int
-    kind: SpanKind
-    label: str
-    start: float
-    stop: float | None
-    outcome: str
-    counts: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Began:
-    """The stream said whose it is."""
-
-
-News = Samples | Extremes | Finished | Edge | Began
 
 
 class RankStream(LineReader):

@@ -18,8 +18,8 @@ from hfmem_widget.ranks.aggregate import (
     spread,
 )
 from hfmem_widget.ranks.buckets import MOST_OPEN, Buckets
+from hfmem_widget.ranks.news import Finished
 from hfmem_widget.ranks.rings import KEPT, StepRings
-from hfmem_widget.ranks.stream import Finished
 from hfmem_widget.ranks.strip import Strip
 from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.text import GIB
