@@ -130,11 +130,6 @@ class Run(Shown):
         self._tail.start()
 
     @property
-    def has_ended(self) -> bool:
-        """Whether all ranks have ended or are lost."""
-        return self._tail.is_over()
-
-    @property
     def streams(self) -> Mapping[str, RankStream]:
         """Every file that was read, by its name."""
         return self._collector.all_streams
@@ -161,8 +156,10 @@ class Run(Shown):
         return len(streams) >= self.world and all(stream.is_over for stream in streams)
 
     def look(self) -> None:
-        """Read all that there is now, here."""
+        """Read all that there is now, here; a run that has ended is finished."""
         self._tail.catch_up()
+        if self._tail.is_over():
+            self.finish()
 
     def finish(self) -> None:
         """Read what is left, and end the overview."""
@@ -241,9 +238,7 @@ def open_run(directory: Path) -> Run:
     """Return a run from its directory, followed from now on if it still goes on."""
     run = Run(directory)
     run.look()
-    if run.has_ended:
-        run.finish()
-    else:
+    if run.running:
         run.start()
     return run
 
@@ -258,8 +253,6 @@ def overview_of(directory: Path) -> Session:
     """
     run = Run(directory)
     run.look()
-    if run.has_ended:
-        run.finish()
     if run.overview.ranks is None:
         message = f"no rank has written in {plain(directory)} yet"
         raise OptionError(message)
