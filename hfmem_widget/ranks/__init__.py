@@ -8,7 +8,7 @@ how it learns that it is to write, and `directory` where. Whoever reads goes the
                                              └──▶ roster, rings ──look──▶ findings, standing
 
 The `roster` knows which streams count and whose clock is off, `rings` the newest steps of all ranks. The
-`overview` puts readings on one clock by `buckets`, and is a session like any other, with a `strip` of ranks by
-time. `aggregate` has the arithmetic. `run` is what a user has of it all. Only `tail` has a thread, and only
-`directory`, `tail` and `run` touch files: the rest takes bytes and times.
+`overview` puts readings on one clock by `buckets`, and writes a session like any other; a `strip` of ranks by
+time goes with it. `aggregate` has the arithmetic, and `run` is what a user has of it all. Only `tail` has a
+thread, and only `directory`, `tail` and `run` touch files: the rest takes bytes and times.
 """

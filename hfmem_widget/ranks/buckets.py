@@ -1,4 +1,4 @@
-"""Readings of all ranks on one clock: the highest of each rank within each short stretch of time."""
+"""Readings of all ranks on one clock: the highest of each rank in each bucket of time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from hfmem_widget.ranks.aggregate import Floats
 
 MOST_OPEN = 4096
-"""Stretches that wait for other ranks; beyond that the oldest do not wait any longer."""
+"""Buckets that wait for other ranks; beyond that the oldest do not wait any longer."""
 
 MOST_FOLDED = 600
-"""Stretches that one fold may cover."""
+"""Buckets that one fold may cover."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """One stretch: the highest allocated of each place, and of some places all that was read with it."""
+    """The highest allocated of each place, and of some places all that was read with it."""
 
     high: Floats
     rows: dict[int, Floats] = field(default_factory=dict)
 
 
 class Buckets:
-    """Stretches of `width` seconds that were not passed on yet, by the number of their first second.
+    """Those of `width` seconds each that were not passed on yet, by their numbers since the epoch.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Buckets:
             self._put(number, place, value, row)
 
     def passed_on(self, until: float) -> Iterator[tuple[float, Bucket]]:
-        """Yield the stretches that end by some time, oldest first, each with its end; they are gone then."""
+        """Yield the buckets that end by some time, oldest first, each with its end; they are gone then."""
         most = math.floor(max(-1e15, min(until, 1e15)) / self.width)
         ready = sorted(number for number in self._open if number < most)
         if len(self._open) - len(ready) > MOST_OPEN:

@@ -33,7 +33,7 @@ from hfmem_widget.session.steps import CERTAINTIES, PHASES
 from hfmem_widget.text import format_counted, plain
 
 FINE_BUCKET, COARSE_BUCKET = 0.2, 1.0
-"""Seconds of a stretch in worlds whose ranks are drawn one by one, and in larger ones."""
+"""Seconds of a bucket in worlds whose ranks are drawn one by one, and in larger ones."""
 
 ALL = "ranks"
 """The device of all ranks."""
