@@ -16,8 +16,8 @@ from hfmem_widget.ranks.look import LOST, SILENT_PACES, Look
 from hfmem_widget.ranks.news import Began, Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.standing import flags_of, phases_of, rows_of, table_of
 from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.ranks.table import flags_of, phases_of, rows_of, table_of
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
@@ -292,9 +292,9 @@ class Collector:
             streams=roster.expected,
             silent=silent,
             waits=roster.waits(silent) if is_live else np.zeros(len(silent)),
-            step_peaks=roster.rings.newest_peaks(roster.expected_places),
-            phase_peaks=roster.rings.newest_phases(roster.expected_places),
-            highest_phases=roster.rings.highest_phases[roster.expected_places],
+            step_peaks=roster.steps.newest_peaks(roster.expected_places),
+            phase_peaks=roster.steps.newest_phases(roster.expected_places),
+            highest_phases=roster.steps.highest_phases[roster.expected_places],
             offsets=self.offsets,
             restarts=tuple(roster.restarts),
         )

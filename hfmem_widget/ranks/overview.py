@@ -109,7 +109,7 @@ class Overview:
         """Take in what a rank says."""
         place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
         if isinstance(news, Finished):
-            self._roster.rings.add(place, news)
+            self._roster.steps.add(place, news)
             if stream is self._leader:
                 self._note_steps(news)
         elif isinstance(news, Edge):
@@ -323,7 +323,7 @@ class Overview:
     def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
         """Return the highest peak of some steps over all ranks, as that of the device of all."""
         roster = self._roster
-        peak, certainty, phases = roster.rings.highest(first, last, roster.expected_places)
+        peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
         if not peak > 0:
             return {}
         highest = dict(zip(PHASES, phases.tolist(), strict=True))

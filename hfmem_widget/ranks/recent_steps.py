@@ -17,7 +17,7 @@ KEPT = 128
 _NO_STEP = (-1, -math.inf)
 
 
-class StepRings:
+class RecentSteps:
     """The newest steps of all ranks, by their numbers.
 
     Attributes

@@ -1,4 +1,4 @@
-"""How all ranks stand at a moment, as the table, the phases and the strip that are shown."""
+"""How all ranks stand at a moment: the rows of the table, and the phases compared."""
 
 from __future__ import annotations
 
