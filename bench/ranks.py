@@ -82,7 +82,7 @@ class Watching(Collector):
         self.seen.bytes += len(data)
         if known.head is not None:
             clock = self._script.clocks.get(known.rank.host, 0.0)
-            self.seen.latencies.append(time.time() - (known.sign - clock))
+            self.seen.latencies.append(time.time() - (known.last_sign - clock))
 
     def tick(self, now: float, behind: object = ()) -> None:
         """Look, and note at which step something was found first."""

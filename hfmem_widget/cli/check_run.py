@@ -19,8 +19,6 @@ def check_run(path: Path) -> int:
     """Say what is in the directory of a run; the code is `NO` where something is damaged or missing."""
     run = Run(path)
     run.look()
-    if run.has_ended:
-        run.finish()
     damage = list(_damage(run))
     rows = [[name, plain(text, 300)] for name, text in _rows(run)]
     rows.append(["damage", damage[0] if damage else "none"])

@@ -96,8 +96,6 @@ class _Ranks:
     def look(self) -> Glance | None:
         """Return how all ranks stand; None before the first was heard of."""
         self._run.look()
-        if self._run.has_ended:
-            self._run.finish()
         session = self._run.overview
         if session.ranks is None:
             return None

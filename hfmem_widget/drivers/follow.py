@@ -22,8 +22,8 @@ from hfmem_widget.guard import entry
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
-from hfmem_widget.ranks.groups import truth
 from hfmem_widget.ranks.identity import ALONE, alone, who
+from hfmem_widget.ranks.process_group import truth
 
 if TYPE_CHECKING:
     from hfmem_widget.drivers.watch import Watch

@@ -40,7 +40,12 @@ def detach() -> None:
     # Only what was imported to follow something: importing the rest now would import transformers.
     optimizers, groups, trainer, loading = (
         sys.modules.get(f"hfmem_widget.{name}")
-        for name in ("monitor.optimizers", "ranks.groups", "drivers.trainer", "drivers.loading")
+        for name in (
+            "monitor.optimizers",
+            "ranks.process_group",
+            "drivers.trainer",
+            "drivers.loading",
+        )
     )
     if optimizers is not None:
         harmless(optimizers.leave_optimizers)
@@ -63,7 +68,7 @@ def _follow(module: ModuleType) -> None:
 
             begin_alone()
     elif module.__name__ == GROUPS:
-        from hfmem_widget.ranks.groups import surround_groups
+        from hfmem_widget.ranks.process_group import surround_groups
 
         surround_groups()
     elif module.__name__ == "transformers.trainer":

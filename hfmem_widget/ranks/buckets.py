@@ -1,4 +1,4 @@
-"""Readings of all ranks on one clock: the highest of each rank within each short stretch of time."""
+"""Readings of all ranks on one clock: the highest of each rank in each bucket of time."""
 
 from __future__ import annotations
 
@@ -11,37 +11,31 @@ import numpy as np
 from hfmem_widget.ranks.aggregate import Floats
 
 MOST_OPEN = 4096
-"""Stretches that wait for other ranks; beyond that the oldest do not wait any longer."""
+"""Buckets that wait for other ranks; beyond that the oldest do not wait any longer."""
 
 MOST_FOLDED = 600
-"""Stretches that one fold may cover."""
+"""Buckets that one fold may cover."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """One stretch: the highest allocated of each place, and of some places all that was read with it."""
+    """The highest allocated of each place, and of some places all that was read with it."""
 
     high: Floats
     rows: dict[int, Floats] = field(default_factory=dict)
 
 
 class Buckets:
-    """Stretches of `width` seconds that were not passed on yet, by the number of their first second.
+    """Those of `width` seconds each that were not passed on yet, by their numbers since the epoch.
 
     Parameters
     ----------
     width : float
         Seconds.
-
-    Attributes
-    ----------
-    late : int
-        Readings that came after their stretch was passed on.
     """
 
     def __init__(self, width: float) -> None:
         self.width = width
-        self.late = 0
         self._open: dict[int, Bucket] = {}
         self._passed = -(1 << 62)
 
@@ -73,7 +67,7 @@ class Buckets:
             self._put(number, place, value, row)
 
     def passed_on(self, until: float) -> Iterator[tuple[float, Bucket]]:
-        """Yield the stretches that end by some time, oldest first, each with its end; they are gone then."""
+        """Yield the buckets that end by some time, oldest first, each with its end; they are gone then."""
         most = math.floor(max(-1e15, min(until, 1e15)) / self.width)
         ready = sorted(number for number in self._open if number < most)
         if len(self._open) - len(ready) > MOST_OPEN:
@@ -83,10 +77,7 @@ class Buckets:
             yield (number + 1) * self.width, self._open.pop(number)
 
     def _put(self, number: int, place: int, value: float, row: Floats | None) -> None:
-        if math.isnan(value) and row is None:
-            return
-        if number <= self._passed:
-            self.late += 1
+        if number <= self._passed or (math.isnan(value) and row is None):
             return
         bucket = self._open.get(number)
         if bucket is None:

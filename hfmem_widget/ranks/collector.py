@@ -10,16 +10,17 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import spread
-from hfmem_widget.ranks.findings import LOST, SILENT_PACES, Judged, Look, judge
+from hfmem_widget.ranks.directory import MOST_STREAMS
+from hfmem_widget.ranks.findings import Judged, judge
+from hfmem_widget.ranks.look import LOST, SILENT_PACES, Look
+from hfmem_widget.ranks.news import Began, Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.standing import flags_of, phases_of, rows_of, table_of
-from hfmem_widget.ranks.stream import Began, Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.ranks.table import flags_of, phases_of, rows_of, table_of
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
-
-MOST_STREAMS = 8192
 
 _NO_LABEL = re.compile(r"rank \d+")
 """What a rank calls itself by default: no name for all of them."""
@@ -172,16 +173,8 @@ class Collector:
                     self._look(overview, now, is_live=not behind)
         self.recorder.publish()
 
-    def finish(self, now: float, outcome: str = "") -> None:
-        """Write what is left, and end the session; nothing more is taken in.
-
-        Parameters
-        ----------
-        now : float
-            Wall clock.
-        outcome : str, optional
-            How the run ended; by default as its ranks say.
-        """
+    def finish(self, now: float) -> None:
+        """Write what is left, at some time of the wall clock, and end the session."""
         with self.lock:
             if not self.session.running:
                 return
@@ -189,7 +182,7 @@ class Collector:
             if overview is not None:
                 overview.pass_on(math.inf, now)
                 self._look(overview, now, is_live=True, is_last=True)
-                overview.close(outcome or self._outcome(now), now)
+                overview.close(self._outcome(now), now)
             self.recorder.stop(self._ended_at(now))
         self.recorder.publish()
 
@@ -299,9 +292,9 @@ class Collector:
             streams=roster.expected,
             silent=silent,
             waits=roster.waits(silent) if is_live else np.zeros(len(silent)),
-            step_peaks=roster.rings.newest_peaks(roster.expected_places),
-            phase_peaks=roster.rings.newest_phases(roster.expected_places),
-            highest_phases=roster.rings.highest_phases[roster.expected_places],
+            step_peaks=roster.steps.newest_peaks(roster.expected_places),
+            phase_peaks=roster.steps.newest_phases(roster.expected_places),
+            highest_phases=roster.steps.highest_phases[roster.expected_places],
             offsets=self.offsets,
             restarts=tuple(roster.restarts),
         )
@@ -328,7 +321,7 @@ class Collector:
 
     def _ended_at(self, now: float) -> float:
         """Return when the run ended: when its last rank did, or was last heard of."""
-        signs = [one.sign - self._roster.offset(one) for one in self._roster.expected]
+        signs = [one.last_sign - self._roster.offset(one) for one in self._roster.expected]
         is_live = any(self._roster.is_live(one, now) for one in self._roster.expected)
         return now if is_live or not signs else min(now, max(signs))
 

@@ -57,14 +57,11 @@ class Streams:
     ----------
     paths : tuple of Path
         The files of ranks, in the order of their names.
-    refused : int
-        Files that are called as those of ranks, and are not read.
     why : str
-        One sentence on what is refused; ``""`` where nothing is.
+        One sentence on what is called as a rank's file and is not read; ``""`` where nothing is.
     """
 
     paths: tuple[Path, ...] = ()
-    refused: int = 0
     why: str = ""
 
 
@@ -259,15 +256,8 @@ def streams(directory: Path) -> Streams:
         said.append(f"{format_counted(beyond, 'file')} not read: more than {MOST_STREAMS:,}")
     return Streams(
         tuple(directory / entry.name for entry in own[:MOST_STREAMS]),
-        foreign + max(0, beyond),
         "; ".join(said) + "." if said else "",
     )
-
-
-def rank_of(path: Path) -> tuple[int, int] | None:
-    """Return the rank and the attempt that the name of a file says; None where it is no rank's."""
-    found = _STREAM.fullmatch(path.name)
-    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def open_own(path: Path) -> int:

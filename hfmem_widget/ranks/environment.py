@@ -10,7 +10,7 @@ from typing import Any
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.groups import follow_groups
+from hfmem_widget.ranks.process_group import follow_groups
 
 RUN = "HFMEM_RUN"
 """The run's directory."""

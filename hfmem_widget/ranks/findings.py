@@ -1,6 +1,6 @@
 """Judgements over ranks: a sentence with a figure each. A healthy run says nothing.
 
-Every threshold is a constant here or in `aggregate`; docs/ranks.md lists them.
+Every threshold is a constant here, in `look` or in `aggregate`; docs/ranks.md lists them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers
-from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.ranks.aggregate import LEAST_STEPS, Outlier, outliers, peers
+from hfmem_widget.ranks.look import LOST, MOST_IN_EVIDENCE, SILENT_PACES, SILENT_SECONDS, Look
 from hfmem_widget.session import FINE_KINDS, Finding, SpanKind
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import (
@@ -26,12 +26,6 @@ from hfmem_widget.text import (
     format_duration,
     plain,
 )
-
-SILENT_PACES, SILENT_SECONDS = 3, 2.0
-"""A rank is silent after so many times its pace, and so many seconds more."""
-
-LOST = 30.0
-"""Seconds after which a silent rank is taken for lost."""
 
 IMBALANCE_SHARE, IMBALANCE_BYTES = 0.15, GIB
 """By both the highest peak must exceed the median of its peers'."""
@@ -49,59 +43,6 @@ _OTHERS: tuple[SpanKind, ...] = ("evaluate", "predict", "save", "load")
 
 MOST_NAMED = 4
 """Ranks that a sentence names; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """All ranks that should be there and were seen, at one moment, in order of rank.
-
-    Attributes
-    ----------
-    streams : sequence of RankStream
-    silent : array, shape (ranks,)
-        Seconds for which each was silent; 0 where that is as it should be.
-    waits : array, shape (ranks,)
-        Seconds since each finished a step while others finished later ones; 0 where it keeps up.
-    step_peaks : array, shape (ranks, steps)
-        Exact peaks of the newest steps, in bytes.
-    phase_peaks : array, shape (ranks, phases)
-        The highest of each phase over these.
-    highest_phases : array, shape (ranks, phases)
-        The highest of each phase over all steps.
-    offsets : mapping of str to float
-        By how much each host's clock is ahead, in seconds.
-    restarts : sequence of Restart
-    """
-
-    streams: Sequence[RankStream]
-    silent: Floats
-    waits: Floats
-    step_peaks: Floats
-    phase_peaks: Floats
-    highest_phases: Floats
-    offsets: Mapping[str, float] = field(default_factory=dict)
-    restarts: Sequence[Restart] = ()
-
-    @property
-    def nodes(self) -> int:
-        """Hosts that were seen."""
-        return len({stream.rank.host for stream in self.streams})
-
-    def named(self, place: int) -> str:
-        """Return what a rank is called at the beginning of a sentence."""
-        rank = self.streams[place].rank
-        return f"Rank {rank.rank}" + (f" ({plain(rank.host)})" if self.nodes > 1 else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """The ranks began anew: how many, after which step, and the worlds before and after."""
-
-    attempt: int
-    ranks: int
-    step: int
-    before: int
-    world: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +100,10 @@ def _oom(look: Look) -> Iterator[Finding]:
     more = f"; {format_counted(len(failed) - 1, 'other rank')} followed" if len(failed) > 1 else ""
     evidence = {
         **oom.evidence,
-        "rank": stream.rank.rank,
-        "host": stream.rank.host,
+        **look.whose(first),
         "phase": stream.raised,
         "step": stream.newest_step,
-        "ranks": [look.streams[place].rank.rank for place in sorted(failed, key=when)[:16]],
+        "ranks": look.numbers(sorted(failed, key=when)),
     }
     title = f"{look.named(first)} ran out of memory{where}{step}: {', '.join(figures)}{more}."
     yield Finding("rank-oom", "critical", title, evidence, oom.advice)
@@ -215,8 +155,8 @@ def _silence(look: Look, places: Sequence[int], who: str, kind: str, said: str =
     steps = [look.streams[place].newest_step for place in places]
     last = f", since step {format_count(max(steps))}" if max(steps) else ""
     title = f"{who} been silent for {time}{more}{last}{said}."
-    ranks = [look.streams[place].rank.rank for place in places[:16]]
-    hosts = sorted({look.streams[place].rank.host for place in places})[:16]
+    ranks = look.numbers(places)
+    hosts = sorted({look.streams[place].rank.host for place in places})[:MOST_IN_EVIDENCE]
     evidence = {"ranks": ranks, "count": len(places), "hosts": hosts, "seconds": whole}
     return Finding(
         kind,
@@ -240,19 +180,18 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     if not others:
         return
     theirs = int(np.median(others))
-    more = f"; so are {format_counted(len(behind) - 1, 'other rank')}" if len(behind) > 1 else ""
+    more = _others(len(behind) - 1, "; so is", "; so are")
     waits = max(5 * int(look.waits[place] // 5), int(BEHIND))
     title = (
         f"{look.named(place)} finished step {format_count(stream.newest_step)} and no other for {waits} s, "
         f"the others are at step {format_count(theirs)}{more}."
     )
     evidence = {
-        "rank": stream.rank.rank,
-        "host": stream.rank.host,
+        **look.whose(place),
         "step": stream.newest_step,
         "others": theirs,
         "seconds": waits,
-        "ranks": [look.streams[one].rank.rank for one in behind[:16]],
+        "ranks": look.numbers(behind),
     }
     yield Finding("rank-behind", "warn", title, evidence)
 
@@ -293,43 +232,36 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     phase = stream.within.kind if stream.within and stages[place] > 1 else ""
     its = f"is in {phase} of" if phase else "has not begun the forward pass of"
     whole = max(5 * int(seconds // 5), int(BEHIND))
-    more = (
-        f"; so {'is' if len(late) == 2 else 'are'} {format_counted(len(late) - 1, 'other rank')}"
-        if len(late) > 1
-        else ""
-    )
+    more = _others(len(late) - 1, "; so is", "; so are")
     title = (
         f"{look.named(place)} {its} step {step}, in whose {theirs} {format_counted(len(waiting), 'rank')} "
         f"have waited for {whole} s{more}."
     )
     evidence = {
-        "rank": stream.rank.rank,
-        "host": stream.rank.host,
+        **look.whose(place),
         "step": stream.newest_step,
         "phase": phase,
         "others": theirs,
         "seconds": whole,
-        "ranks": [look.streams[one].rank.rank for one in late[:16]],
+        "ranks": look.numbers(late),
     }
     yield Finding("rank-behind", "warn", title, evidence)
 
 
 def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
     for one in found[:1]:
-        stream = look.streams[one.place]
         share = f"{abs(one.value / one.peers - 1):.1%}".replace("%", " %")
         how = "more" if one.value > one.peers else "less"
-        more = f" So do {format_counted(len(found) - 1, 'other rank')}." if len(found) > 1 else ""
+        more = _others(len(found) - 1, " So does", " So do")
         title = (
             f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than "
-            f"its peers ({format_bytes(one.peers)}).{more}"
+            f"its peers ({format_bytes(one.peers)}).{more and f'{more}.'}"
         )
         evidence = {
-            "rank": stream.rank.rank,
-            "host": stream.rank.host,
+            **look.whose(one.place),
             "peak": round(one.value),
             "peers": round(one.peers),
-            "ranks": [look.streams[each.place].rank.rank for each in found[:16]],
+            "ranks": look.numbers(each.place for each in found),
         }
         advice = ("Compare its batches, its shard of the model and its software with the others'.",)
         yield Finding("rank-outlier", "warn", title, evidence, advice)
@@ -360,8 +292,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterat
         f"{format_bytes(median)} (+{100 * above / median:.0f} %){where}."
     )
     evidence = {
-        "rank": stream.rank.rank,
-        "host": stream.rank.host,
+        **look.whose(place),
         "peak": round(stream.peak.value),
         "peers": round(median),
         "phase": phase,
@@ -415,8 +346,15 @@ def _clocks(look: Look) -> Iterator[Finding]:
             f"The clocks of {format_count(len(off))} of {format_count(look.nodes)} nodes are off, "
             f"{name}'s most ({abs(by):.1f} s {how}); their times are corrected."
         )
-    rounded = {host: round(seconds, 2) for host, seconds in list(off.items())[:16]}
+    rounded = {host: round(seconds, 2) for host, seconds in list(off.items())[:MOST_IN_EVIDENCE]}
     yield Finding("clock", "info", title, {"offsets": rounded, "count": len(off)})
+
+
+def _others(count: int, one: str, several: str) -> str:
+    """Return of how many more ranks something is true; nothing where there are none."""
+    return (
+        f"{one if count == 1 else several} {format_counted(count, 'other rank')}" if count else ""
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

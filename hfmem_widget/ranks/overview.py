@@ -10,9 +10,10 @@ import numpy as np
 
 from hfmem_widget.ranks.aggregate import Floats, spread
 from hfmem_widget.ranks.buckets import Bucket, Buckets
-from hfmem_widget.ranks.findings import SILENT_PACES
+from hfmem_widget.ranks.look import SILENT_PACES
+from hfmem_widget.ranks.news import STOP, Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import STOP, Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.ranks.strip import Strip
 from hfmem_widget.session import (
     Device,
@@ -32,7 +33,7 @@ from hfmem_widget.session.steps import CERTAINTIES, PHASES
 from hfmem_widget.text import format_counted, plain
 
 FINE_BUCKET, COARSE_BUCKET = 0.2, 1.0
-"""Seconds of a stretch in worlds whose ranks are drawn one by one, and in larger ones."""
+"""Seconds of a bucket in worlds whose ranks are drawn one by one, and in larger ones."""
 
 ALL = "ranks"
 """The device of all ranks."""
@@ -108,7 +109,7 @@ class Overview:
         """Take in what a rank says."""
         place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
         if isinstance(news, Finished):
-            self._roster.rings.add(place, news)
+            self._roster.steps.add(place, news)
             if stream is self._leader:
                 self._note_steps(news)
         elif isinstance(news, Edge):
@@ -322,7 +323,7 @@ class Overview:
     def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
         """Return the highest peak of some steps over all ranks, as that of the device of all."""
         roster = self._roster
-        peak, certainty, phases = roster.rings.highest(first, last, roster.expected_places)
+        peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
         if not peak > 0:
             return {}
         highest = dict(zip(PHASES, phases.tolist(), strict=True))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import Floats, offsets
-from hfmem_widget.ranks.findings import LOST, SILENT_PACES, SILENT_SECONDS, Restart
-from hfmem_widget.ranks.rings import StepRings
+from hfmem_widget.ranks.look import LOST, SILENT_PACES, SILENT_SECONDS, Restart
+from hfmem_widget.ranks.recent_steps import RecentSteps
 from hfmem_widget.ranks.stream import RankStream, order_of
 
 LINES_A_SECOND = 256
@@ -55,7 +55,7 @@ class Roster:
         By host, the seconds by which its clock is ahead.
     lag : float
         Seconds from when lines were written, by their own clock, to when they were read: the usual one.
-    rings : StepRings
+    steps : RecentSteps
     """
 
     def __init__(self, run: str) -> None:
@@ -70,7 +70,7 @@ class Roster:
         self.restarts: list[Restart] = []
         self.offsets: dict[str, float] = {}
         self.lag = 0.0
-        self.rings = StepRings()
+        self.steps = RecentSteps()
         self._current: dict[int, RankStream] = {}
         self._rivals: dict[int, list[RankStream]] = {}
         self._newest: RankStream | None = None
@@ -111,7 +111,7 @@ class Roster:
         rank = stream.rank.rank
         if self._current.get(rank) is stream:
             del self._current[rank]
-            self.rings.clear(self.places[rank])
+            self.steps.clear(self.places[rank])
             self._newest = max(self._current.values(), key=order_of, default=None)
             self._is_sorted = False
         rivals = self._rivals.get(rank, [])
@@ -181,7 +181,7 @@ class Roster:
             at = now if math.isnan(stream.fed_at) else min(now, stream.fed_at)
             stream.heard = max(stream.heard, at)
             if stream.head is not None:
-                host, lag = stream.rank.host, at - stream.sign
+                host, lag = stream.rank.host, at - stream.last_sign
                 self._lags[host] = min(lag, self._lags.get(host, math.inf))
         if not self._lags:
             return
@@ -196,7 +196,7 @@ class Roster:
         hosts = [stream.rank.host for stream in self.expected]
         if len(set(hosts)) < 2:
             return True
-        found = offsets(self.rings.ends(self.expected_places), hosts)
+        found = offsets(self.steps.ends(self.expected_places), hosts)
         for host, by in found.items():
             self._told_by_steps.add(host)
             if abs(by - self.offsets.get(host, 0.0)) > CLOCK_NOISE:
@@ -223,12 +223,12 @@ class Roster:
         rank = stream.rank.rank
         before = self._current.get(rank)
         place = self.places.setdefault(rank, len(self.places))
-        self.rings.widen(len(self.places))
+        self.steps.widen(len(self.places))
         self._current[rank] = stream
         self._is_sorted = False
         if before is not None:
             self._note_restart(before, stream)
-            self.rings.clear(place)
+            self.steps.clear(place)
         if self._newest is None or order_of(stream) > order_of(self._newest):
             self._newest = stream
             self.world, self.attempt = stream.rank.world, stream.rank.attempt

@@ -44,8 +44,6 @@ class Run(Shown):
         By default as ``run.json`` or the ranks say.
     started_at : float, optional
         Wall clock at time zero; by default when the first rank began.
-    kept : object, optional
-        Kept for as long as the run lives, such as a `tempfile.TemporaryDirectory`.
 
     Attributes
     ----------
@@ -69,12 +67,10 @@ class Run(Shown):
         *,
         label: str = "",
         started_at: float | None = None,
-        kept: object = None,
     ) -> None:
         self.directory = Path(directory).expanduser().absolute()
         about = read_run(self.directory)
         self.id = about.run
-        self._kept = kept
         self._collector = Collector(label or about.label, run=about.run, started_at=started_at)
         self._tail = Tail(self.directory, self._collector)
         self._sessions: dict[tuple[str, int], Session] = {}
@@ -134,11 +130,6 @@ class Run(Shown):
         self._tail.start()
 
     @property
-    def has_ended(self) -> bool:
-        """Whether all ranks have ended or are lost."""
-        return self._tail.is_over()
-
-    @property
     def streams(self) -> Mapping[str, RankStream]:
         """Every file that was read, by its name."""
         return self._collector.all_streams
@@ -165,8 +156,10 @@ class Run(Shown):
         return len(streams) >= self.world and all(stream.is_over for stream in streams)
 
     def look(self) -> None:
-        """Read all that there is now, here."""
+        """Read all that there is now, here; a run that has ended is finished."""
         self._tail.catch_up()
+        if self._tail.is_over():
+            self.finish()
 
     def finish(self) -> None:
         """Read what is left, and end the overview."""
@@ -245,9 +238,7 @@ def open_run(directory: Path) -> Run:
     """Return a run from its directory, followed from now on if it still goes on."""
     run = Run(directory)
     run.look()
-    if run.has_ended:
-        run.finish()
-    else:
+    if run.running:
         run.start()
     return run
 
@@ -262,8 +253,6 @@ def overview_of(directory: Path) -> Session:
     """
     run = Run(directory)
     run.look()
-    if run.has_ended:
-        run.finish()
     if run.overview.ranks is None:
         message = f"no rank has written in {plain(directory)} yet"
         raise OptionError(message)

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hfmem_widget.ranks.news import (
+    PEAK,
+    STEP_FIGURES,
+    STOP,
+    Began,
+    Edge,
+    Extremes,
+    Finished,
+    News,
+    Samples,
+)
 from hfmem_widget.recording.check import (
     Columns,
     End,
@@ -24,7 +34,8 @@ from hfmem_widget.recording.check import (
     parse,
 )
 from hfmem_widget.recording.fields import require
-from hfmem_widget.recording.limits import MOST_FIGURES, VERSION
+from hfmem_widget.recording.limits import VERSION
+from hfmem_widget.recording.line_reader import LineReader
 from hfmem_widget.session import (
     FINE_KINDS,
     Certainty,
@@ -36,10 +47,7 @@ from hfmem_widget.session import (
     SpanKind,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
-
-LONGEST = 1 << 18
-"""Bytes of a line that is taken while a run is live."""
+from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 
 MOST_COLUMNS = 1024
 """Series of one rank."""
@@ -53,9 +61,6 @@ MOST_OPEN = 16
 _LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"))
 _FIRST = FIGURES.index("first")
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
-STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
-STOP, PEAK, CERTAINTY = range(3)
-IN_PHASES = slice(3, None)
 _TAKEN = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
 
 HOST = "cpu"
@@ -66,65 +71,7 @@ _SIGN_OF_LIFE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Readings of all columns, by the rank's own clock: shapes ``(samples,)`` and ``(samples, columns)``."""
-
-    time: Floats
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Extremes:
-    """The highest of all columns over a stretch of time, by the rank's own clock."""
-
-    start: float
-    stop: float
-    high: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Steps that have ended.
-
-    Attributes
-    ----------
-    first, last : array of int, shape (steps,)
-        Their numbers; the same where a row is one step.
-    start : array, shape (steps,)
-        By the rank's own clock.
-    figures : array, shape (steps, len(STEP_FIGURES))
-        When each ended, its peak, how that is known, and the peaks of its phases, on the device that counts.
-    """
-
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    start: Floats
-    figures: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
-
-    id: int
-    kind: SpanKind
-    label: str
-    start: float
-    stop: float | None
-    outcome: str
-    counts: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Began:
-    """The stream said whose it is."""
-
-
-News = Samples | Extremes | Finished | Edge | Began
-
-
-class RankStream:
+class RankStream(LineReader):
     """Takes in the lines of one process, in any pieces, and says what is new in them.
 
     Parameters
@@ -144,7 +91,7 @@ class RankStream:
         Why nothing more is taken from it; empty if all is well.
     reached : float
         The newest reading, by the rank's own clock; -inf before the first.
-    sign : float
+    last_sign : float
         When its newest line was written, by the rank's own clock.
     heard, fed_at : float
         When it was last heard of, by the reader's clock; and when what came since the last look was written,
@@ -165,20 +112,22 @@ class RankStream:
     """
 
     __slots__ = (
-        "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_next_block", "_open",
-        "_peaks", "_phase_peaks", "_raised_at", "_rest", "_skips", "_started", "_steps_of", "_values",
-        "dropped", "fed_at", "head", "heard", "holes", "is_over", "name", "newest_step", "oom", "oom_at",
-        "outcome", "raised", "rank", "reached", "refused", "sign", "step_seconds", "step_stop", "within",
+        "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_open", "_peaks",
+        "_phase_peaks", "_raised_at", "_started", "fed_at", "head", "heard", "is_over", "name",
+        "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached", "refused", "step_seconds",
+        "step_stop", "within",
     )  # fmt: skip
 
+    _longest = 1 << 18  # a rank writes every second, and all of them are held at once
+
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
         self.head: Head | None = None
         self.rank, self._started = NOBODY, 0.0
         self._device = ""
-        self.dropped = self.holes = 0
         self.refused = ""
-        self.reached = self.sign = self.heard = -math.inf
+        self.reached = self.heard = -math.inf
         self.fed_at = NOT_AVAILABLE
         self.is_over = False
         self.newest_step = 0
@@ -189,18 +138,13 @@ class RankStream:
         self.oom: Finding | None = None
         self.oom_at = NOT_AVAILABLE
         self._raised_at = -math.inf
-        self._rest = b""
-        self._skips = False
         self._bad = 0
         self._devices: dict[str, Device] = {}
         self._columns: dict[str, dict[str, int]] = {}
         self._keys: list[tuple[str, str]] = []
-        self._values: Floats = np.empty(0)
-        self._next_block = 0
         self._open: dict[int, Edge] = {}
         self._peaks: dict[str, Peak] = {}
         self._phase_peaks: dict[tuple[SpanKind, str], Peak] = {}
-        self._steps_of: tuple[str, ...] = ()
         self._host_counts = False
 
     @property
@@ -260,17 +204,10 @@ class RankStream:
         news: list[News] = []
         if self.refused:
             return news
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self._skips:
-                self._skips = False
-            elif line:
-                self._take(line, news)
-                if self.refused:
-                    return news
-        if len(self._rest) > LONGEST:
-            self.dropped += not self._skips
-            self._rest, self._skips = b"", True
+        for line in self._lines(data):
+            self._take(line, news)
+            if self.refused:
+                break
         return news
 
     def refuse(self, why: str) -> None:
@@ -279,10 +216,11 @@ class RankStream:
 
     def _take(self, line: bytes, news: list[News]) -> None:
         if self.head is not None and (sign := _SIGN_OF_LIFE.fullmatch(line)):
+            self._bad = 0
             self._note_block(int(sign[1]), float(sign[2]))
             return
         try:
-            require(len(line) <= LONGEST, "too long")
+            require(len(line) <= self._longest, "too long")
             known = parse(line)
         except ValueError:
             self.dropped += 1
@@ -310,7 +248,7 @@ class RankStream:
             self.refuse("no rank")
         else:
             self.head, self.rank, self._started = head, head.rank, head.started
-            self.sign = max(self.sign, head.started)
+            self.last_sign = max(self.last_sign, head.started)
             news.append(Began())
 
     def _enter_columns(self, columns: Columns, news: list[News]) -> None:
@@ -324,21 +262,12 @@ class RankStream:
         for series in columns.series:
             self._columns.setdefault(series.device, {})[series.metric] = len(self._keys)
             self._keys.append((series.device, series.metric))
-        more = np.full(len(columns.series), np.nan)
-        self._values = np.concatenate([self._values, more])
+        self._widen(len(columns.series))
 
     def _enter_rows(self, rows: Rows, news: list[News]) -> None:
-        width, samples = len(self._values), len(rows.time)
-        is_too_large = samples > 1 and samples * width > MOST_FIGURES
-        if is_too_large or any(column >= width for column in rows.columns):
-            self.dropped += 1
+        block = self._samples(rows)
+        if block is None:
             return
-        self._note_block(rows.block, rows.wall)
-        if not samples:
-            return
-        block = np.tile(self._values, (samples, 1))
-        block[:, rows.columns] = rows.values
-        self._values = block[-1].copy()
         time = self._wall(rows.time)
         self.reached = max(self.reached, float(time[-1]))
         self._note_highs(np.fmax.reduce(block))
@@ -352,7 +281,7 @@ class RankStream:
         if stop <= self.reached:
             return  # the samples were there, one by one
         self.reached = stop
-        self.sign = max(self.sign, stop)
+        self.last_sign = max(self.last_sign, stop)
         self._values[: len(fold.last)] = fold.last
         high = np.full(len(self._values), np.nan)
         high[: len(fold.high)] = fold.high
@@ -382,15 +311,10 @@ class RankStream:
             news.append(edge)
 
     def _enter_steps(self, line: StepsLine, news: list[News]) -> None:
-        devices = self._steps_of if line.devices is None else line.devices
         rows = line.rows
-        width = len(FIGURES) + len(devices) * len(PER_DEVICE)
-        if devices[: len(self._steps_of)] != self._steps_of or rows.shape[1] != width:
-            self.dropped += 1
+        if not self._takes_steps(line) or not len(rows):
             return
-        self._steps_of = devices
-        if not len(rows):
-            return
+        devices = self._steps_of
         per_device = rows[:, len(FIGURES) :].reshape(len(rows), len(devices), len(PER_DEVICE))
         for at, device in enumerate(devices):
             peaks = per_device[:, at, _PEAK]
@@ -426,18 +350,12 @@ class RankStream:
     def _enter_end(self, end: End, news: list[News]) -> None:
         del news
         self.is_over = True
-        self.sign = max(self.sign, end.stopped or self.sign)
+        self.last_sign = max(self.last_sign, end.stopped or self.last_sign)
         if end.broken_off and not self.outcome:
             self.outcome = "broken off"
 
     def _wall(self, time: Any) -> Any:
         return self._started + time
-
-    def _note_block(self, block: int, wall: float) -> None:
-        self._bad = 0
-        self.holes += max(0, block - self._next_block)
-        self._next_block = max(self._next_block, block + 1)
-        self.sign = max(self.sign, wall)
 
     def _note_highs(self, high: Floats) -> None:
         for device, columns in self._columns.items():

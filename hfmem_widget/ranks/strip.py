@@ -7,10 +7,7 @@ from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import Floats
 from hfmem_widget.session import RankStrip
-from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
-
-FULL = 200
-"""What stands for a device that is full."""
+from hfmem_widget.session.ranks import FULL_CELL, SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 
 HIGHEST = 250
 
@@ -54,7 +51,7 @@ class Strip:
             if not self._at or time >= self._at[-1] + self._width:
                 self._at.append(time)
         known = ~np.isnan(shares) & (ranks < self.world)
-        cells = np.minimum(np.rint(shares[known] * FULL), HIGHEST).astype(np.int16)
+        cells = np.minimum(np.rint(shares[known] * FULL_CELL), HIGHEST).astype(np.int16)
         np.maximum.at(self._cells[len(self._at) - 1], ranks[known] // self._size, cells)
 
     def shown(self) -> RankStrip:

@@ -69,11 +69,6 @@ class Tail:
         Wall clock, seconds since the epoch.
     timer : callable, optional
         Seconds, for the length of a pass.
-
-    Attributes
-    ----------
-    failures : int
-        Reads that failed; they are tried again.
     """
 
     def __init__(
@@ -87,7 +82,6 @@ class Tail:
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.directory, self.collector = directory, collector
-        self.failures = 0
         self._listed, self._opened = listed, opened
         self._clock, self._timer = clock, timer
         self._files: dict[str, _File] = {}
@@ -119,10 +113,10 @@ class Tail:
         """Follow no longer."""
         self._ticker.stop(timeout)
 
-    def finish(self, *, patience: float = PATIENCE) -> None:
-        """Stop following, read what is left for at most `patience` seconds, and end the overview."""
+    def finish(self) -> None:
+        """Stop following, read what is left for at most `PATIENCE` seconds, and end the overview."""
         self.stop()
-        self.catch_up(patience)
+        self.catch_up(PATIENCE)
         self.collector.finish(self._clock())
 
     def catch_up(self, patience: float = float("inf")) -> None:
@@ -202,8 +196,7 @@ class Tail:
             return
         try:
             data, written = self._new_bytes(name, file)
-        except OSError:
-            self.failures += 1  # it may be back at the next pass
+        except OSError:  # it may be back at the next pass
             file.has_more = False
             return
         if data:

@@ -26,13 +26,12 @@ from hfmem_widget.recording.check import (
     parse,
 )
 from hfmem_widget.recording.limits import (
-    LONGEST_LINE,
-    MOST_FIGURES,
     MOST_SERIES,
     MOST_SPANS,
     MOST_STEPS,
     VERSION,
 )
+from hfmem_widget.recording.line_reader import LineReader
 from hfmem_widget.session import (
     Contents,
     Device,
@@ -72,7 +71,7 @@ GROWS = "This recording is still being written. Open it again to see more."
 NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
 
 
-class StreamReader:
+class StreamReader(LineReader):
     """Takes in the bytes of a recording, in any pieces, and makes a session of them.
 
     Parameters
@@ -82,27 +81,21 @@ class StreamReader:
 
     Attributes
     ----------
-    dropped : int
-        Lines that could not be read; some are read by `session` alone.
-    holes : int
-        Blocks of samples that are missing.
+    dropped, holes : int
+        Lines that could not be read, of which some are read by `session` alone; and blocks of samples that
+        are missing.
     head : Head or None
     end : End or None
         As far as they were read.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
-        self.dropped = self.holes = 0
+        super().__init__()
         self.head: Head | None = None
         self.end: End | None = None
-        self.last_sign = -math.inf
-        self._rest = b""
-        self._skips = False
         self._devices: tuple[Device, ...] = ()
         self._series: tuple[Series, ...] = ()
         self._time = -math.inf
-        self._values = np.empty(0)
-        self._next_block = 0
         self._everything = everything
         self._timeline: Timeline | None = (
             Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
@@ -115,7 +108,6 @@ class StreamReader:
         self._gaps: list[tuple[float, float]] = []
         self._spans: dict[int, SpanLine] = {}
         self._steps: list[tuple[list[float], Floats]] = []
-        self._steps_of: tuple[str, ...] = ()
         self._steps_made = 0
         self._phases: dict[int, PhasesLine] = {}
         self._items: dict[str, list[str | Finding | Guide]] = {
@@ -125,15 +117,9 @@ class StreamReader:
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes; a line counts once its end is there."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self._skips:
-                self._skips = False
-            elif line and not self._can_wait(line):
+        for line in self._lines(data):
+            if not self._can_wait(line):
                 self._take(line)
-        if len(self._rest) > LONGEST_LINE:
-            self.dropped += not self._skips
-            self._rest, self._skips = b"", True
 
     def _can_wait(self, line: bytes) -> bool:
         """Put off what a later line may make needless: then a day is opened in seconds.
@@ -171,11 +157,6 @@ class StreamReader:
     def _forget_blocks(self) -> None:
         self._blocks.clear()
         self._bytes_of_blocks = 0
-
-    def _note_block(self, block: int, wall: float) -> None:
-        self.last_sign = max(self.last_sign, wall)
-        self.holes += max(0, block - self._next_block)
-        self._next_block = max(self._next_block, block + 1)
 
     def _take(self, line: bytes) -> None:
         try:
@@ -267,24 +248,15 @@ class StreamReader:
             return
         self._devices = columns.devices
         self._series += columns.series
-        more = np.full(len(columns.series), np.nan)
-        self._values = np.concatenate([self._values, more])
+        self._widen(len(columns.series))
         if self._timeline is not None:
             self._timeline.widen(len(self._series))
 
     @_enter.register
     def _(self, rows: Rows) -> None:
-        figures = len(rows.time) * len(self._values)
-        is_too_large = len(rows.time) > 1 and figures > MOST_FIGURES  # nobody writes such a block
-        if is_too_large or any(column >= len(self._values) for column in rows.columns):
-            self.dropped += 1
+        block = self._samples(rows)
+        if block is None:
             return
-        self._note_block(rows.block, rows.wall)
-        if not len(rows.time):
-            return
-        block = np.tile(self._values, (len(rows.time), 1))
-        block[:, rows.columns] = rows.values
-        self._values = block[-1].copy()
         self._time = float(rows.time[-1])
         if self._timeline is not None:
             self._timeline.extend(rows.time, block)
@@ -316,12 +288,8 @@ class StreamReader:
 
     @_enter.register
     def _(self, line: StepsLine) -> None:
-        devices = self._steps_of if line.devices is None else line.devices
-        width = len(FIGURES) + len(devices) * len(PER_DEVICE)
-        if devices[: len(self._steps_of)] != self._steps_of or line.rows.shape[1] != width:
-            self.dropped += 1
+        if not self._takes_steps(line):
             return
-        self._steps_of = devices
         self._steps_made = max(self._steps_made, line.count)
         for numbers, row in zip(line.rows[:, :3].tolist(), line.rows, strict=True):
             while self._steps and _is_within(self._steps[-1][0], *numbers):

@@ -13,8 +13,11 @@ SHOWN_SINGLY = 8
 STRIP_ROWS, STRIP_COLUMNS = 64, 240
 """The most rows and columns of a strip."""
 
-SILENT_CELL = 255
-"""What stands in a strip where a rank said nothing."""
+FULL_CELL, SILENT_CELL = 200, 255
+"""What stands in a strip where a device is full, and where a rank said nothing."""
+
+TABLE_ROWS = 16
+"""The most rows of the table of ranks."""
 
 Flag = Literal["", "outlier", "behind", "silent", "lost", "oom"]
 
@@ -132,7 +135,7 @@ class Ranks:
         Of the ranks' peaks, in bytes.
     lowest_rank : int
     table : tuple of RankRow
-        At most 16: the worst first, then the lowest and those that are worth looking at.
+        At most `TABLE_ROWS`: the worst first, then the lowest and those that are worth looking at.
     phases : tuple of PhaseSkew
     strip : RankStrip
     """

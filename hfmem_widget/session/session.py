@@ -32,7 +32,7 @@ from hfmem_widget.session.model import (
 from hfmem_widget.session.series import HELD
 from hfmem_widget.session.software import loaded_software
 from hfmem_widget.session.spans import Phases, Spans
-from hfmem_widget.session.steps import Steps, Table, with_old_names
+from hfmem_widget.session.steps import Steps, Table
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import DEVICE_KEY, format_counted, plain
 
@@ -358,7 +358,7 @@ class Session(Shown):
         message = f"this session has no {what}; it has {known}{hint}"
         raise OptionError(message)
 
-    def to_pandas(self, fold: str = "high", *, old_names: bool = False) -> pd.DataFrame:
+    def to_pandas(self, fold: str = "high") -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
 
         A column has the key of its series, except ``peak``, which is ``cpu/resident_peak`` of the host, and
@@ -368,8 +368,6 @@ class Session(Shown):
         ----------
         fold : {"high", "low"}
             Which extreme of a row to take if a row is more than one sample.
-        old_names : bool, optional
-            Name these columns ``peak``, as before 0.1.
         """
         if fold not in {"high", "low"}:
             message = f"fold must be 'high' or 'low', not {fold!r}"
@@ -378,9 +376,7 @@ class Session(Shown):
             values = (self.timeline.high if fold == "high" else self.timeline.low).copy()
             time = self.timeline.time.copy()
             series = self.series
-        columns = [each.key if old_names else _column_of(each) for each in series]
-        frame = data_frame(values, columns, time, "time")
-        return with_old_names(frame) if old_names else frame
+        return data_frame(values, [_column_of(each) for each in series], time, "time")
 
     def figure(self) -> go.Figure:
         """Return the session as a `plotly.graph_objects.Figure`."""

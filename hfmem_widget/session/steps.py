@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -218,14 +217,11 @@ class Steps(Growing):
             table = shorter
         return table
 
-    def to_pandas(self, *, old_names: bool = False) -> pd.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame, one row a group, one column for each of `columns`.
 
-        Parameters
-        ----------
-        old_names : bool, optional
-            Name columns as before 0.1: ``cuda:0/peak`` for ``cuda:0/peak_allocated``, and ``cuda:0/forward``
-            for ``cuda:0/forward_phase_peak``. Series have these names too, for other figures.
+        A peak is ``cuda:0/peak_allocated``, and that of a phase ``cuda:0/forward_phase_peak``: ``peak`` and
+        ``forward`` are the names of series, which have other figures.
         """
         frame = data_frame(self.table.copy(), self.columns)
         frame = frame.astype(dict.fromkeys(("parent", "first", "last"), int))
@@ -234,7 +230,7 @@ class Steps(Growing):
             known = frame[f"{device}/certainty"].map(dict(enumerate(CERTAINTIES)))
             frame[f"{device}/certainty"] = known
             new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
-        return with_old_names(frame) if old_names else frame.rename(columns=new)
+        return frame.rename(columns=new)
 
     def _fitting(self, table: Table) -> int:
         """Return how many of the steps go into the newest group."""
@@ -335,10 +331,3 @@ def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
     new[..., _PHASE:] = np.fmax.reduceat(figures[..., _PHASE:], begins)
     merged[:, len(FIGURES) :] = new.reshape(len(begins), -1)
     return merged
-
-
-def with_old_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Warn that the old names of a data frame's columns will be removed, and return it."""
-    message = "old_names=True will be removed in the next release; docs/README.md lists all columns"
-    warnings.warn(message, FutureWarning, stacklevel=3)
-    return frame

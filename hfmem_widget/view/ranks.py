@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hfmem_widget.session import Peak, RankRow, Ranks, Session
+from hfmem_widget.session.ranks import TABLE_ROWS
 from hfmem_widget.text import (
     format_bytes,
     format_count,
@@ -22,7 +23,6 @@ from hfmem_widget.view.line import FEW, NAME, headroom_of, length, peak_text
 from hfmem_widget.view.strip import strip_html
 from hfmem_widget.view.table import Column, Row, table
 
-MOST_ROWS = 16
 SAME = 0.01
 """Share of a peak by which the rank that has it may differ: it was told a moment earlier or later."""
 
@@ -101,7 +101,7 @@ def flag_text(row: RankRow) -> str:
 
 def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
     """Return the table: its heads, and a row for each rank; only columns that say something."""
-    rows = ranks.table[:MOST_ROWS]
+    rows = ranks.table[:TABLE_ROWS]
     peaks = [row.peak for row in rows if math.isfinite(row.peak)]
     divisor, unit = unit_for(max(peaks, default=math.nan))
 

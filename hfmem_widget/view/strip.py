@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from hfmem_widget.session import Ranks, RankStrip
-from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
+from hfmem_widget.session.ranks import FULL_CELL, SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
 from hfmem_widget.text import format_count, format_duration, format_share
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -18,7 +18,6 @@ from hfmem_widget.view.chart.axis import time_ticks
 from hfmem_widget.view.chart.paint_svg import FOOT, GUTTER, number, percent, picture
 from hfmem_widget.view.chart.shapes import Frame
 
-FULL_CELL = 200  # a cell at 100 % of the device
 FINE = 100  # a scale up to here has a colour for each cell; further up two share one, for a smaller image
 EMPTY_CELL = 251  # of the image, before the first column
 

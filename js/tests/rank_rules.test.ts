@@ -13,6 +13,7 @@ import {
   peakNames,
   phaseCells,
   rankCells,
+  reportingText,
   sideWords,
 } from "../src/core/rankwords.ts";
 import { type LineName, lookOf, overRanks } from "../src/core/series.ts";
@@ -34,6 +35,7 @@ interface Rules {
   peaks: (Case & { bytes: number; certainty: Certainty; called: string })[];
   tables: (Case & { heads: string[]; rows: string[][] })[];
   phase_tables: (Case & { heads: string[]; rows: string[][] })[];
+  reporting: [number, number, string][];
   colours: [number, number, string][];
   scales: [number[], number][];
   heights: [number, number][];
@@ -70,6 +72,10 @@ describe("all ranks are drawn as in Python", () => {
 
   test("and the band is called so", () => {
     expect(BAND).toBe(rules.band);
+  });
+
+  test.each(rules.reporting)("%i of %i is %j", (reporting, world, said) => {
+    expect(reportingText({ reporting, world })).toBe(said);
   });
 
   test.each(rules.colours)("a cell of %i of %i is %s", (cell, full, ink) => {

@@ -14,6 +14,7 @@ import pytest
 from hfmem_widget.session import Certainty, Peak, PhaseSkew, RankRow, Ranks, RankStrip
 from hfmem_widget.session.series import TABLE, over_ranks, row_of
 from hfmem_widget.view.chart.scene_shapes import BAND
+from hfmem_widget.view.line import reporting_text
 from hfmem_widget.view.ranks import peak_name, phase_cells, rank_cells
 from hfmem_widget.view.strip import about, colour, full_of, height_of, side_words, word_at
 from hfmem_widget.view.wire.ranks import folded
@@ -76,6 +77,14 @@ def test_the_phases_are_those_of_the_live_chart(case: dict[str, Any]) -> None:
     heads, rows = phase_cells(ranks_of(case))
 
     assert [heads, rows] == [case["heads"], case["rows"]]
+
+
+@pytest.mark.parametrize(("reporting", "world", "said"), RULES["reporting"])
+def test_how_many_report_is_said_as_in_the_live_headline(
+    reporting: int, world: int, said: str
+) -> None:
+    """Only where some do not."""
+    assert reporting_text(Ranks(world, reporting=reporting)) == said
 
 
 @pytest.mark.parametrize(("cell", "full", "ink"), RULES["colours"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hfmem_widget.ranks.directory import rank_of, streams
+from hfmem_widget.ranks.directory import streams
 from tests.ranks.launch import BARE, SCRIPTS, TORCHRUN, followed, free_port, python, sessions
 
 SITE = "import os; os.environ['SITE_RAN'] = os.environ.get('SITE_RAN', '') + 'x'"
@@ -80,9 +80,11 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
     restarts = (*TORCHRUN[:-1], "--max-restarts", "1", TORCHRUN[-1], free_port())
     python(*restarts, SCRIPTS / "restarted.py", run)
 
-    attempts = dict(zip(map(rank_of, streams(run).paths), sessions(run), strict=True))
-    assert list(attempts) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert attempts[1, 0].spans[0].outcome == "raised RuntimeError"
-    assert attempts[1, 1].spans[0].outcome == attempts[0, 1].spans[0].outcome == "done"
+    attempts = dict(
+        zip((each.name[3:9] for each in streams(run).paths), sessions(run), strict=True)
+    )
+    assert list(attempts) == ["000-a0", "000-a1", "001-a0", "001-a1"]
+    assert attempts["001-a0"].spans[0].outcome == "raised RuntimeError"
+    assert attempts["001-a1"].spans[0].outcome == attempts["000-a1"].spans[0].outcome == "done"
     # The launcher ends rank 0 of the first attempt, wherever that is.
-    assert [len(attempts[each].steps) for each in ((0, 1), (1, 0), (1, 1))] == [1, 1, 1]
+    assert [len(attempts[each].steps) for each in ("000-a1", "001-a0", "001-a1")] == [1, 1, 1]

@@ -25,7 +25,7 @@ from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.groups import follow_groups, leave_groups
+from hfmem_widget.ranks.process_group import follow_groups, leave_groups
 from hfmem_widget.session import Session
 from tests.data.faults_everywhere import Injection, Place
 from tests.unit.monitor.conftest import Bench

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from hfmem_widget.session import RankRow, Ranks, RankStrip, Session
-from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS
+from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, TABLE_ROWS
+from hfmem_widget.session.steps import CERTAINTIES
 from hfmem_widget.text import plain
 from hfmem_widget.view.line import NAME
-from hfmem_widget.view.ranks import MOST_ROWS
 from hfmem_widget.view.wire.protocol import Buffers, Message
 
 MOST_PHASES = 8
@@ -19,8 +19,6 @@ MOST_DEVICES = 4
 NEWEST_COLUMNS = 8
 OUTLINE_BYTES, FEWEST_COLUMNS = 1_400, 16
 """Of a strip in an outline."""
-
-CERTAINTIES = ("exact", "at least", "sampled")
 
 Told = tuple[dict[str, Any], bytes]
 
@@ -73,7 +71,7 @@ def with_ranks(message: Message, buffers: Buffers, told: Told | None) -> tuple[M
 
 def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> Told:
     """Return all ranks as JSON, and the cells of a strip; one that is whole says whose its rows are."""
-    rows = ranks.table[:MOST_ROWS]
+    rows = ranks.table[:TABLE_ROWS]
     devices = list(dict.fromkeys(map(_device, rows)))[:MOST_DEVICES]
     columns: dict[str, Any] = {"at": [round(at, 3) for at in strip.at]}
     if is_whole:

@@ -11,7 +11,7 @@ export const BAND = "lowest to highest rank";
 const SAME = 0.01;
 /** Ranks of which none is between the others. */
 const FEW = 2;
-export const SHOWN_SINGLY = 8;
+const SHOWN_SINGLY = 8;
 
 const FLAGS: Record<string, string> = { oom: "out of memory" };
 
@@ -34,7 +34,7 @@ export function peakNames(
 }
 
 /** How many are heard of; empty where all are. */
-export function reportingText({ reporting, world }: Ranks): string {
+export function reportingText({ reporting, world }: Pick<Ranks, "reporting" | "world">): string {
   return reporting >= world ? "" : `${formatCount(reporting)} of ${formatCount(world)} reporting`;
 }
 
@@ -139,7 +139,7 @@ export function heightOf(rows: number): number {
   return rows <= SHOWN_SINGLY ? HIGH_ROW * rows : Math.ceil(Math.max(LEAST_HEIGHT, LOW_ROW * rows));
 }
 
-export function rowOf({ first }: Strip, rank: number): number {
+function rowOf({ first }: Strip, rank: number): number {
   return Math.max(0, first.filter((each) => each <= rank).length - 1);
 }
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.ranks.collector import MOST_STREAMS, Collector
+from hfmem_widget.ranks.collector import Collector
+from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.session import Sample
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL
-from hfmem_widget.testing.ranks import Script, SimulatedRun, garbage
+from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
+from tests.data.garbage import garbage
 from tests.unit.ranks.played import Pieces, finish, found, kinds, play
 
 SLOW = Script(interval=0.5)

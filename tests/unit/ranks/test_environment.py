@@ -21,7 +21,7 @@ from hfmem_widget.ranks.environment import (
     handed_on,
     lends,
 )
-from hfmem_widget.ranks.groups import leave_groups
+from hfmem_widget.ranks.process_group import leave_groups
 
 DIRECTORY = Path("/shared/run1")
 

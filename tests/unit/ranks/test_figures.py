@@ -18,8 +18,8 @@ from hfmem_widget.ranks.aggregate import (
     spread,
 )
 from hfmem_widget.ranks.buckets import MOST_OPEN, Buckets
-from hfmem_widget.ranks.rings import KEPT, StepRings
-from hfmem_widget.ranks.stream import Finished
+from hfmem_widget.ranks.news import Finished
+from hfmem_widget.ranks.recent_steps import KEPT, RecentSteps
 from hfmem_widget.ranks.strip import Strip
 from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.text import GIB
@@ -113,27 +113,27 @@ def finished(first: int, count: int, peak: float, start: float = 0.0) -> Finishe
 
 def test_the_newest_steps_are_kept() -> None:
     """Of more steps than are kept the newest count, and ranks that lag have those in common."""
-    rings = StepRings()
-    rings.widen(3)
+    steps = RecentSteps()
+    steps.widen(3)
     both = np.array([0, 1])
-    rings.add(0, finished(1, KEPT + 40, 5.0))
-    rings.add(1, finished(1, KEPT + 30, 7.0))
+    steps.add(0, finished(1, KEPT + 40, 5.0))
+    steps.add(1, finished(1, KEPT + 30, 7.0))
 
-    assert np.isnan(rings.newest_peaks(np.array([2]))).all()
-    assert (rings.newest_peaks(both) == [[5.0], [7.0]]).all()
-    assert rings.highest(KEPT + 30, KEPT + 30, both)[0] == 7.0
-    assert rings.highest(KEPT + 31, KEPT + 35, both)[0] == 5.0
-    assert (~np.isnan(rings.ends(both)).any(axis=0)).sum() >= KEPT - 10
+    assert np.isnan(steps.newest_peaks(np.array([2]))).all()
+    assert (steps.newest_peaks(both) == [[5.0], [7.0]]).all()
+    assert steps.highest(KEPT + 30, KEPT + 30, both)[0] == 7.0
+    assert steps.highest(KEPT + 31, KEPT + 35, both)[0] == 5.0
+    assert (~np.isnan(steps.ends(both)).any(axis=0)).sum() >= KEPT - 10
 
 
 def test_a_second_training_begins_anew() -> None:
     """Where the numbers of steps begin again, those of the training before are forgotten."""
-    rings = StepRings()
-    rings.widen(1)
-    rings.add(0, finished(1, 30, 9.0))
-    rings.add(0, finished(1, 6, 2.0, start=100.0))
+    steps = RecentSteps()
+    steps.widen(1)
+    steps.add(0, finished(1, 30, 9.0))
+    steps.add(0, finished(1, 6, 2.0, start=100.0))
 
-    peaks = rings.newest_peaks(np.array([0]))
+    peaks = steps.newest_peaks(np.array([0]))
     assert np.nanmax(peaks) == 2.0
     assert (~np.isnan(peaks)).sum() == 6
 
@@ -151,7 +151,7 @@ def test_buckets_are_passed_on_in_order() -> None:
     assert passed[1][1].high[2] == 7.0
     assert passed[1][1].rows[2].tolist() == [7.0, 8.0]
     buckets.add(0, np.array([0.5]), np.array([9.0]), None)
-    assert (len(buckets), buckets.late) == (0, 1)
+    assert not len(buckets)
 
 
 def test_buckets_do_not_grow_without_bound() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE, LOST
+from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE
+from hfmem_widget.ranks.look import LOST
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
 from tests.unit.ranks.played import finish, found, kinds, play
@@ -204,6 +205,22 @@ def test_a_clock_is_said_to_be_off_from_half_a_second(off: float) -> None:
 
     assert collector.offsets["node0001"] == pytest.approx(off, abs=0.1)
     assert bool(found(collector, "clock")) == (off > CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (Script(world=6, stuck={0: 9, 3: 9}), "; so is 1 other rank."),
+        (Script(world=8, stuck={0: 9, 3: 9, 4: 9}), "; so are 2 other ranks."),
+        (Script(world=12, heavier={0: 1.05, 3: 1.05}), " So does 1 other rank."),
+        (Script(world=12, heavier={0: 1.05, 3: 1.05, 4: 1.05}), " So do 2 other ranks."),
+    ],
+)
+def test_others_of_the_same_are_counted(script: Script, said: str) -> None:
+    """One is one."""
+    collector = play(SimulatedRun(script), 30.0)
+
+    assert [one.title.endswith(said) for one in collector.session.findings] == [True]
 
 
 def test_a_rank_is_behind_only_after_a_while() -> None:

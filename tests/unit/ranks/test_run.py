@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import numpy as np
@@ -115,25 +114,3 @@ def test_a_run_that_grows_is_followed(tmp_path: Path) -> None:
 
     assert not run.running
     assert run.worst is not None
-
-
-def test_a_temporary_directory_is_kept_as_long_as_the_run(tmp_path: Path) -> None:
-    """It goes when the run does."""
-
-    class Kept:
-        pass
-
-    SimulatedRun(Script(world=1, interval=0.5), run="ab" * 16).write(tmp_path / "run", 3.0)
-    gone: list[int] = []
-    kept = Kept()
-    import weakref
-
-    weakref.finalize(kept, gone.append, 1)
-    run = Run(tmp_path / "run", kept=kept)
-    del kept
-    gc.collect()
-    assert not gone
-
-    del run
-    gc.collect()
-    assert gone

@@ -215,16 +215,3 @@ def test_a_data_frames_names_are_no_series() -> None:
     assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(of_session.columns)
     assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(of_steps.columns)
     assert session.peak("cuda:0/peak") == 1.0
-
-
-def test_old_names_are_kept_a_release_long() -> None:
-    """Whoever asks for them gets them, with a warning."""
-    session = read_once("cpu")
-    with pytest.warns(FutureWarning, match="will be removed in the next release") as warned:
-        of_session = session.to_pandas(old_names=True)
-    with pytest.warns(FutureWarning, match="will be removed in the next release"):
-        of_steps = many([2.0, 5.0]).to_pandas(old_names=True)
-
-    assert of_session["cpu/peak"].max() == 1.0
-    assert list(of_steps["cuda:0/peak"]) == [2.0, 5.0]
-    assert {one.filename for one in warned} == {__file__}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import STEPS, Floats
-from hfmem_widget.ranks.stream import CERTAINTY, IN_PHASES, PEAK, STEP_FIGURES, STOP, Finished
+from hfmem_widget.ranks.news import CERTAINTY, IN_PHASES, PEAK, STEP_FIGURES, STOP, Finished
 from hfmem_widget.session.steps import PHASES
 
 KEPT = 128
@@ -17,7 +17,7 @@ KEPT = 128
 _NO_STEP = (-1, -math.inf)
 
 
-class StepRings:
+class RecentSteps:
     """The newest steps of all ranks, by their numbers.
 
     Attributes

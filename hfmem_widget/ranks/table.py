@@ -1,4 +1,4 @@
-"""How all ranks stand at a moment, as the table, the phases and the strip that are shown."""
+"""How all ranks stand at a moment: the rows of the table, and the phases compared."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import Floats, spread
-from hfmem_widget.ranks.findings import LOST, Judged, Look, phase_of_peak
+from hfmem_widget.ranks.findings import Judged, phase_of_peak
+from hfmem_widget.ranks.look import LOST, Look
 from hfmem_widget.session import PhaseSkew, RankRow, SpanKind
-from hfmem_widget.session.ranks import Flag
-
-MOST_ROWS = 16
-"""Rows of the table."""
+from hfmem_widget.session.ranks import TABLE_ROWS, Flag
 
 WORST_ROWS = 8
 """Rows that the ranks with the highest peaks have in it, where there are more ranks than rows."""
@@ -33,12 +31,12 @@ def flags_of(look: Look, judged: Judged) -> Mapping[int, Flag]:
 
 
 def table_of(look: Look, flags: Mapping[int, Flag], peaks: Floats) -> tuple[RankRow, ...]:
-    """Return at most `MOST_ROWS` rows: the worst first, then the lowest and those worth looking at."""
+    """Return at most `TABLE_ROWS` rows: the worst first, then the lowest and those worth looking at."""
     order: list[int] = np.argsort(-np.nan_to_num(peaks, nan=-1.0), kind="stable").tolist()
-    if len(order) > MOST_ROWS:
+    if len(order) > TABLE_ROWS:
         lowest = [spread(peaks).lowest] if not np.isnan(peaks).all() else []
         flagged = sorted(flags, key=lambda place: (_GRAVITY.index(flags[place]), place))
-        order = list(dict.fromkeys([*order[:WORST_ROWS], *lowest, *flagged]))[:MOST_ROWS]
+        order = list(dict.fromkeys([*order[:WORST_ROWS], *lowest, *flagged]))[:TABLE_ROWS]
     return rows_of(look, flags, order)
 
 
