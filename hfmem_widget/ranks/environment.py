@@ -75,11 +75,12 @@ class Lent:
         return True
 
     def end(self) -> None:
-        """Put back what was there; what the user has changed meanwhile stays, without our part."""
-        pid, self._pid = self._pid, 0
-        if pid != os.getpid():
+        """Put back what was there; what the user has changed meanwhile stays, without our part.
+
+        Doing it again does nothing, or what a fault has kept from being done.
+        """
+        if self._pid != os.getpid():
             return  # a forked child: its environment is its own
-        _lent_by.pop(pid, None)
         environ, path = self._environ, self._environ.get(PATH)
         for name, value in self._own.items():
             if environ.get(name) == value:
@@ -89,6 +90,8 @@ class Lent:
         elif path is not None and SITE in path.split(os.pathsep):
             others = [folder for folder in path.split(os.pathsep) if folder != SITE]
             _set(environ, os.pathsep.join(others) if others or self._before is not None else None)
+        _lent_by.pop(self._pid, None)
+        self._pid = 0
 
 
 def lends() -> bool:

@@ -25,6 +25,7 @@ from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.ranks.environment import SITE, lends
 from hfmem_widget.ranks.process_group import follow_groups, leave_groups
 from hfmem_widget.session import Session
 from tests.data.faults_everywhere import Injection, Place
@@ -332,6 +333,16 @@ def result_of(scenario: Callable[[Bench], str], bench: Bench) -> str:
         return str(error)
 
 
+def what_is_left_of_the_process() -> Iterator[str]:
+    """Yield what is not as it was of what a process has once."""
+    if interrupts.is_deferring():
+        yield "signals are held back"
+    if isinstance(signal.getsignal(signal.SIGINT), interrupts._StandIn):
+        yield "a handler is left"
+    if lends() or SITE in os.environ.get("PYTHONPATH", ""):
+        yield "the environment is still lent"
+
+
 def what_is_wrong(bench: Bench) -> Iterator[str]:
     """Yield what a fault has left behind, or has spoilt of the watch after it."""
     if bench.monitor._register.all():
@@ -340,10 +351,7 @@ def what_is_wrong(bench: Bench) -> Iterator[str]:
         bench.tickers[-1].step()
         if bench.tickers[-1].alive:
             yield "the poller runs"
-    if interrupts.is_deferring():
-        yield "signals are held back"
-    if isinstance(signal.getsignal(signal.SIGINT), interrupts._StandIn):
-        yield "a handler is left"
+    yield from what_is_left_of_the_process()
     peak = bench.allocator.user_stats(0)["allocated_bytes"]["all"]["peak"]
     if peak != 16 * PIECE:
         yield f"the user's own peak reads {peak}"
