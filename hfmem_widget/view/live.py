@@ -285,11 +285,16 @@ class NotebookView(_View):
 
 
 class RunView(NotebookView):
-    """A live chart of a run that goes on elsewhere; once it is over, its card and its still chart."""
+    """A live chart of a run that goes on elsewhere; once it is over, its card and its still chart.
 
-    def __init__(self, recorder: Recorder, screen: Screen) -> None:
+    `kept` is what reads the run: kept for as long as it goes on, whoever else has it.
+    """
+
+    def __init__(self, recorder: Recorder, screen: Screen, kept: object = None) -> None:
         super().__init__(recorder, screen)
         self._card_id = ""
+        self._kept = kept
+        self._ending = threading.Lock()
 
     def begin(self) -> None:
         """Show the live chart, below the place of the card."""
@@ -297,10 +302,17 @@ class RunView(NotebookView):
         self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
         super().begin()
         self._recorder.subscribe(self._end_with_the_run)
+        if not self._session.running:  # it has ended while the chart was opened
+            self._end_with_the_run(self._session, ())
 
     def _end_with_the_run(self, session: Session, samples: Sequence[Sample]) -> None:
         del samples
-        if not session.running:
-            self._recorder.unsubscribe(self._end_with_the_run)
-            self._screen.replace(self._card_id, next(still_bundles(session)))
+        if session.running:
+            return
+        self._recorder.unsubscribe(self._end_with_the_run)
+        with self._ending:
+            card_id, self._card_id = self._card_id, ""
+        if card_id:  # else another thread was first
+            self._screen.replace(card_id, next(still_bundles(session)))
             self.finish()
+            self._kept = None
