@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +62,7 @@ class FollowedRanks(Companion):
         self._label = options.label
         self._clock = clock
         self._due = 0.0
+        self._looking = threading.Lock()
         self._run: Run | None = None
         self._engines: Engines | None = None
 
@@ -98,20 +100,24 @@ class FollowedRanks(Companion):
         return next(still_bundles(run.overview))
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
-        """Begin to collect once a rank has made the directory; on the poller's thread."""
-        del samples
-        if self._run is not None or self._clock() < self._due:
-            return
-        self._due = self._clock() + EVERY
-        if is_run(self._directory):
-            # Only now: it takes a sixth of what the first watch of a kernel may cost.
-            from hfmem_widget.ranks.run import Run
+        """Begin to collect once a rank has made the directory; on the poller's thread, at the end on another.
 
-            self._run = Run(self._directory, label=self._label, started_at=session.started_at)
-            if not self._is_named:
-                _remove_with(self._run)
-            self._run.start()
-            session.run = self._run
+        One at a time: of two runs, one would take the directory away with it.
+        """
+        del samples
+        with self._looking:
+            if self._run is not None or self._clock() < self._due:
+                return
+            self._due = self._clock() + EVERY
+            if is_run(self._directory):
+                # Only now: it takes a sixth of what the first watch of a kernel may cost.
+                from hfmem_widget.ranks.run import Run
+
+                self._run = Run(self._directory, label=self._label, started_at=session.started_at)
+                if not self._is_named:
+                    _remove_with(self._run)
+                self._run.start()
+                session.run = self._run
 
 
 def _unused() -> Path:
