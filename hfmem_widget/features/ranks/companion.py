@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from hfmem_widget.features.ranks.engines import Engines, taken
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions, expanded
-from hfmem_widget.ranks.directory import is_run
+from hfmem_widget.ranks.directory import is_run, refusal
 from hfmem_widget.ranks.environment import Lent
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
@@ -70,6 +71,8 @@ class FollowedRanks(Companion):
         """Lend the environment, and look for ranks from now on."""
         del monitor
         self._label = self._label or span.label
+        if self._is_named and (why := _refusal(self._directory)):
+            recorder.note(f"No rank can write: {why}.")
         if self._lent.begin():
             recorder.subscribe(self._look)
             self._engines = taken()
@@ -118,6 +121,13 @@ class FollowedRanks(Companion):
                     _remove_with(self._run)
                 self._run.start()
                 session.run = self._run
+
+
+def _refusal(directory: Path) -> str:
+    """Return why ranks will not write in a directory that is there, as one clause."""
+    with suppress(OSError):  # it is to be made
+        return refusal(directory)
+    return ""
 
 
 def _unused() -> Path:

@@ -158,3 +158,13 @@ def test_the_last_look_waits_for_one_that_goes_on(monkeypatch: pytest.MonkeyPatc
 
     assert len(made) == 1
     assert directory.exists()
+
+
+def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> None:
+    """At once: the ranks themselves say nothing."""
+    tmp_path.chmod(0o777)
+    cell = Cell(ranks=str(tmp_path))
+    cell.end()
+
+    (note,) = cell.session.notes
+    assert "chmod" in note
