@@ -82,7 +82,7 @@ def card_bundle(
             session,
             span.label or span.kind,
             span,
-            [span.kind, *_about(session, span, facts, moved)],
+            [*([] if session.ranks else [span.kind]), *_about(session, span, facts, moved)],
         ),
         *_figures(session, facts, moved, picture),
         kit.Fragment(findings_html(findings)),
