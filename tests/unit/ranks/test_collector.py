@@ -377,6 +377,21 @@ def test_a_rank_that_is_in_no_phase_names_none() -> None:
     assert collector.rows()[0].phase == ""
 
 
+def test_a_rank_that_was_just_found_is_not_grey() -> None:
+    """Of a run that is opened late, the last files are found when the first have long been read."""
+    run = SimulatedRun(Script(world=4, interval=0.5))
+    pieces = list(run.advance(20.0))
+    collector, now = Collector(), run.began + run.now
+    for at, (stream, data) in enumerate(pieces):
+        collector.feed(stream, data)
+        collector.tick(now + at / 100, {name for name, _ in pieces[at + 1 :]})
+    collector.tick(now + 2.0)
+
+    ranks = collector.session.ranks
+    assert ranks is not None
+    assert SILENT_CELL not in ranks.strip.cells
+
+
 def test_a_silent_rank_is_grey_in_the_strip() -> None:
     """What stands in the strip of a rank that was killed is that it is silent; of the others it is not."""
     run = SimulatedRun(Script(world=3, interval=0.5, killed={1: 5.0}))
