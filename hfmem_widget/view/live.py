@@ -11,7 +11,13 @@ from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothi
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Recorder, Sample, Session, Span
-from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
+from hfmem_widget.view.card import (
+    LOST_RUN,
+    card_bundle,
+    compact_bundle,
+    lost_bundle,
+    running_bundle,
+)
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.screen import Bundle, Screen
 from hfmem_widget.view.session import still_bundles
@@ -298,8 +304,8 @@ class RunView(NotebookView):
 
     def begin(self) -> None:
         """Show the live chart, below the place of the card."""
-        label = self._session.label
-        self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
+        label, lost = self._session.label, lost_bundle(self._session.label, LOST_RUN)
+        self._card_id = self._screen.show(running_bundle(label), lost=lost)
         super().begin()
         self._recorder.subscribe(self._end_with_the_run)
         if not self._session.running:  # it has ended while the chart was opened

@@ -522,3 +522,15 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     assert "running" not in publisher.shown[card]["text/plain"]
     assert recorder.subscribers == ()
     assert gone() is None
+
+
+def test_the_card_of_an_opened_run_that_a_reload_has_lost_is_had_by_opening_it_again() -> None:
+    """No option of a watched cell is named."""
+    publisher = Publisher()
+    recorder = recorder_of(copy.copy(scripted_run("training")))
+    recorder.session.stopped_at = None
+    RunView(recorder, Screen(SimpleNamespace(display_pub=publisher))).begin()
+
+    lost = next(iter(publisher.marks.values()))["lost"]["text/plain"]
+    assert "Run this cell again" in lost
+    assert "--output" not in lost
