@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import tempfile
 from argparse import Namespace
@@ -38,5 +39,7 @@ def run(arguments: Namespace) -> int:
     try:
         os.execvpe(command, arguments.words, environ)  # noqa: S606  (what the user has typed)
     except OSError as error:
+        if not given:
+            shutil.rmtree(directory, ignore_errors=True)
         message = f"{plain(command)} cannot be started: {readable(error)}"
         raise HFMemError(message) from None

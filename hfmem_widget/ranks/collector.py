@@ -327,10 +327,12 @@ class Collector:
 
     def _outcome(self, now: float) -> str:
         expected = self._roster.expected
-        if any(self._roster.silence(one, now) for one in expected):
-            return "not heard to its end"
-        outcomes = (one.outcome for one in expected)
-        return next((one for one in outcomes if one not in {"", "done"}), "done")
+        failed = [one for one in expected if one.outcome not in {"", "done"}]
+        # That of the first: the others fail because it is gone.
+        first = min(failed, key=lambda one: one.last_sign - self._roster.offset(one), default=None)
+        if first is not None and not any(self._roster.silence(one, now) for one in expected):
+            return first.outcome
+        return "done" if all(one.is_over for one in expected) else "not heard to its end"
 
     def _leave_out(self, stream: RankStream) -> None:
         self.ignored[stream.refused] = self.ignored.get(stream.refused, 0) + 1

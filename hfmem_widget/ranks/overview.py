@@ -95,10 +95,8 @@ class Overview:
         self._stepped, self._stepped_at = 0, -math.inf
         self._trainings: dict[int, float] = {}
         self.show()
-        # Before a rank began it had nothing.
-        is_held = (key.startswith(f"{ALL}/") or key.endswith("/allocated") for key in self._columns)
-        held = [0.0 if held else NOT_AVAILABLE for held in is_held]
-        first = recorder.append(Sample(0.0, tuple(held)))
+        # What a rank had before it was followed is not known.
+        first = recorder.append(Sample(0.0, (NOT_AVAILABLE,) * len(self._columns)))
         self._outer = recorder.open_span("block", self._session.label or "run", first)
 
     # What comes in

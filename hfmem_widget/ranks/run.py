@@ -41,7 +41,7 @@ class Run(Shown):
     ----------
     directory : path-like
     label : str, optional
-        By default as ``run.json`` or the ranks say.
+        By default as ``run.json`` says, or else the name of the directory.
     started_at : float, optional
         Wall clock at time zero; by default when the first rank began.
 
@@ -71,7 +71,8 @@ class Run(Shown):
         self.directory = Path(directory).expanduser().absolute()
         about = read_run(self.directory)
         self.id = about.run
-        self._collector = Collector(label or about.label, run=about.run, started_at=started_at)
+        label = label or about.label or plain(self.directory.name)
+        self._collector = Collector(label, run=about.run, started_at=started_at)
         self._tail = Tail(self.directory, self._collector)
         self._sessions: dict[tuple[str, int], Session] = {}
         self.overview.run = weakref.proxy(self)

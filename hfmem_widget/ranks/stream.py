@@ -174,12 +174,12 @@ class RankStream(LineReader):
 
     @property
     def at(self) -> Edge | None:
-        """The innermost coarse span that is open."""
+        """The innermost coarse span that is open within the watch."""
         return next(reversed(self._open.values()), None)
 
     @property
     def open(self) -> tuple[Edge, ...]:
-        """The coarse spans that are open, outermost first."""
+        """The coarse spans that are open within the watch, outermost first."""
         return tuple(self._open.values())
 
     def peak_of(self, device: str) -> Peak:
@@ -292,8 +292,10 @@ class RankStream(LineReader):
         start = self._wall(line.start)
         stop = None if line.stop is None else self._wall(line.stop)
         self._note_peaks(line)
-        if line.outcome.startswith("raised") and start >= self._raised_at:
-            self._raised_at, self.raised = start, line.kind
+        is_within = line.parent is not None  # around it is the watch of the rank, which has no name
+        if is_within and line.outcome.startswith("raised") and start >= self._raised_at:
+            is_named = line.kind == "block" and line.label
+            self._raised_at, self.raised = start, line.label if is_named else line.kind
         if line.parent is None and line.outcome:
             self.outcome = line.outcome
         edge = Edge(line.id, line.kind, line.label, start, stop, line.outcome, line.counts)
@@ -305,9 +307,9 @@ class RankStream(LineReader):
             return
         if stop is not None:
             self._open.pop(line.id, None)
-        elif len(self._open) < MOST_OPEN or line.id in self._open:
+        elif is_within and (len(self._open) < MOST_OPEN or line.id in self._open):
             self._open[line.id] = edge
-        if line.parent is not None:
+        if is_within:
             news.append(edge)
 
     def _enter_steps(self, line: StepsLine, news: list[News]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -90,6 +91,7 @@ class Tail:
         self._pid = os.getpid()
         self._on_network = is_on_network(directory)
         self._ticker = Ticker(self.tick, POLL)
+        self._reading = threading.Lock()
 
     @property
     def alive(self) -> bool:
@@ -145,7 +147,18 @@ class Tail:
             self._ticker.stop(0.0)
 
     def read(self) -> bool:
-        """Make one pass over the files, and return whether there is more to read already."""
+        """Make one pass over the files, and return whether there is more to read already.
+
+        A pass of another thread is waited for, at most `PATIENCE` seconds: both would read the same.
+        """
+        if not self._reading.acquire(timeout=PATIENCE):
+            return False
+        try:
+            return self._pass()
+        finally:
+            self._reading.release()
+
+    def _pass(self) -> bool:
         now = self._timer()
         if now - self._scanned >= SCAN_EVERY:
             self._scanned = now

@@ -82,7 +82,7 @@ def card_bundle(
             session,
             span.label or span.kind,
             span,
-            [span.kind, *_about(session, span, facts, moved)],
+            [*([] if session.ranks else [span.kind]), *_about(session, span, facts, moved)],
         ),
         *_figures(session, facts, moved, picture),
         kit.Fragment(findings_html(findings)),
@@ -116,12 +116,13 @@ def running_bundle(label: str) -> dict[str, str]:
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
 
 
-def lost_bundle(label: str) -> dict[str, str]:
-    """Return what stands in the card's place where the page did not see the cell end."""
-    text = (
-        "This page was closed or reloaded before the watch ended. With %%memwatch --output NAME, show NAME "
-        "to see its card."
-    )
+LOST_CELL = "With %%memwatch --output NAME, show NAME to see its card."
+LOST_RUN = "Run this cell again to see its card."
+
+
+def lost_bundle(label: str, remedy: str = LOST_CELL) -> dict[str, str]:
+    """Return what stands in the card's place where the page did not see the end."""
+    text = f"This page was closed or reloaded before the watch ended. {remedy}"
     html = _on_one_line(palette.DEVICE_USED, label, f"· {text}")
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {text}'}
 

@@ -11,7 +11,13 @@ from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothi
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Recorder, Sample, Session, Span
-from hfmem_widget.view.card import card_bundle, compact_bundle, lost_bundle, running_bundle
+from hfmem_widget.view.card import (
+    LOST_RUN,
+    card_bundle,
+    compact_bundle,
+    lost_bundle,
+    running_bundle,
+)
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.screen import Bundle, Screen
 from hfmem_widget.view.session import still_bundles
@@ -285,22 +291,34 @@ class NotebookView(_View):
 
 
 class RunView(NotebookView):
-    """A live chart of a run that goes on elsewhere; once it is over, its card and its still chart."""
+    """A live chart of a run that goes on elsewhere; once it is over, its card and its still chart.
 
-    def __init__(self, recorder: Recorder, screen: Screen) -> None:
+    `kept` is what reads the run: kept for as long as it goes on, whoever else has it.
+    """
+
+    def __init__(self, recorder: Recorder, screen: Screen, kept: object = None) -> None:
         super().__init__(recorder, screen)
         self._card_id = ""
+        self._kept = kept
+        self._ending = threading.Lock()
 
     def begin(self) -> None:
         """Show the live chart, below the place of the card."""
-        label = self._session.label
-        self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
+        label, lost = self._session.label, lost_bundle(self._session.label, LOST_RUN)
+        self._card_id = self._screen.show(running_bundle(label), lost=lost)
         super().begin()
         self._recorder.subscribe(self._end_with_the_run)
+        if not self._session.running:  # it has ended while the chart was opened
+            self._end_with_the_run(self._session, ())
 
     def _end_with_the_run(self, session: Session, samples: Sequence[Sample]) -> None:
         del samples
-        if not session.running:
-            self._recorder.unsubscribe(self._end_with_the_run)
-            self._screen.replace(self._card_id, next(still_bundles(session)))
+        if session.running:
+            return
+        self._recorder.unsubscribe(self._end_with_the_run)
+        with self._ending:
+            card_id, self._card_id = self._card_id, ""
+        if card_id:  # else another thread was first
+            self._screen.replace(card_id, next(still_bundles(session)))
             self.finish()
+            self._kept = None

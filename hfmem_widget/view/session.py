@@ -16,8 +16,17 @@ MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
 def session_bundle(session: Session) -> Bundle:
-    """Return card and chart by MIME type; of a session of many cells a line for each and one chart."""
+    """Return card and chart by MIME type; of a session of many cells a line for each and one chart.
+
+    Where a cell has started ranks, those are shown, and the cell as a line between.
+    """
     span = _only_span(session)
+    if span is not None and session.ranks is None and session.run is not None:
+        overview = session.run.overview
+        chart, only = chart_html(overview), _only_span(overview)
+        lead = _cards(overview, only, with_chart=bool(chart))
+        both = compact_bundle(session, span, lead=lead)
+        return {**both, "text/html": both["text/html"] + chart}
     chart = chart_html(session, span)
     cards = _cards(session, span, with_chart=bool(chart))
     html = cards.get("text/html", "") + chart

@@ -135,19 +135,17 @@ def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(tmp_path: Pat
 
 
 def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(tmp_path: Path) -> None:
-    """`%memwatch open` of its directory draws it live after the cell has ended; its card comes by itself."""
+    """`%memwatch open` of its directory draws it live, whoever keeps it; its card comes by itself."""
     run = SimulatedRun(Script(world=2), began=time.time() - 20)
     run.write(tmp_path / "run", 20.0, finish=False)
     with Kernel() as kernel:
-        kernel.run("%load_ext hfmem_widget\nimport json")
-        opened = kernel.run(f"%memwatch open {tmp_path / 'run'} -o run")
+        kernel.run("%load_ext hfmem_widget\nimport gc")
+        opened = kernel.run(f"%memwatch open {tmp_path / 'run'}\ngc.collect();")
         live = kernel.wait_for(tells_of_ranks)
         run.write(tmp_path / "run", 1.0)
         card = kernel.wait_for(is_card)
-        is_over = said(kernel, "not run.running")
 
     assert opened.status == "ok"
     assert not any(map(is_card, opened.displays))
     assert live in kernel.published
     assert card.kind == "update_display_data"
-    assert is_over

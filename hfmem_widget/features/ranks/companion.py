@@ -7,9 +7,11 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from hfmem_widget.features.ranks.engines import Engines, taken
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions, expanded
-from hfmem_widget.ranks.directory import is_run
+from hfmem_widget.ranks.directory import is_run, refusal
 from hfmem_widget.ranks.environment import Lent
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
@@ -61,6 +63,7 @@ class FollowedRanks(Companion):
         self._label = options.label
         self._clock = clock
         self._due = 0.0
+        self._looking = threading.Lock()
         self._run: Run | None = None
         self._engines: Engines | None = None
 
@@ -68,6 +71,8 @@ class FollowedRanks(Companion):
         """Lend the environment, and look for ranks from now on."""
         del monitor
         self._label = self._label or span.label
+        if self._is_named and (why := _refusal(self._directory)):
+            recorder.note(f"No rank can write: {why}.")
         if self._lent.begin():
             recorder.subscribe(self._look)
             self._engines = taken()
@@ -99,20 +104,31 @@ class FollowedRanks(Companion):
         return next(still_bundles(run.overview))
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
-        """Begin to collect once a rank has made the directory; on the poller's thread."""
-        del samples
-        if self._run is not None or self._clock() < self._due:
-            return
-        self._due = self._clock() + EVERY
-        if is_run(self._directory):
-            # Only now: it takes a sixth of what the first watch of a kernel may cost.
-            from hfmem_widget.ranks.run import Run
+        """Begin to collect once a rank has made the directory; on the poller's thread, at the end on another.
 
-            self._run = Run(self._directory, label=self._label, started_at=session.started_at)
-            if not self._is_named:
-                _remove_with(self._run)
-            self._run.start()
-            session.run = self._run
+        One at a time: of two runs, one would take the directory away with it.
+        """
+        del samples
+        with self._looking:
+            if self._run is not None or self._clock() < self._due:
+                return
+            self._due = self._clock() + EVERY
+            if is_run(self._directory):
+                # Only now: it takes a sixth of what the first watch of a kernel may cost.
+                from hfmem_widget.ranks.run import Run
+
+                self._run = Run(self._directory, label=self._label, started_at=session.started_at)
+                if not self._is_named:
+                    _remove_with(self._run)
+                self._run.start()
+                session.run = self._run
+
+
+def _refusal(directory: Path) -> str:
+    """Return why ranks will not write in a directory that is there, as one clause."""
+    with suppress(OSError):  # it is to be made
+        return refusal(directory)
+    return ""
 
 
 def _unused() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Detail:
 
 
 FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=20)
+OF_RANKS = replace(FULL, row_bytes=98_304)  # of eight a row takes 277 bytes
 COARSE = Detail(rows=60, row_bytes=1_400, steps=4, step_bytes=1_300, spans=1)
 NEWS = Detail(rows=math.inf, row_bytes=3_072, steps=20, step_bytes=6_480, spans=20)
 BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
@@ -192,7 +193,9 @@ def rows(
 def snapshot(
     session: Session, run: str, seq: int, *, panel: bool = True, detail: Detail = FULL
 ) -> tuple[Message, Buffers]:
-    """Return the whole session, decimated to what `detail` has room for."""
+    """Return the whole session, decimated to what `detail` has room for; of ranks a little finer."""
+    if detail is FULL and session.ranks is not None:
+        detail = OF_RANKS
     columns = charted(session)
     timeline = session.between(0.0, math.inf, columns)
     time, values = decimate(timeline, int(_most_rows(len(columns), detail)))

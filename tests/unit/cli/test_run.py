@@ -107,3 +107,15 @@ def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
     assert (left.returncode, left.stdout) == (7, b"out\n")
     assert killed.returncode == -signal.SIGINT
     assert piped.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
+
+
+def test_a_command_that_is_not_there_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory that was made for it goes again."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.delenv(RUN, raising=False)
+
+    assert main(["run", "--", "no-such-command-anywhere"]) == WRONG
+    assert list(tmp_path.iterdir()) == []

@@ -330,6 +330,68 @@ def test_a_run_that_failed_may_be_started_again() -> None:
     assert collector.is_over(now + 15)
 
 
+def test_a_run_ends_as_the_first_rank_that_failed() -> None:
+    """The others fail because it is gone."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0)
+    for (stream, data), outcome in zip(
+        run.finish("raised E"), (b"raised Lost", b"raised Cause"), strict=True
+    ):
+        collector.feed(stream, data.replace(b"raised E", outcome))
+    collector.streams[1].last_sign -= 0.5
+    collector.finish(run.began + run.now)
+
+    assert collector.session.spans[0].outcome == "raised Cause"
+
+
+def test_before_a_rank_began_nothing_is_known_of_it() -> None:
+    """No line rises from zero to its first reading."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0, Collector(started_at=run.began - 5))
+
+    session = collector.session
+    assert np.isnan(session.between(0.0, 4.5).high).all()
+    assert session.value(session.last_sample, "ranks/allocated") > 0
+
+
+def test_a_run_with_a_rank_that_has_no_end_is_not_done() -> None:
+    """A launcher ends at once where a rank was killed, before it counts as silent."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 4.0)
+    (first, data), _ = run.finish()
+    collector.feed(first, data)
+    collector.finish(run.began + run.now)
+
+    assert collector.session.spans[0].outcome == "not heard to its end"
+
+
+def test_a_rank_that_is_in_no_phase_names_none() -> None:
+    """The watch around all that it does is called as the rank is."""
+    run = SimulatedRun(Script(world=1, interval=9.0))
+    (stream, data), *_ = run.advance(1.0)
+    collector = Collector()
+    watch = [line for line in data.splitlines(keepends=True) if b'"kind":"train"' not in line]
+    collector.feed(stream, b"".join(watch))
+    collector.tick(run.began + 1)
+
+    assert collector.rows()[0].phase == ""
+
+
+def test_a_rank_that_was_just_found_is_not_grey() -> None:
+    """Of a run that is opened late, the last files are found when the first have long been read."""
+    run = SimulatedRun(Script(world=4, interval=0.5))
+    pieces = list(run.advance(20.0))
+    collector, now = Collector(), run.began + run.now
+    for at, (stream, data) in enumerate(pieces):
+        collector.feed(stream, data)
+        collector.tick(now + at / 100, {name for name, _ in pieces[at + 1 :]})
+    collector.tick(now + 2.0)
+
+    ranks = collector.session.ranks
+    assert ranks is not None
+    assert SILENT_CELL not in ranks.strip.cells
+
+
 def test_a_silent_rank_is_grey_in_the_strip() -> None:
     """What stands in the strip of a rank that was killed is that it is silent; of the others it is not."""
     run = SimulatedRun(Script(world=3, interval=0.5, killed={1: 5.0}))

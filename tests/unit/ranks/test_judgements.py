@@ -259,6 +259,30 @@ def test_the_first_of_several_that_run_out_is_named() -> None:
     assert finding.advice
 
 
+@pytest.mark.parametrize(
+    ("parent", "label", "said"),
+    [("null", "rank 0", "memory after"), ("1", "decode", "memory in decode")],
+)
+def test_where_a_rank_ran_out_is_told_by_a_name(parent: str, label: str, said: str) -> None:
+    """The watch around all that a rank does is no such place."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 3.0)
+    stream = run.ranks[0].stream
+    collector.feed(
+        stream,
+        b'{"k":"finding","i":0,"kind":"oom","severity":"critical","title":"t","evidence":{},"advice":[],"span":1}\n',
+    )
+    span = (
+        '{"k":"span","id":9,"parent":%s,"kind":"block","label":"%s","start":0.0,"stop":2.0,'
+        '"outcome":"raised E","counts":{},"s":[],"before":[],"after":[],"peak":[],"certainty":[]}\n'
+    )
+    collector.feed(stream, (span % (parent, label)).encode())
+    play(run, 2.0, collector)
+
+    (finding,) = found(collector, "rank-oom")
+    assert said in finding.title
+
+
 def test_an_error_that_the_code_caught_is_none_of_ours() -> None:
     """Out-of-memory errors that a rank's own code caught are told in that rank's session alone."""
     run = SimulatedRun(Script(world=2, interval=0.5))

@@ -114,3 +114,12 @@ def test_a_run_that_grows_is_followed(tmp_path: Path) -> None:
 
     assert not run.running
     assert run.worst is not None
+
+
+def test_a_run_without_a_name_is_called_as_its_directory(tmp_path: Path) -> None:
+    """And not as the rank that is read first."""
+    SimulatedRun(Script(label="rank 0", world=2)).write(tmp_path / "mine", 3.0)
+    about = tmp_path / "mine" / "run.json"
+    about.write_text(about.read_text().replace('"rank 0"', '""'))
+
+    assert hfmem_widget.open(tmp_path / "mine").overview.label == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,32 @@ def test_a_file_that_comes_later_is_found(read: Read) -> None:
     read.goes_on(4)
 
     assert sorted(read.collector.streams) == [0, 1, 2]
+
+
+def test_two_threads_read_nothing_twice(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that follows and whoever asks for all there is wait for each other."""
+    read.run.write(read.directory, 3.0, finish=False)
+    taken: dict[str, int] = dict.fromkeys((path.name for path in read.directory.glob("r0*")), 0)
+    others: list[threading.Thread] = []
+
+    def fed(name: str, data: bytes, _at: float) -> None:
+        taken[name] += len(data)
+
+    def got(descriptor: int, size: int, offset: int) -> bytes:
+        data = pread(descriptor, size, offset)
+        if not others:
+            others.append(threading.Thread(target=read.tail.read))
+            others[0].start()
+            others[0].join(0.05)  # it reads now or never
+        return data
+
+    pread = os.pread
+    monkeypatch.setattr(read.collector, "feed", fed)
+    monkeypatch.setattr(os, "pread", got)
+    read.tail.read()
+    others[0].join()
+
+    assert taken == {name: (read.directory / name).stat().st_size for name in taken}
 
 
 def test_half_a_line_waits_for_its_other_half(read: Read) -> None:

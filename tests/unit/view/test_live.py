@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -18,7 +19,7 @@ from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
 from hfmem_widget.view.chart.figure import chart_bundle
-from hfmem_widget.view.live import CellView, NotebookView
+from hfmem_widget.view.live import CellView, NotebookView, RunView
 from hfmem_widget.view.screen import MARK, Screen
 from hfmem_widget.view.wire.protocol import Buffers, Message
 
@@ -502,3 +503,34 @@ def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
 
     assert set(shown) == set(publisher.shown) == {"here"}
     assert "application/vnd.jupyter.widget-view+json" in shown["here"]
+
+
+def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Widget]) -> None:
+    """Opening takes a while; whoever reads the run is kept until it has ended, and no longer."""
+    publisher = Publisher()
+    recorder = recorder_of(scripted_run("training"))
+    assert not recorder.session.running
+    kept = Layout()
+    gone = weakref.ref(kept)
+    view = RunView(recorder, Screen(SimpleNamespace(display_pub=publisher)), kept=kept)
+    del kept
+    assert gone() is not None
+    view.begin()
+
+    card, chart = publisher.shown
+    assert publisher.order[-2:] == [(card, True), (chart, True)]
+    assert "running" not in publisher.shown[card]["text/plain"]
+    assert recorder.subscribers == ()
+    assert gone() is None
+
+
+def test_the_card_of_an_opened_run_that_a_reload_has_lost_is_had_by_opening_it_again() -> None:
+    """No option of a watched cell is named."""
+    publisher = Publisher()
+    recorder = recorder_of(copy.copy(scripted_run("training")))
+    recorder.session.stopped_at = None
+    RunView(recorder, Screen(SimpleNamespace(display_pub=publisher))).begin()
+
+    lost = next(iter(publisher.marks.values()))["lost"]["text/plain"]
+    assert "Run this cell again" in lost
+    assert "--output" not in lost

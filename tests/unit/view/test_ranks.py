@@ -152,6 +152,13 @@ def test_a_card_stays_small(plan: Plan) -> None:
     assert all(len(text) < 320 for text in card["text/plain"].splitlines())
 
 
+def test_a_run_of_ranks_is_no_block() -> None:
+    """The span around all ranks is ours."""
+    session = overview(EIGHT)
+
+    assert ">block" not in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+
 def test_a_card_on_one_line_tells_the_worst() -> None:
     """And how many ranks there are."""
     session = overview(EIGHT)

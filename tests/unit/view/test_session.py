@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from hfmem_widget.session import Recorder, Sample
@@ -9,6 +11,7 @@ from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.session import MOST_CELLS
+from tests.data.overviews import EIGHT, overview
 
 
 def test_a_watched_cell_is_its_card_and_its_chart() -> None:
@@ -60,3 +63,15 @@ def test_one_in_which_nothing_was_watched_is_a_line() -> None:
 
     assert session._repr_mimebundle_() == {"text/plain": repr(session)}
     assert repr(session) == "<Session 'a' running: 1 sample of 0 series, 0 spans>"
+
+
+def test_a_cell_that_started_ranks_shows_them() -> None:
+    """As it did when it ended: their card, the cell on a line, and their chart."""
+    session, ranks = scripted_run("training"), overview(EIGHT)
+    session.run = SimpleNamespace(overview=ranks)
+    shown = session._repr_mimebundle_()
+
+    lines = shown["text/plain"].splitlines()
+    assert "8 ranks" in lines[0]
+    assert lines[-1].startswith("memwatch")
+    assert shown["text/html"].endswith(chart_html(ranks))

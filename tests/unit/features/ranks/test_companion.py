@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from hfmem_widget.features.ranks.companion import FollowedRanks
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.ranks.run import Run
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.ranks import Script, SimulatedRun
@@ -131,3 +134,37 @@ def test_a_watch_within_another_starts_no_run_of_its_own() -> None:
     assert inner.end() == ""
     assert inner.session.run is None
     assert "2 ranks" in outer.end()
+
+
+def test_the_last_look_waits_for_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poller has just found the ranks when the cell ends: there is one run, and its directory stays."""
+    cell = Cell()
+    directory = cell.directory
+    ranks(directory)
+    others: list[threading.Thread] = []
+
+    def opened(*args: Any, **options: Any) -> Run:
+        if not others:
+            others.append(threading.Thread(target=cell.end))
+            others[0].start()
+            others[0].join(0.05)  # it looks now or never
+        made.append(weakref.ref(run := Run(*args, **options)))
+        return run
+
+    made: list[weakref.ref[Run]] = []
+    monkeypatch.setattr("hfmem_widget.ranks.run.Run", opened)
+    cell.tick()
+    others[0].join()
+
+    assert len(made) == 1
+    assert directory.exists()
+
+
+def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> None:
+    """At once: the ranks themselves say nothing."""
+    tmp_path.chmod(0o777)
+    cell = Cell(ranks=str(tmp_path))
+    cell.end()
+
+    (note,) = cell.session.notes
+    assert "chmod" in note

@@ -24,6 +24,7 @@ from hfmem_widget.session import (
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
+from tests.data.overviews import EIGHT, overview
 
 PARTS = [*HELD, "unattributed", "context"]
 
@@ -376,3 +377,12 @@ def test_the_status_says_what_child_processes_did() -> None:
     with stage.span("cell", "next"):
         stage.hold({"cuda:0": GIB}, 0.3)
         assert "lead" not in protocol.describe_status(stage.session)
+
+
+def test_eight_ranks_are_sent_fine_enough_for_a_chart() -> None:
+    """A page that is opened late draws no coarse lines."""
+    session = overview(EIGHT)
+
+    message, _ = protocol.snapshot(session, "run", 1)
+
+    assert message["rows"] >= 300
