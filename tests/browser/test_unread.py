@@ -18,7 +18,7 @@ from tests.browser.jupyter import JupyterLab
 
 MOST = 5_000_000
 NEVER = 3 * MOST
-"""Bytes by which the server's process never grows; how much less is the system's, and more when it is busy."""
+"""Bytes by which the server's process never grows; how much less is the system's, more when busy."""
 PREPARE = """
 import time
 from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup
