@@ -217,8 +217,10 @@ class Watch(Decorates):
         view, self._view = self._view, None
         if view is None:
             return
-        harmless(view.finish, span, next(filter(None, above), None))
-        for bundle in filter(None, below):
+        # There is room for one above: memory may run out here while ranks go on.
+        lead, *others = *filter(None, above), None
+        harmless(view.finish, span, lead)
+        for bundle in filter(None, (*others, *below)):
             harmless(self._screen.show, bundle)
 
     def _begin_to_follow(self, session: Session) -> None:

@@ -20,7 +20,9 @@ def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
     if words == ["off"]:
         had = taken() is not None
         take(None)
-        return "The engines are no ranks any more." if had else "No engines are ranks."
+        return (
+            "The engines are no longer shown as ranks." if had else "No engines are shown as ranks."
+        )
     if len(words) != 1:
         raise UsageError(USAGE)
     name = words[0]

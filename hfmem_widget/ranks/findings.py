@@ -183,8 +183,8 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     more = _others(len(behind) - 1, "; so is", "; so are")
     waits = max(5 * int(look.waits[place] // 5), int(BEHIND))
     title = (
-        f"{look.named(place)} finished step {format_count(stream.newest_step)} and no other for {waits} s, "
-        f"the others are at step {format_count(theirs)}{more}."
+        f"{look.named(place)} has finished no step after step {format_count(stream.newest_step)} for "
+        f"{waits} s; the others are at step {format_count(theirs)}{more}."
     )
     evidence = {
         **look.whose(place),
@@ -234,8 +234,8 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     whole = max(5 * int(seconds // 5), int(BEHIND))
     more = _others(len(late) - 1, "; so is", "; so are")
     title = (
-        f"{look.named(place)} {its} step {step}, in whose {theirs} {format_counted(len(waiting), 'rank')} "
-        f"have waited for {whole} s{more}."
+        f"{look.named(place)} {its} step {step}{more}. {format_counted(len(waiting), 'rank')} have waited in "
+        f"its {theirs} for {whole} s."
     )
     evidence = {
         **look.whose(place),

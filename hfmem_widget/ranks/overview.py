@@ -214,7 +214,6 @@ class Overview:
         if len(self._carried) < count:
             more = np.full(count - len(self._carried), np.nan)
             self._carried = np.concatenate([self._carried, more])
-            self._totals = np.concatenate([self._totals, more])
         full = np.full(len(self._carried), np.nan)
         full[: len(high)] = high[: len(full)]
         carried = np.where(np.isnan(full), self._carried, full)

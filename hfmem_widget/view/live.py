@@ -20,7 +20,7 @@ from hfmem_widget.view.card import (
 )
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.screen import Bundle, Screen
-from hfmem_widget.view.session import still_bundles
+from hfmem_widget.view.session import card_of
 from hfmem_widget.view.wire.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -319,6 +319,6 @@ class RunView(NotebookView):
         with self._ending:
             card_id, self._card_id = self._card_id, ""
         if card_id:  # else another thread was first
-            self._screen.replace(card_id, next(still_bundles(session)))
+            self._screen.replace(card_id, card_of(session, with_chart=True))
             self.finish()
             self._kept = None

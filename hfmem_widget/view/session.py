@@ -33,6 +33,11 @@ def session_bundle(session: Session) -> Bundle:
     return {**cards, "text/html": html} if html else cards
 
 
+def card_of(session: Session, *, with_chart: bool) -> Bundle:
+    """Return the card alone, which carries a small picture unless a chart is shown with it."""
+    return _cards(session, _only_span(session), with_chart=with_chart)
+
+
 def still_bundles(session: Session) -> Iterator[Bundle]:
     """Yield what watching leaves behind, an output each: the card, and the chart that can be zoomed."""
     span = _only_span(session)

@@ -196,7 +196,10 @@ def _image(strip: RankStrip, duration: float) -> bytes:
 
 
 def _png(width: int, lines: list[bytes], inks: list[str], clear: int) -> bytes:
-    """Return an image of indices into colours, ``rrggbb``; one of them is clear."""
+    """Return an image of indices into colours, ``rrggbb``; one of them is clear.
+
+    As rectangles of the drawing it would be 15,000 elements; Pillow is nothing that we depend on.
+    """
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, len(lines), 8, 3, 0, 0, 0)),
         (b"PLTE", bytes.fromhex("".join(inks))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from tests.browser.channel import Channel, told
 from tests.browser.jupyter import JupyterLab
 
 MOST = 5_000_000
-NEVER = 3 * MOST
-"""Bytes by which the server's process never grows; how much less is the system's, more when busy."""
 PREPARE = """
 import time
 from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup
@@ -58,13 +56,6 @@ def watch(hours, gpus):
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[JupyterLab]:
-    """Return a server of the test's own: what others left in its memory would be counted."""
-    with JupyterLab(tmp_path) as server:
-        yield server
-
-
 def memory(server: JupyterLab) -> int:
     """Return the bytes that the server's process has resident."""
     return int(psutil.Process(server.pid).memory_info().rss)
@@ -92,47 +83,68 @@ def hour(mark: Path, gpus: int) -> str:
     return f"kept = watch(1.0, {gpus})\nopen({str(mark)!r}, 'w').close()"
 
 
+TRIES = 3
+"""A busy system gives a process more than it needs, never less: the least of a few tries is what counts."""
+
+
+def least(tmp_path: Path, cost: Callable[[JupyterLab, Path], int]) -> int:
+    """Return the least that something costs a server in bytes, each time one of its own."""
+    costs = []
+    for number in range(TRIES):
+        home = tmp_path / str(number)
+        home.mkdir()
+        with JupyterLab(home) as server:
+            costs.append(cost(server, home / "ended"))
+        if costs[-1] < MOST:
+            break
+    return min(costs)
+
+
+def arrived(came: list[dict[str, Any]]) -> bool:
+    """Return whether the newest is among what came, and the server kept little enough of it."""
+    printed = "".join(one["content"].get("text", "") for one in came)
+    return kept(came) < MOST and f"seq {told(came)[-1]['seq']}" in printed
+
+
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_a_tab_closed_for_an_hour(server: JupyterLab, tmp_path: Path, gpus: int) -> None:
+def test_a_tab_closed_for_an_hour(tmp_path: Path, gpus: int) -> None:
     """It costs the server less than 5 MB, and to the page that comes back the newest arrives."""
-    mark = tmp_path / "ended"
-    with Channel(server) as page:
-        page.run(f"{PREPARE}\nkept = watch(0.02, {gpus})")
-        before = memory(server)
-        request = page.send(hour(mark, gpus))
-        page.hang_up()
-        wait_for(mark)
-        # The newest messages are still on their way.
-        time.sleep(1.0)
-        cost = memory(server) - before
-        page.connect()
-        came = page.read_until_idle(request)
 
-    printed = "".join(one["content"].get("text", "") for one in came)
-    assert kept(came) < MOST
-    assert cost < NEVER
-    assert f"seq {told(came)[-1]['seq']}" in printed
+    def cost(server: JupyterLab, mark: Path) -> int:
+        with Channel(server) as page:
+            page.run(f"{PREPARE}\nkept = watch(0.02, {gpus})")
+            before = memory(server)
+            request = page.send(hour(mark, gpus))
+            page.hang_up()
+            wait_for(mark)
+            # The newest messages are still on their way.
+            time.sleep(1.0)
+            taken = memory(server) - before
+            page.connect()
+            assert arrived(page.read_until_idle(request))
+        return taken
+
+    assert least(tmp_path, cost) < MOST
 
 
-def test_a_page_that_never_reads(server: JupyterLab, tmp_path: Path) -> None:
+def test_a_page_that_never_reads(tmp_path: Path) -> None:
     """A laptop asleep with its socket open costs no more than a closed tab; awake, it gets the newest."""
-    mark = tmp_path / "ended"
-    with Channel(server) as page:
-        page.run(f"{PREPARE}\nkept = watch(0.02, 1)")
-        page.hang_up()
-        # Else the system's own buffers hold the whole hour, and the server has nothing to keep.
-        page.connect(receive_buffer=4096)
-        before = memory(server)
-        request = page.send(hour(mark, 1))
-        wait_for(mark)
-        time.sleep(1.0)
-        cost = memory(server) - before
-        came = page.read_until_idle(request)
 
-    printed = "".join(one["content"].get("text", "") for one in came)
-    assert kept(came) < MOST
-    assert cost < NEVER
-    assert f"seq {told(came)[-1]['seq']}" in printed
+    def cost(server: JupyterLab, mark: Path) -> int:
+        with Channel(server) as page:
+            page.run(f"{PREPARE}\nkept = watch(0.02, 1)")
+            page.hang_up()
+            # Else the system's own buffers hold the whole hour, and the server has nothing to keep.
+            page.connect(receive_buffer=4096)
+            before = memory(server)
+            request = page.send(hour(mark, 1))
+            wait_for(mark)
+            time.sleep(1.0)
+            taken = memory(server) - before
+            assert arrived(page.read_until_idle(request))
+        return taken
+
+    assert least(tmp_path, cost) < MOST
 
 
 FLOOD = """%%memwatch --label flood

@@ -25,7 +25,7 @@ from hfmem_widget.ranks.environment import Lent
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
 from hfmem_widget.view.screen import Screen
-from hfmem_widget.view.session import still_bundles
+from hfmem_widget.view.session import card_of
 
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
@@ -61,6 +61,7 @@ class FollowedRanks(Companion):
         )
         self._lent = Lent(self._directory, options)
         self._label = options.label
+        self._is_quiet, self._has_chart = options.quiet, options.chart
         self._clock = clock
         self._due = 0.0
         self._looking = threading.Lock()
@@ -101,7 +102,7 @@ class FollowedRanks(Companion):
         run.finish()
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
-        return next(still_bundles(run.overview))
+        return NOTHING if self._is_quiet else card_of(run.overview, with_chart=self._has_chart)
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
         """Begin to collect once a rank has made the directory; on the poller's thread, at the end on another.

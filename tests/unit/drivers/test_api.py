@@ -16,9 +16,17 @@ import torch
 import hfmem_widget
 from hfmem_widget.drivers.watch import Watch, kept_from_ending
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.shared import read_once, release_monitor, running_monitor
+from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.shared import (
+    read_once,
+    release_monitor,
+    running_monitor,
+    shared_monitor,
+)
 from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.screen import Screen
 
 
 @pytest.fixture
@@ -291,3 +299,30 @@ def test_a_watch_outlives_the_one_it_was_begun_in() -> None:
     assert [one.outcome for one in told.spans] == ["done", "done"]
     assert not told_inside.running
     assert [one.label for one in told_inside.spans] == ["inner"]
+
+
+def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """As where memory runs out in a block whose ranks go on: the second follows the card."""
+
+    class Says(Companion):
+        stands_above = True
+
+        def __init__(self, text: str) -> None:
+            self._text = text
+
+        def report(self, *_: object) -> dict[str, str]:
+            """Return a report."""
+            return {"text/html": f"<p>{self._text}</p>", "text/plain": self._text}
+
+    watch = Watch(
+        WatchOptions(ranks=False),
+        monitor=shared_monitor(),
+        screen=Screen(),
+        also=(Says("first"), Says("second")),
+    )
+    with watch:
+        pass
+
+    first, card, second = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("first", "second")
+    assert card.startswith("memwatch")

@@ -123,6 +123,24 @@ def test_a_directory_that_is_named_stays(tmp_path: Path) -> None:
         assert any(str(tmp_path / name) in note for note in cell.session.notes)
 
 
+def test_a_quiet_cell_collects_and_shows_nothing() -> None:
+    """Whoever asked for a session alone gets no card, and the run in it."""
+    cell = Cell(quiet=True)
+    ranks(cell.directory)
+
+    assert cell.end() == ""
+    assert cell.session.run.world == 2
+
+
+def test_the_card_draws_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell draws that of the ranks once, in its own chart's place."""
+    monkeypatch.setattr("hfmem_widget.view.session.chart_bundle", lambda *_: pytest.fail("drawn"))
+    cell = Cell()
+    ranks(cell.directory)
+
+    assert "2 ranks" in cell.end()
+
+
 def test_a_watch_within_another_starts_no_run_of_its_own() -> None:
     """What its children write belongs to the outer one."""
     outer = Cell()
