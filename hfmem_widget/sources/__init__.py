@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hfmem_widget.sources.allocator import Allocator
+from hfmem_widget.sources.children import ChildSource
 from hfmem_widget.sources.counters import AllocatorSource
-from hfmem_widget.sources.host import HostSource
+from hfmem_widget.sources.device_memory import DeviceMemorySource
+from hfmem_widget.sources.host import HostSource, find_processes
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.source import Source
 from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
+from hfmem_widget.sources.torch_mps import MpsAllocator
+from hfmem_widget.sources.torch_xpu import XpuAllocator
 
 __all__ = ["ALLOCATORS", "Source", "loaded_allocator", "open_allocators", "open_sources"]
 
-ALLOCATORS: tuple[Callable[[], Allocator], ...] = (CudaAllocator,)
+ALLOCATORS: tuple[Callable[[], Allocator], ...] = (CudaAllocator, XpuAllocator, MpsAllocator)
 """All caching allocators that are supported; a torch is built for one of them at most."""
 
 
@@ -38,4 +42,6 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
     driver = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved)
-    return (cuda, *others, driver, HostSource(), TensorSource())
+    pinned = getattr(allocators[0], "pinned", float)
+    host = HostSource(pinned=pinned), ChildSource(find_processes())
+    return (cuda, *others, driver, DeviceMemorySource(allocators), *host, TensorSource())

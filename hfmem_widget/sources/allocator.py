@@ -24,9 +24,8 @@ class Recorded:
     snapshot: dict[str, Any]
     began_at: float  # seconds since the epoch
     seconds: float  # that it took to read the snapshot
-    per_stack: (
-        float  # seconds to walk one Python stack, as measured; NaN if that cannot be measured
-    )
+    # Seconds to walk one Python stack, as measured; NaN if that cannot be measured.
+    per_stack: float
     most: int  # events per device that could be kept
     device_type: str
 
@@ -54,8 +53,8 @@ class Allocator(Protocol):
     """The caching allocator of one type of device: the only object that calls its entry points in torch.
 
     The source, the peak ledger, the memory map, out-of-memory errors, stacks and `free` use this protocol.
-    A further member (XPU, MPS; ROCm is torch's "cuda") is one class in a file of its own, and one line in
-    `sources.ALLOCATORS`. It must have:
+    A further member is one class in a file of its own, and one line in `sources.ALLOCATORS` (ROCm is torch's
+    "cuda"). It must have:
 
     - `devices`, `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``: ``current``,
       ``peak``), and `device`. A counter that is missing is shown as not available.
@@ -99,6 +98,12 @@ class Allocator(Protocol):
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return an initialised device's compute capability; empty where there is no such thing."""
+
+    def free_and_total(self, index: int) -> tuple[float, float] | None:
+        """Return the device's free and total bytes as its driver counts them, on any thread that may wait.
+
+        None where another source reads them, and on a device that this process has not opened.
+        """
 
     def stats(self, index: int) -> Stats:
         """Return the counters of an initialised device, past any wrapper; the caller may change them.

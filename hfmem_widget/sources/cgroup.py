@@ -14,11 +14,25 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 class _Version(NamedTuple):
     limit: str
     usage: str
-    idle_cache: str
+    prefix: str
+    """Of the fields of ``memory.stat`` that count the groups below too."""
 
 
-_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Version("memory.max", "memory.current", "inactive_file")
+_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_V2 = _Version("memory.max", "memory.current", "")
+
+
+class Machine(NamedTuple):
+    """The memory of a machine, or of a control group that limits it; bytes, NaN if unknown.
+
+    `in_use` is without `page_cache`, which the kernel gives back when memory is needed, and with `shared`,
+    which it cannot give back: ``/dev/shm``, tmpfs, segments of shared memory.
+    """
+
+    in_use: float
+    page_cache: float = NOT_AVAILABLE
+    shared: float = NOT_AVAILABLE
+    swap: float = NOT_AVAILABLE
 
 
 class Cgroup(NamedTuple):
@@ -28,15 +42,21 @@ class Cgroup(NamedTuple):
     limit: float
     version: _Version
 
-    def in_use(self) -> float:
-        """Return the bytes it uses without idle file cache, which goes first; NaN if unknown."""
+    def now(self) -> Machine:
+        """Return what it has now; all file cache counts as page cache, as the kernel's MemAvailable does."""
         usage = _number(self.folder / self.version.usage)
         try:
-            stat = "\n" + _text(self.folder / "memory.stat")
-            _, found, rest = stat.partition(f"\n{self.version.idle_cache} ")
-            return max(usage - float(rest.partition("\n")[0]), 0.0) if found else usage
+            lines = _text(self.folder / "memory.stat").splitlines()
+            stat = {name: value for name, _, value in (line.partition(" ") for line in lines)}
+            idle, active, shared = (
+                float(stat.get(f"{self.version.prefix}{name}", 0))
+                for name in ("inactive_file", "active_file", "shmem")
+            )
         except (OSError, ValueError):
-            return usage
+            return Machine(usage)
+        # Version 1 tells swap in the same file, where the kernel counts it.
+        swap = stat.get("total_swap") or _number(self.folder / "memory.swap.current")
+        return Machine(max(usage - idle - active, 0.0), idle + active, shared, float(swap))
 
 
 def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.procfs import PROC, LinuxMemory, ResidentPeak
+from hfmem_widget.sources.cgroup import Machine
+from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
+from hfmem_widget.sources.procfs import PROC, LinuxMemory
 from hfmem_widget.sources.source import BaseSource
 from hfmem_widget.text import plain
-
-__all__ = ["HostSource", "ResidentPeak"]
 
 SLOW_INTERVAL = 1.0
 """Seconds between readings of what is slow to read: the high-water mark and the machine."""
@@ -100,20 +100,70 @@ class PsutilMemory:
         """Return the peak working set; NaN except on Windows, which alone has it."""
         return float(getattr(self._process.memory_info(), "peak_wset", NOT_AVAILABLE))
 
-    def machine_in_use(self) -> float:
+    def swapped_and_shared(self) -> tuple[float, float]:
+        """Return nothing: other systems do not tell."""
+        return NOT_AVAILABLE, NOT_AVAILABLE
+
+    def machine(self) -> Machine:
         """Return the memory that is not available for new programs."""
         machine = self._machine()
-        return float(machine.total - machine.available)
+        return Machine(float(machine.total - machine.available))
 
     def close(self) -> None:
         """Give nothing back."""
+
+
+class PsutilProcesses:
+    """The descendants of this process, for macOS and Windows, by what is resident."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._process = psutil.Process
+        self._gone = psutil.Error
+
+    def found(self) -> Collection[int]:
+        """Return the ids of those that live."""
+        return [each.pid for each in self._process().children(recursive=True)]
+
+    def held(self, pid: int) -> Held:
+        """Return what is resident."""
+        try:
+            process = self._process(pid)
+            resident = float(process.memory_info().rss)
+            # One that has ended, and was not waited for, has nothing.
+            return (
+                Held(resident, how="resident", name=plain(process.name())) if resident else Held()
+            )
+        except self._gone:
+            return Held()
+
+
+def find_processes() -> Processes:
+    """Return how to find this process' descendants on this system."""
+    return LinuxProcesses() if _is_linux() else PsutilProcesses()
+
+
+def _is_linux() -> bool:
+    return (PROC / "self" / "statm").exists()
+
+
+BESIDE: Mapping[str, str] = {
+    "pinned": "pinned for GPUs",
+    "page_cache": "page cache",
+    "shared_memory": "shared memory",
+    "swap": "this process in swap",
+    "machine_swap": "swap in use",
+}
+"""Metrics that are there from when there is any. Pinned memory is PyTorch's own, beside the heap: for
+``pin_memory`` and offloading. Shared memory is the machine's, without what is resident in this process."""
 
 
 class HostSource(BaseSource):
     """The roles of the device "cpu".
 
     Resident set and machine are read from `memory`, that of this system by default. `find_heap` returns how
-    to read the C heap, or None where that cannot be known.
+    to read the C heap, or None where that cannot be known; `pinned` returns the bytes of pinned memory.
     """
 
     name = "host"
@@ -123,10 +173,12 @@ class HostSource(BaseSource):
         self,
         memory: LinuxMemory | PsutilMemory | None = None,
         find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
+        pinned: Callable[[], float] = lambda: 0.0,
     ) -> None:
         super().__init__()
-        is_linux = (PROC / "self" / "statm").exists()
-        self._memory = memory or (LinuxMemory() if is_linux else PsutilMemory())
+        self._read_pinned = pinned
+        self._beside: dict[str, float] = {}
+        self._memory = memory or (LinuxMemory() if _is_linux() else PsutilMemory())
         self._heap = find_heap()
         if self._heap is None:
             self._note(
@@ -147,21 +199,38 @@ class HostSource(BaseSource):
             resident = self._memory.resident()
             if now >= self._slow_due:
                 self._peak = self._memory.resident_peak()
-                self._machine = self._memory.machine_in_use()
+                self._look_beside()
                 self._slow_due = now + SLOW_INTERVAL
             # The mark may be a second old; what is resident now is at most what it would be.
             peak = max(self._peak, resident)
             if self._heap is None:
-                return (resident, resident, peak, self._machine)
+                return (resident, resident, peak, self._machine, *self._beside.values())
             in_use, kept = self._read_heap(self._heap, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")
             return self._padded(())
-        return (in_use, resident, peak, self._machine, kept)
+        return (in_use, resident, peak, self._machine, kept, *self._beside.values())
 
     def close(self) -> None:
         """Close the files."""
         self._memory.close()
+
+    def _look_beside(self) -> None:
+        machine = self._memory.machine()
+        swap, own = self._memory.swapped_and_shared()
+        try:
+            pinned = self._read_pinned()
+        except Exception:  # noqa: BLE001  (another version of torch)
+            pinned = 0.0
+        self._machine = machine.in_use
+        shared = max(machine.shared - own, 0.0)
+        values = (pinned, machine.page_cache, shared, swap, machine.swap)
+        for metric, value in zip(BESIDE, values, strict=True):
+            if metric in self._beside:
+                self._beside[metric] = value
+            elif value > 0:
+                self._beside[metric] = value
+                self.series += (Series("cpu", metric, BESIDE[metric]),)
 
     def _read_heap(self, heap: ReadHeap, now: float) -> tuple[float, float]:
         if now >= self._heap_due:

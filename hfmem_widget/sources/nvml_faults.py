@@ -32,8 +32,8 @@ MISSING = frozenset(
 
 _CLOSED: dict[int | None, str] = {
     Fault.LIBRARY_NOT_FOUND: (
-        "No NVIDIA driver found: showing this process's own memory instead of GPU memory. "
-        "If this machine has an NVIDIA GPU, install its driver, or start the container with its GPUs."
+        "No NVIDIA driver found. If this machine has an NVIDIA GPU, install its driver, or start the "
+        "container with its GPUs."
     ),
     Fault.DRIVER_NOT_LOADED: (
         "The NVIDIA driver is installed but not running, so device memory is not shown; all other figures "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import find_cgroup
+from hfmem_widget.sources.cgroup import Machine, find_cgroup
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -69,7 +69,7 @@ class LinuxMemory:
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self.machine_total = _kibibytes(self._meminfo.read(), b"MemTotal:")
+        self.machine_total = kibibytes(self._meminfo.read(), b"MemTotal:")
         self._cgroup = find_cgroup(proc, cgroups, self.machine_total)
         if self._cgroup is not None:
             self.machine_total = self._cgroup.limit
@@ -81,14 +81,26 @@ class LinuxMemory:
 
     def resident_peak(self) -> float:
         """Return VmHWM (10 to 20 µs)."""
-        return _kibibytes(self._status.read(), b"VmHWM:")
+        return kibibytes(self._status.read(), b"VmHWM:")
 
-    def machine_in_use(self) -> float:
-        """Return the memory in use in the limiting control group, else on the machine."""
-        if self._cgroup is not None:
-            return self._cgroup.in_use()
+    def swapped_and_shared(self) -> tuple[float, float]:
+        """Return this process' memory in swap, and its resident shared memory."""
+        status = self._status.read()
+        return kibibytes(status, b"VmSwap:"), kibibytes(status, b"RssShmem:")
+
+    def machine(self) -> Machine:
+        """Return the memory of the limiting control group, else of the machine."""
         text = self._meminfo.read()
-        return _kibibytes(text, b"MemTotal:") - _kibibytes(text, b"MemAvailable:")
+        available, free, shared, total, unused = (
+            kibibytes(text, field)
+            for field in (b"MemAvailable:", b"MemFree:", b"Shmem:", b"SwapTotal:", b"SwapFree:")
+        )
+        if self._cgroup is not None:
+            group = self._cgroup.now()
+            # A machine may have less left than the group may use.
+            return group._replace(in_use=max(group.in_use, self.machine_total - available))
+        cache = max(available - free, 0.0)
+        return Machine(self.machine_total - available, cache, shared, total - unused)
 
     def close(self) -> None:
         """Close the files."""
@@ -114,10 +126,10 @@ class ResidentPeak:
 
     def read(self) -> float:
         """Return the highest resident set since then, in bytes; NaN where the mark cannot be set."""
-        return _kibibytes(self._status.read_bytes(), b"VmHWM:") if self.supported else NOT_AVAILABLE
+        return kibibytes(self._status.read_bytes(), b"VmHWM:") if self.supported else NOT_AVAILABLE
 
 
-def _kibibytes(text: bytes, field: bytes) -> float:
+def kibibytes(text: bytes, field: bytes) -> float:
     """Return a ``field: n kB`` of a file of ``/proc`` in bytes; NaN if it is not there."""
     start = text.find(field)
     if start < 0:

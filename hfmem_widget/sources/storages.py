@@ -34,6 +34,8 @@ _DEEPEST = 8
 _QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
 """Where bitsandbytes' parameters keep scales and code books that are no parameters themselves."""
 
+HQQ = "hqq.core.quantize"
+
 _PARTS_OF_LAYOUT = {
     "torch.sparse_coo": ("_indices", "_values"),
     "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
@@ -99,6 +101,13 @@ def states_of(optimizer: Any) -> Iterator[Any]:
             yield from _tensors_in(state, tensor, _DEEPEST)
             return
         optimizer = _attribute(optimizer, "optimizer")
+
+
+def scales_of(module: Any) -> Iterator[Any]:
+    """Yield the scales and zero points of a layer that HQQ has quantised: no parameters, nor buffers."""
+    hqq, torch = sys.modules.get(HQQ), sys.modules.get("torch")
+    if torch is not None and isinstance(module, getattr(hqq, "HQQLinear", ())):
+        yield from _tensors_in(_attribute(module, "meta"), torch.Tensor, _DEEPEST)
 
 
 def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:

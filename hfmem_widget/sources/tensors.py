@@ -5,10 +5,11 @@ A training changes these tensors, so they are counted on the user's own thread, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hfmem_widget.session import HELD, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import USUAL
 from hfmem_widget.sources.allocator import Instant
 from hfmem_widget.sources.source import BaseSource
 
@@ -27,26 +28,35 @@ class TensorSource(BaseSource):
         """The values of `series`, never changed in place: what was true at an instant can be kept."""
         self.counted: Mapping[str, Held] = {}
         """What was counted last, by device key."""
+        self.before_reading: Callable[[], None] = lambda: None
+        """Leaves out what is known to be gone; called on any thread."""
 
     def count(self, held: Mapping[str, Held]) -> None:
         """Take over a new count; a device that is not in it has no such tensors any more."""
         if held == self.counted:
             return
-        known = dict.fromkeys(series.device for series in self.series)
-        new = [key for key in held if key not in known]
-        self.counted = {key: held.get(key, {}) for key in (*known, *new)}
-        values: list[float] = []
-        for counted in self.counted.values():
-            # A session fills in what is not attributed: it knows when its steps began.
-            values += [*(counted.get(metric, 0.0) for metric in HELD), NOT_AVAILABLE]
+        known = {(series.device, series.metric) for series in self.series}
+        devices = dict.fromkeys((*self.counted, *held))
+        self.counted = {key: held.get(key, {}) for key in devices}
         # The series come first: a reader in between finds too few values, never too many.
         self.series += tuple(
-            Series(key, metric) for key in new for metric in (*HELD, "unattributed")
+            Series(key, metric)
+            for key, parts in held.items()
+            for metric in (*HELD, "unattributed")
+            if (metric not in HELD or metric in USUAL or metric in parts)
+            and (key, metric) not in known
         )
-        self.latest = tuple(values)
+        # A session fills in what is not attributed: it knows when its steps began.
+        self.latest = tuple(
+            self.counted[series.device].get(series.metric, 0.0)
+            if series.metric in HELD
+            else NOT_AVAILABLE
+            for series in self.series
+        )
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes; `now` is not needed."""
+        self.before_reading()
         return self._padded(self.latest)
 
     def at(self, instant: Instant) -> Sequence[float] | None:

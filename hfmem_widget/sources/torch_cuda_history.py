@@ -5,8 +5,6 @@ in it), not changed, not ended. Nothing here initialises CUDA: where the user's 
 recording begins the moment it does, before the first allocation.
 """
 
-# ruff: noqa: SLF001  (torch has no public way to record, to read, or to hear of CUDA's initialisation)
-
 from __future__ import annotations
 
 import inspect
@@ -100,10 +98,7 @@ class CudaHistory:
                 "cudaMallocAsync records no allocation history. Remove "
                 "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync to record stacks."
             )
-        is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if is_on is None:
-            return "Stacks need torch 2.4 or later."
-        if not is_on():
+        if not torch._C._cuda_isHistoryEnabled():
             return ""
         if CudaHistory._active is not None:
             return "A watch around this one already records stacks."

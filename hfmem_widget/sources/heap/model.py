@@ -10,7 +10,10 @@ from typing import ClassVar, Literal
 
 from hfmem_widget.display import Shown
 
-Kind = Literal["weights", "buffers", "gradients", "optimizer states", "tensors"]
+Kind = Literal[
+    "weights", "buffers", "gradients", "optimizer states", "tensors",
+    "NumPy", "pandas", "polars", "Arrow",
+]  # fmt: skip
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
@@ -28,9 +31,9 @@ class Holder:
     device : str
         Such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory.
     bytes, tensors : int
-        Of how many storages, each counted once in all rows together.
+        Of how many storages, each counted once in all rows together: of tensors, arrays or buffers.
     shape, dtype : tuple of int, str
-        Of the tensor with most bytes.
+        Of the one with most bytes; of Arrow and polars the whole table's, without a type.
     graph_bytes, graphs : int
         How much of it is kept through autograd graphs alone, and how many tensors have those graphs.
     also : tuple of str

@@ -78,7 +78,7 @@ def in_object(value: Any) -> Iterator[Held]:
                 with suppress(AttributeError):  # a slot that was never filled
                     yield f".{name}", slot.__get__(value)
     if not slotted and not fields_of(value) and gc.is_tracked(value):
-        yield from _in_c(value)
+        yield from in_c(value)
     yield from kept_fields(value)
 
 
@@ -97,7 +97,8 @@ def _in_class(kind: type, user_modules: Collection[str]) -> Iterator[Held]:
                 yield f".{name}", held
 
 
-def _in_items(values: Iterator[Any]) -> Iterator[Held]:
+def in_items(values: Iterator[Any]) -> Iterator[Held]:
+    """Yield the items of a container."""
     copied = list(values)
     # A list of a million numbers costs one pass in C.
     if ATOMS.issuperset(set(map(type, copied))):
@@ -108,7 +109,7 @@ def _in_items(values: Iterator[Any]) -> Iterator[Held]:
 
 
 def _in_set(values: Iterator[Any]) -> Iterator[Held]:
-    for _, held in _in_items(values):
+    for _, held in in_items(values):
         yield "{\u2026}", held
 
 
@@ -116,7 +117,7 @@ def _in_tuple(value: Any) -> Iterator[Held]:
     classes = map(vars, type(value).__mro__)
     names: Any = next((own["_fields"] for own in classes if "_fields" in own), ())
     names = names if type(names) is tuple else ()
-    for segment, held in _in_items(tuple.__iter__(value)):
+    for segment, held in in_items(tuple.__iter__(value)):
         index: Any = segment[0]
         yield (f".{names[index]}" if index < len(names) else segment), held
 
@@ -163,7 +164,7 @@ def _in_cell(cell: Any) -> Iterator[Held]:
         yield "", cell.cell_contents
 
 
-def _in_c(value: Any) -> Iterator[Held]:
+def in_c(value: Any) -> Iterator[Held]:
     """Yield an object's referents, as the garbage collector sees them."""
     for held in gc.get_referents(value):
         # What an iterator goes through is not the user's own tuple.
@@ -176,19 +177,19 @@ def _in_c(value: Any) -> Iterator[Held]:
 
 
 _BY_BASE: tuple[tuple[type, Look], ...] = (
-    (list, lambda value: _in_items(list.__iter__(value))),
+    (list, lambda value: in_items(list.__iter__(value))),
     (dict, _in_dict),
     (tuple, _in_tuple),
     (set, lambda value: _in_set(set.__iter__(value))),
     (frozenset, lambda value: _in_set(frozenset.__iter__(value))),
-    (collections.deque, lambda value: _in_items(collections.deque.__iter__(value))),
+    (collections.deque, lambda value: in_items(collections.deque.__iter__(value))),
     (types.FunctionType, _in_function),
     (types.MethodType, lambda value: iter([(".__self__", value.__self__), ("", value.__func__)])),
     (types.BuiltinFunctionType, lambda value: iter([(".__self__", value.__self__)])),
     (functools.partial, _in_partial),
     (
         type(functools.lru_cache(lambda: None)),
-        lambda value: chain(_in_c(value), kept_fields(value)),
+        lambda value: chain(in_c(value), kept_fields(value)),
     ),
     (BaseException, in_exception),
     (types.TracebackType, in_traceback),

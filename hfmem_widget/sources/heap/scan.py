@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
-from hfmem_widget.sources.heap import tensors
-from hfmem_widget.sources.heap.model import Holders, Remainder
+from hfmem_widget.sources.heap import arrays, tensors
+from hfmem_widget.sources.heap.model import Holders, Kind, Remainder
 from hfmem_widget.sources.heap.paths import ATOMS, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Rank, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
-from hfmem_widget.sources.storages import storages_of
+from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.storages import MANAGED, storages_of
 
 DEEPEST = 200
 """The longest path, in references, so that a linked list of a million objects ends the search."""
@@ -43,9 +47,10 @@ def scan(
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others])
         rows = rows_of(search.arrivals, search.other_ways)
-    explained = Holders(rows).explained()
+    explained = Counter(Holders(rows).explained())
+    explained["cpu"] -= search.beside_malloc()
     remainders = tuple(
-        Remainder(device, max(float(size) - explained.get(device, 0), 0.0), ":" not in device)
+        Remainder(device, max(float(size) - explained[device], 0.0), ":" not in device)
         for device, size in (allocated or {}).items()
         if not math.isnan(size)
     )
@@ -61,6 +66,9 @@ class _Search(Search):
         self.arrivals: Arrivals = {}
         self.other_ways: dict[int, list[Place]] = {}
         self.is_too_deep = False
+        self._mapped = MappedFiles()
+        self._lent: dict[tuple[int, str], int] = {}
+        self._beside_malloc: set[tuple[int, str]] = set()
         # Whatever was looked at is held until the end, lest another get its address.
         self.seen: dict[int, Any] = {}
         self._waiting: dict[Rank, deque[tuple[Place, Any]]] = {rank: deque() for rank in Rank}
@@ -81,6 +89,7 @@ class _Search(Search):
                 while models or queue:
                     # A model that was found meanwhile comes first.
                     self._look(*(models or queue).popleft())
+        self._join_what_is_lent()
 
     def arrive(self, before: Place, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
@@ -94,7 +103,7 @@ class _Search(Search):
         is_seen = key in self.seen
         if not is_seen:
             self.count()
-        if known.role == "tensor":
+        if known.role in {"tensor", "array"}:
             self._note(before.to(segment), value)
         elif not is_seen and known.may_be_empty and self.is_empty(value):
             return
@@ -114,9 +123,53 @@ class _Search(Search):
         self._waiting[Rank.MODEL if comes_first else place.rank].append((place, value))
 
     def _note(self, place: Place, tensor: Any) -> None:
+        if self.kinds[type(tensor)].role == "array":
+            owner = arrays.owner_of(tensor)
+            if self.kinds[type(owner)].role == "array":
+                self._note_memory(place, "NumPy", arrays.memory_of(owner))
+                return
+            tensor = owner
         for key, device, size, dtype in storages_of(tensor):
             arrivals = self.arrivals.setdefault((key, device), [])
             arrivals.append(Arrival(place, size, dtype, tensor))
+            if device == "cpu" and len(arrivals) == 1 and (lent := arrays.address_lent_to(tensor)):
+                self._lent[key, device] = lent
+
+    def _note_memory(self, place: Place, kind: Kind, memory: arrays.Memory) -> None:
+        if not memory.bytes:
+            return
+        if place.kind == "tensors":
+            place = place.of(kind, "", place.rank)
+            place.depth -= 1  # a view by NumPy is as near as one by PyTorch
+        is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
+        found = memory.key, MANAGED if is_mapped else "cpu"
+        self.arrivals.setdefault(found, []).append(
+            Arrival(place, memory.bytes, memory.dtype, memory)
+        )
+        if not memory.is_malloced:
+            self._beside_malloc.add(found)
+
+    def beside_malloc(self) -> int:
+        """Return the bytes on the host that no C heap counts."""
+        known = (found for found in self._beside_malloc if found[1] == "cpu")
+        return sum(self.arrivals[found][0].bytes for found in known)
+
+    def _join_what_is_lent(self) -> None:
+        """Count a tensor that has an array's memory with the array."""
+        if not self._lent:
+            return
+        own = []
+        for key, found in self.arrivals.items():
+            array = getattr(found[0].tensor, "array", None)
+            if type(found[0].tensor) is arrays.Memory and array is not None:
+                start = arrays.address_of(array)
+                own.append((start, start + found[0].bytes, key))
+        own.sort()
+        for lent, address in self._lent.items():
+            at = bisect_right(own, address, key=itemgetter(0)) - 1
+            if at >= 0 and address < own[at][1]:
+                array = self.arrivals[own[at][2]]
+                array += [replace(each, bytes=array[0].bytes) for each in self.arrivals.pop(lent)]
 
     def _order(self, root: Root) -> tuple[int, int]:
         """Return a sort key: the biggest models come first, so that none is named by a part of it."""
@@ -134,7 +187,13 @@ class _Search(Search):
                     self.arrive(place.of("optimizer states", name, _rank(place)), "", held)
                 for segment, held in kept_fields(value, frozenset({"state"})):
                     self.arrive(place, segment, held)
+            elif known.role == "buffers":
+                for memory in arrays.buffers_of(value, known.held):
+                    self.count()
+                    self._note_memory(place, known.held, memory)
             else:
+                if known.role == "frame":  # what is in it is named by it
+                    place = place.of(known.held, known.held, place.rank)
                 for segment, held in known.look(value) if known.look is not None else ():
                     self.arrive(place, segment, held)
         except Exception:  # noqa: BLE001  (an odd object is taken as empty)

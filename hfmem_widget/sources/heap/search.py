@@ -7,7 +7,8 @@ import time
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from hfmem_widget.sources.heap import tensors
+from hfmem_widget.sources.heap import arrays, tensors
+from hfmem_widget.sources.heap.model import Kind as Held
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
@@ -29,8 +30,9 @@ class Kind(NamedTuple):
     """How the objects of one type are followed; `look` is None where they hold nothing of interest."""
 
     look: Look | None
-    role: Literal["", "tensor", "module", "optimizer"] = ""
+    role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
     may_be_empty: bool = False
+    held: Held = "tensors"
 
 
 class Kinds(dict[type, Kind]):
@@ -49,6 +51,8 @@ class Kinds(dict[type, Kind]):
             known = Kind(unnamed(tensors.in_node))
         elif tensors.is_saved(type_):
             known = Kind(unnamed(tensors.in_saved))
+        elif (found := arrays.role_of(type_))[0]:
+            known = Kind(arrays.LOOKS.get(found[0]), found[0], held=found[1])
         else:
             look = look_into(type_, self._user_modules)
             known = Kind(look, may_be_empty=type_ in CONTAINERS or look is in_object)

@@ -19,22 +19,22 @@ PARTS_OF_MODULE = frozenset({"_parameters", "_buffers", "_modules"})
 
 def unnoticed() -> AbstractContextManager[object]:
     """Return a context in which reading a tensor's attributes runs no ``__torch_function__``."""
-    disable = _in_torch("_C.DisableTorchFunction")
+    disable = type_in("torch", "_C.DisableTorchFunction")
     return nullcontext() if disable is None else disable()
 
 
 def kinds() -> tuple[type, type, type] | None:
     """Return the types of tensors, modules and optimizers; None where torch is not there (yet)."""
-    tensor, module = _in_torch("Tensor"), _in_torch("nn.Module")
-    optimizer = _in_torch("optim.Optimizer")
+    tensor, module = type_in("torch", "Tensor"), type_in("torch", "nn.Module")
+    optimizer = type_in("torch", "optim.Optimizer")
     if tensor is None or module is None or optimizer is None:
         return None
     return tensor, module, optimizer
 
 
-def _in_torch(path: str) -> type | None:
-    """Return a class of torch; None where the module named torch, such as an empty folder, has none."""
-    found: Any = sys.modules.get("torch")
+def type_in(library: str, path: str) -> type | None:
+    """Return a class of a library that was imported; None where another of that name has none."""
+    found: Any = sys.modules.get(library)
     for name in path.split("."):
         # Not `getattr` on the module: its `__getattr__` may raise anything for an unknown name.
         found = getattr(found, "__dict__", {}).get(name)
@@ -100,7 +100,7 @@ def in_node(node: Any) -> Iterator[Any]:
 def is_saved(kind: type) -> bool:
     """Return whether a type is the wrapper of a tensor saved by autograd or a checkpoint."""
     # Some versions of torch have no such type.
-    return kind is _in_torch("_C._autograd.SavedTensor")
+    return kind is type_in("torch", "_C._autograd.SavedTensor")
 
 
 def in_saved(saved: Any) -> Iterator[Any]:

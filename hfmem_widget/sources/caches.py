@@ -1,0 +1,182 @@
+"""The tensors of a KV cache, and how it grows, by reading the objects that own them.
+
+transformers' caches have layers, whose fields are tensors: of keys and values, packed ones with their scales,
+convolutions' and recurrent states. Older models, and other libraries, pass tuples of tuples.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from hfmem_widget.sources.storages import Storage, storages_of
+
+DEEPEST = 6
+"""Objects in one another: a cache of caches, its layers, their tuples, and what lies in these."""
+
+_LEAF, _TENSOR, _VALUES, _MEMBERS, _FIELDS = range(5)
+
+_SCALARS = (str, bytes, int, float, complex, bool, type(None), type)
+_CODE = (FunctionType, MethodType, ModuleType)
+
+MOST_WITHIN = 4096
+"""Values of a list or a dict that are looked through; a cache has no more layers."""
+
+_roles: dict[type, int] = {}
+"""What becomes of an object of this type."""
+
+
+def tensors_of(cache: object) -> list[Any]:
+    """Return every tensor that a cache owns, as often as it lies there; models are not entered."""
+    tensors: list[Any] = []
+    _collect(cache, DEEPEST, tensors)
+    return tensors
+
+
+def storages_in(cache: object) -> tuple[Storage, ...]:
+    """Return the storages of a cache, each once; none of them where it cannot be read."""
+    try:
+        return tuple(
+            {one[0]: one for tensor in tensors_of(cache) for one in storages_of(tensor)}.values()
+        )
+    except Exception:  # noqa: BLE001  (a cache may be of the user's own, and raise what it likes)
+        return ()
+
+
+def is_cache(value: object) -> bool:
+    """Return whether something is a cache of transformers, by its type alone."""
+    kind = cache_kind()
+    return kind is not None and issubclass(type(value), kind)
+
+
+def cache_kind() -> type | None:
+    """Return transformers' class of caches; None where it is not imported, or has none."""
+    kind = getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
+    return kind if isinstance(kind, type) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a cache grows with each further token, over all layers and all sequences of the batch.
+
+    Attributes
+    ----------
+    token_bytes : float
+        Bytes that each token adds; in a static cache, that it takes of what is allocated.
+    window_bytes : float
+        Bytes that it adds besides as long as there are fewer tokens than `window`.
+    window : int
+        The longest sliding window; 0 where there is none.
+    limit : int
+        The most tokens that it can hold; 0 where it has no bound.
+    length : int
+        The tokens that it holds; 0 where that is not known without waiting for the device.
+    """
+
+    token_bytes: float = 0.0
+    window_bytes: float = 0.0
+    window: int = 0
+    limit: int = 0
+    length: int = 0
+
+
+def growth_of(cache: object) -> Growth | None:
+    """Return how a cache grows; None where that cannot be read from it."""
+    try:
+        return _growth(cache)
+    except Exception:  # noqa: BLE001  (as above)
+        return None
+
+
+def _growth(cache: Any) -> Growth | None:
+    # What an encoder has put into it stays as it is.
+    cache = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(cache, "layers", cache)
+    if not isinstance(layers, (list, tuple)):
+        return None
+    token_bytes = window_bytes = 0.0
+    window = limit = length = 0
+    for layer in layers:
+        is_tuple = isinstance(layer, (list, tuple))
+        pair = tuple(layer[:2]) if is_tuple else (_of(layer, "keys"), _of(layer, "values"))
+        sizes = [_sizes(tensor) for tensor in pair]
+        known = _of(layer, "cumulative_length")
+        held = known if type(known) is int else 0
+        if held and _of(layer, "_quantized_keys") is not None:
+            # As it is now: the newest tokens are not packed yet.
+            token_bytes += sum(size for _, _, size, _ in storages_in(layer)) / held
+            length = max(length, held)
+            continue
+        if not all(sizes) or not all(shape[-2] for shape in sizes):
+            continue
+        a_token = sum(each.nbytes / shape[-2] for each, shape in zip(pair, sizes, strict=True))
+        most = _of(layer, "max_cache_len")
+        if _of(layer, "is_sliding") is True:
+            window_bytes += a_token
+            window = max(window, most or _of(layer, "sliding_window") or 0)
+            length = max(length, held)
+        else:
+            token_bytes += a_token
+            limit = max(limit, most or 0)
+            length = length if most else max(length, sizes[0][-2])
+    if not token_bytes and not window_bytes:
+        return None
+    return Growth(token_bytes, window_bytes, int(window), int(limit), length)
+
+
+def _of(layer: object, name: str) -> Any:
+    return getattr(layer, name, None)
+
+
+def _sizes(tensor: Any) -> tuple[int, ...]:
+    shape = getattr(tensor, "shape", ())
+    return tuple(shape) if len(shape) >= 2 and all(type(size) is int for size in shape) else ()
+
+
+def _collect(found: Any, deepest: int, tensors: list[Any]) -> None:
+    """Add the tensors in something to those that are known; a generator would take twice as long."""
+    role = _roles.get(type(found))
+    if role is None:
+        role = _role_of(type(found))
+    if role == _VALUES:
+        inside = list(found)
+    elif role == _MEMBERS:
+        inside = list(found.values())
+    elif role == _FIELDS:
+        inside = list(vars(found).values())
+    else:
+        if role == _TENSOR:
+            tensors.append(found)
+        return
+    if deepest <= 0 or len(inside) > MOST_WITHIN:
+        return
+    for each in inside:
+        # Most of what lies there is a number or a name.
+        role = _roles.get(type(each))
+        if role == _TENSOR:
+            tensors.append(each)
+        elif role != _LEAF:
+            _collect(each, deepest - 1, tensors)
+
+
+def _role_of(kind: type) -> int:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return _LEAF
+    configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
+    leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))
+    if issubclass(kind, torch.Tensor):
+        role = _TENSOR
+    elif issubclass(kind, leaves):
+        role = _LEAF
+    elif issubclass(kind, (list, tuple, set, frozenset)):
+        role = _VALUES
+    elif issubclass(kind, Mapping):
+        role = _MEMBERS
+    else:
+        role = _FIELDS if any("__dict__" in vars(base) for base in kind.__mro__) else _LEAF
+    _roles[kind] = role
+    return role

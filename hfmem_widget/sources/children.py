@@ -1,0 +1,184 @@
+"""What the processes hold on the host that this one has started, such as a DataLoader's workers."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from hfmem_widget.session import Series
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.descendants import Descendants
+from hfmem_widget.sources.procfs import PROC, kibibytes
+from hfmem_widget.sources.source import BaseSource
+from hfmem_widget.text import plain
+
+INTERVAL: Final = 1.0
+"""Seconds between looks at which processes there are, and at least between readings of one of them."""
+
+SHARE: Final = 0.01
+FIRST_SHARE: Final = 0.1
+"""The share of the time that reading them may take, and as long as some have not been read yet: the kernel
+walks their page tables, which takes 1 ms for 100 MB and 35 for 10 GB."""
+
+MOST: Final = 64
+
+WORKER: Final = "pt_data_worker"
+"""What PyTorch calls the processes of a DataLoader."""
+
+
+PSS: Final = "PSS"
+
+
+class Held(NamedTuple):
+    """The memory of one process, and how much of it is shared memory, in bytes; NaN once it has ended.
+
+    `how` it is counted: proportionally (PSS) pages that processes have in common are divided among them.
+    """
+
+    bytes: float = NOT_AVAILABLE
+    shared: float = 0.0
+    how: str = PSS
+    name: str = ""
+
+    @property
+    def is_proportional(self) -> bool:
+        """Whether processes can be added up."""
+        return self.how == PSS
+
+
+class Processes(Protocol):
+    """A way of finding the processes that descend from this one."""
+
+    def found(self) -> Collection[int]:
+        """Return the ids of those that live; at once where there are none."""
+
+    def held(self, pid: int) -> Held:
+        """Return what one of them holds."""
+
+
+class LinuxProcesses:
+    """The descendants of this process in ``/proc``."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._descendants = Descendants(proc)
+        self._page = os.sysconf("SC_PAGE_SIZE")
+
+    def found(self) -> Collection[int]:
+        """Return the ids of those that live; 1 µs where this process has no child."""
+        try:
+            # It leaves those that have ended to whoever waits for them.
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ()
+        listed = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]  # noqa: PTH208  (quicker)
+        return self._descendants.among(listed, ids_are_ours=True)
+
+    def held(self, pid: int) -> Held:
+        """Return its proportional share; where that cannot be read, what is resident without shared files."""
+        folder = self._proc / str(pid)
+        try:
+            name = plain((folder / "comm").read_text(errors="replace").strip())
+            try:
+                text = (folder / "smaps_rollup").read_bytes()
+            except OSError:  # somebody else's, or an old kernel
+                text = b""
+            if (size := kibibytes(text, b"\nPss:")) >= 0:
+                shared = kibibytes(text, b"\nPss_Shmem:")
+                return Held(size, shared if shared > 0 else 0.0, name=name)
+            _, resident, common, *_ = map(int, (folder / "statm").read_text().split())
+        except (OSError, ValueError):
+            return Held()
+        if not resident:  # it has ended, and was not waited for
+            return Held()
+        how = "resident, less what is shared"
+        return Held(float((resident - common) * self._page), how=how, name=name)
+
+
+class ChildSource(BaseSource):
+    """Child processes on the host: their bytes, how many there are, workers among them, shared memory.
+
+    Its series are there once there is a child. `cpu` returns the CPU seconds of the calling thread.
+    """
+
+    name = "child processes"
+    blocks = True
+    secondary = True
+
+    def __init__(
+        self, processes: Processes, *, cpu: Callable[[], float] = time.thread_time
+    ) -> None:
+        super().__init__()
+        self._processes = processes
+        self._cpu = cpu
+        self._known: dict[int, tuple[Held, float]] = {}  # and when it is due again
+        self._pids: list[int] = []
+        self._nothing: tuple[float, ...] = ()
+        self._look_due = self._read_due = -math.inf
+
+    def read(self, now: float) -> Sequence[float]:
+        """Return the values of `series`; the bytes once all processes have been read."""
+        if now < self._look_due and not self._pids:
+            return self._nothing
+        try:
+            if now >= self._look_due:
+                began = self._cpu()
+                self._look_due = now + INTERVAL
+                found = sorted(self._processes.found())
+                self._look_due = now + max(INTERVAL, (self._cpu() - began) / SHARE)
+                self._pids = found[:MOST]
+                if len(found) > MOST:
+                    self._note(f"Of {len(found)} child processes, {MOST} are counted on the host.")
+            self._known = {pid: self._known[pid] for pid in self._pids if pid in self._known}
+            if now >= self._read_due:
+                self._read_some(now)
+        except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
+            self._note(f"The memory of child processes could not be read ({plain(error)}).")
+            return self._padded(())
+        if not self.series:
+            return ()
+        live = [held for held, _ in self._known.values() if held.bytes >= 0]
+        is_whole = len(self._known) == len(self._pids)
+        return (
+            math.fsum(held.bytes for held in live) if is_whole else NOT_AVAILABLE,
+            float(len(live)),
+            float(sum(held.name == WORKER for held in live)),
+            math.fsum(held.shared for held in live),
+        )
+
+    def _read_some(self, now: float) -> None:
+        """Read those that are due, the new ones first, as long as there is time."""
+        due = [pid for pid in self._pids if pid not in self._known or self._known[pid][1] <= now]
+        began = self._cpu()
+        for pid in sorted(due, key=self._known.__contains__):
+            is_new, started = pid not in self._known, self._cpu()
+            held = self._processes.held(pid)
+            ended = self._cpu()
+            cost = (ended - started) * len(self._pids)
+            self._known[pid] = held, now + max(INTERVAL, cost / SHARE)
+            self._tell(held)
+            self._read_due = now + (ended - began) / (FIRST_SHARE if is_new else SHARE)
+            if self._read_due > now + INTERVAL / 10:
+                return
+
+    def _tell(self, held: Held) -> None:
+        if not held.bytes > 0:
+            return
+        if not self.series:
+            labels = {
+                "children": f"child processes ({held.how})",
+                "child_processes": "child processes",
+                "data_workers": "DataLoader workers",
+                "children_shared": "shared memory of child processes",
+            }
+            self.series = tuple(Series("cpu", *each) for each in labels.items())
+            self._nothing = (0.0,) * len(self.series)
+        if not held.is_proportional:
+            self._note(
+                "The proportional share (PSS) of some child processes cannot be read, so these are counted "
+                "by what is resident: memory that a fork has in common with this process counts in both."
+            )

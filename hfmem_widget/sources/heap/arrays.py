@@ -1,0 +1,128 @@
+"""What NumPy's arrays and the tables of pandas, polars, Arrow and datasets hold, and where their bytes are.
+
+None of these libraries is imported, and no code of a user's subclass runs: arrays are read through NumPy's
+own descriptors, pandas' objects as the garbage collector sees them, Arrow's and polars' by their own figures.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+from hfmem_widget.sources.heap.model import Kind
+from hfmem_widget.sources.heap.paths import Held
+from hfmem_widget.sources.heap.referents import Look, in_c, in_items, kept_fields
+from hfmem_widget.sources.heap.tensors import type_in
+
+Role = Literal["", "array", "frame", "inner", "buffers"]
+
+_ROLES: tuple[tuple[str, tuple[str, ...], Role, Kind], ...] = (
+    ("numpy", ("ndarray",), "array", "NumPy"),
+    ("pandas", ("DataFrame", "Series", "Index"), "frame", "pandas"),
+    ("datasets", ("Dataset",), "frame", "Arrow"),
+    ("polars", ("DataFrame", "Series"), "buffers", "polars"),
+    ("pyarrow", ("Table", "RecordBatch", "ChunkedArray", "Array"), "buffers", "Arrow"),
+)
+
+_MOST_VIEWS = 64
+_name_of = lru_cache(256)(str)
+
+
+class Memory(NamedTuple):
+    """One piece of memory on the host, by its address or that of the object whose own it is.
+
+    What is lent may be a mapped file's; what is not malloced is in no C heap.
+    """
+
+    key: int
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str = ""
+    is_lent: bool = False
+    is_malloced: bool = True
+    array: Any = None
+
+
+def role_of(kind: type) -> tuple[Role, Kind]:
+    """Return how objects of a type hold memory, and whose kind it is; ``""`` for other libraries' types."""
+    for library, names, role, held in _ROLES:
+        if any(issubclass(kind, found) for name in names if (found := type_in(library, name))):
+            return role, held
+    # A type of an extension has no entry for its module, but type's own getter knows it.
+    module = str(vars(type)["__module__"].__get__(kind))
+    return "inner" if module.partition(".")[0] == "pandas" else "", "tensors"
+
+
+def in_array(array: Any) -> Iterator[Held]:
+    """Yield a subclass' attributes, such as a mask, and the objects in an array of objects."""
+    own = _of_numpy()
+    objects = own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
+    return chain(kept_fields(array), in_items(iter(objects)))
+
+
+def in_pandas(value: Any) -> Iterator[Held]:
+    """Yield what an object of pandas holds."""
+    return in_c(value) if gc.is_tracked(value) else iter(())
+
+
+LOOKS: Mapping[Role, Look] = {"array": in_array, "frame": kept_fields, "inner": in_pandas}
+
+
+def owner_of(array: Any) -> Any:
+    """Return the array whose memory an array is a view of, or the tensor."""
+    tensor, base_of = type_in("torch", "Tensor"), _of_numpy()["base"]
+    for _ in range(_MOST_VIEWS):
+        base = base_of.__get__(array)
+        if tensor is not None and issubclass(type(base), tensor):
+            return base
+        if role_of(type(base))[0] != "array":
+            break
+        array = base
+    return array
+
+
+def memory_of(array: Any) -> Memory:
+    """Return the memory of an array that is no view."""
+    size, shape, dtype, base = (
+        _of_numpy()[name].__get__(array) for name in ("nbytes", "shape", "dtype", "base")
+    )
+    key = id(array) if base is None else address_of(array)
+    return Memory(key, int(size), shape, _name_of(dtype), base is not None, array=array)
+
+
+def address_of(array: Any) -> int:
+    """Return where an array's memory begins (1 µs)."""
+    return int(_of_numpy()["__array_interface__"].__get__(array)["data"][0])
+
+
+def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
+    """Yield the buffers of a table of Arrow, or all of a frame of polars as one."""
+    shape = tuple(getattr(value, "shape", None) or (len(value),))
+    if kind == "polars":
+        inner = vars(value)["_df" if len(shape) > 1 else "_s"]
+        yield Memory(id(inner), int(inner.estimated_size()), shape, is_malloced=False)
+        return
+    for column in getattr(value, "columns", [value]):
+        for chunk in getattr(column, "chunks", [column]):
+            for each in chunk.buffers():
+                if each is not None and each.is_cpu and each.size:
+                    yield Memory(each.address, each.size, shape, is_lent=True, is_malloced=False)
+
+
+def address_lent_to(tensor: Any) -> int:
+    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`; 0 if it did."""
+    try:
+        storage = tensor.untyped_storage()
+        # To ask a lazily cloned tensor for its address would copy it.
+        is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)  # noqa: SLF001  (no public name)
+        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr())
+    except Exception:  # noqa: BLE001  (an odd tensor)
+        return 0
+
+
+def _of_numpy() -> Any:
+    return vars(type_in("numpy", "ndarray") or object)

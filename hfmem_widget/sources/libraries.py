@@ -1,0 +1,217 @@
+"""What libraries keep on a device beside a model's own tensors: buckets, gathered parameters, workspaces.
+
+Each is read from what owns it. What cannot be read is not here, and stays unexplained. Nothing is allocated,
+waited for, imported or initialised.
+"""
+
+# ruff: noqa: SLF001  (none of this is public)
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hfmem_widget.sources.storages import Storage, storages_of
+from hfmem_widget.sources.torch_cuda import only_device
+
+BUCKETS = "DDP gradient buckets"
+SHARED_BUCKETS = f"{BUCKETS}, of which gradients are views"
+GATHERED = "FSDP gathered parameters"
+REDUCED = "FSDP reduction buffers"
+WORKSPACES = "cuBLAS workspaces"
+
+_DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
+_FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+_FSDP2 = ("torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule")
+
+_TABLES = (
+    (
+        "_ZN2at4cuda33cublas_handle_stream_to_workspaceEv",
+        "_ZN2at4cuda22getChosenWorkspaceSizeEv",
+    ),
+    (
+        "_ZN2at4cuda35cublaslt_handle_stream_to_workspaceEv",
+        "_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv",
+    ),
+)
+"""Functions of libtorch_cuda (ATen/cuda/CUDAContextLight.h): the table of the workspaces that there are, one
+for each handle and stream, and the bytes of each."""
+
+_MOST_WORKSPACES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """What a reducer of DDP holds on a device; `is_shared` where gradients are views of it."""
+
+    device: str
+    bytes: int
+    is_shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """The storages of what was put together of shards, each with whose it is, and the shards.
+
+    While it is there, a parameter is a view of it, and its shard is no parameter of the module.
+    """
+
+    buffers: list[tuple[str, tuple[Storage, ...]]] = field(default_factory=list)
+    shards: list[Any] = field(default_factory=list)
+
+    def add(self, owner: str, tensor: Any) -> None:
+        """Take in a buffer, if it is there."""
+        if storages := storages_of(tensor):
+            self.buffers.append((owner, storages))
+
+
+def wrapped_now() -> Any:
+    """Return the DDP module whose forward pass this thread is in; None if there is none."""
+    return getattr(_class(_DDP), "_active_ddp_module", None)
+
+
+def buckets_of(modules: Iterable[Any]) -> Iterator[Buckets]:
+    """Yield the gradient buckets of those modules that are DDP's.
+
+    Their tensors cannot be had from Python, but the reducer tells their sizes.
+    """
+    kind = _class(_DDP)
+    for module in modules if kind is not None else ():
+        if not issubclass(type(module), kind):
+            continue
+        try:
+            # Buckets of mixed precision have another type than the parameters, whose bytes are told.
+            if module.mixed_precision is None and not module.is_multi_device_module:
+                told = module.logger._get_ddp_logging_data().strs_map["bucket_sizes"]
+                size = sum(int(one) for one in told.split(","))
+                yield Buckets(_key(module.device), size, bool(module.gradient_as_bucket_view))
+        except Exception:  # noqa: BLE001, S112  (another version of torch)
+            continue
+
+
+def sharded_in(modules: Sequence[Any]) -> Sharded:
+    """Return what both versions of FSDP have of the parameters of some modules at the moment."""
+    found = Sharded()
+    try:
+        for module in _within(modules, tuple(filter(None, map(_class, (_FSDP1, _FSDP2))))):
+            if hasattr(module, "_get_fsdp_state"):
+                _add_fsdp2(found, module._get_fsdp_state())
+            elif getattr(module, "_handle", None) is not None:
+                _add_fsdp1(found, module._handle.flat_param)
+    except Exception:  # noqa: BLE001, S110  (another version of torch)
+        pass
+    return found
+
+
+def workspaces(torch: Any) -> tuple[str, int] | None:
+    """Return the one CUDA device of this process, and the bytes of cuBLAS' workspaces; None if not known.
+
+    They are the caching allocator's, and PyTorch keeps them until the end. Its table of them is the whole
+    process', so that on several devices nobody knows which is where.
+    """
+    try:
+        device = only_device(torch)
+        return (device, sum(count * each for count, each in _tables(torch))) if device else None
+    except Exception:  # noqa: BLE001  (another version of torch, or no CUDA in it)
+        return None
+
+
+def entries_of_map(address: int) -> int:
+    """Return how many entries a ``std::map`` of libstdc++ has; -1 if what is there does not look like one.
+
+    Only the object itself is read, never its nodes: its order, a colour, three pointers and a count.
+    """
+    header = address + 8
+    colour, root, first, last, count = (ctypes.c_size_t * 5).from_address(header)
+    is_red = not colour & 0xFFFFFFFF
+    if is_red and not count and not root and first == last == header:
+        return 0
+    is_filled = count and root and first and last and header not in {root, first, last}
+    return count if is_red and is_filled and count <= _MOST_WORKSPACES else -1
+
+
+def _tables(torch: Any) -> Iterator[tuple[int, int]]:
+    """Yield how many workspaces each table has, and the bytes of one."""
+    library = _library(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+    for table, size in _TABLES:
+        # Before torch 2.7 cuBLASLt's were not kept.
+        if not hasattr(library, table):
+            continue
+        entries = entries_of_map(_called(library, table))
+        if entries > 0:
+            yield entries, _called(library, size)
+
+
+def _called(library: Any, name: str) -> int:
+    function = getattr(library, name)
+    function.restype = ctypes.c_size_t
+    return int(function())
+
+
+@cache
+def _library(path: Path) -> Any:
+    """Return a library that is loaded already; None if it is not."""
+    try:
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except (OSError, AttributeError):
+        return None
+
+
+def _add_fsdp1(found: Sharded, parameter: Any) -> None:
+    # Made at the first forward pass; until then the parameter itself is the shard.
+    found.shards.append(getattr(parameter, "_local_shard", parameter))
+    for name in ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard"):
+        found.add(GATHERED, getattr(parameter, name, None))
+
+
+def _add_fsdp2(found: Sharded, state: Any) -> None:
+    # One group before torch 2.13.
+    for group in getattr(state, "_fsdp_param_groups", None) or filter(
+        None, [state._fsdp_param_group]
+    ):
+        for parameter in group.fsdp_params:
+            found.shards.append(parameter.sharded_param)
+            for tensor in (*parameter.all_gather_outputs, *parameter._unsharded_inner_tensors):
+                found.add(GATHERED, tensor)
+        shared = group.comm_ctx
+        kept = getattr(shared.all_gather_state, "all_gather_result", None)
+        for result in (group._all_gather_result, kept):
+            found.add(GATHERED, getattr(result, "all_gather_output", None))
+        one = getattr(shared, "reduce_scatter_state", None)
+        for scattered in (one, *getattr(shared, "reduce_scatter_states", ())):
+            found.add(REDUCED, getattr(scattered, "reduce_scatter_input", None))
+        reduced = getattr(group, "_all_reduce_state", None)
+        found.add(REDUCED, getattr(reduced, "all_reduce_input", None))
+        found.add(REDUCED, group._partial_reduce_output)
+
+
+def _within(modules: Sequence[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
+    """Yield the modules of some kinds in others, each once."""
+    if not kinds:
+        return
+    walk = sys.modules["torch"].nn.Module.modules
+    seen: set[int] = set()
+    is_one: dict[type, bool] = {}
+    for inner in (inner for module in modules for inner in walk(module)):
+        kind = type(inner)
+        if kind not in is_one:
+            is_one[kind] = issubclass(kind, kinds)
+        if is_one[kind] and id(inner) not in seen:
+            seen.add(id(inner))
+            yield inner
+
+
+def _class(place: tuple[str, str]) -> Any:
+    """Return a class of torch's, if its module is loaded."""
+    module, name = place
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _key(device: Any) -> str:
+    return "cpu" if device.type == "cpu" else str(device)

@@ -1,0 +1,86 @@
+"""PyTorch's allocator for Apple's GPUs: what is allocated now, and what Metal holds for this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hfmem_widget.errors import SourceUnavailable
+from hfmem_widget.session import Device
+from hfmem_widget.sources.allocator import ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.text import plain
+
+
+class MpsAllocator(TorchAllocator):
+    """The only object that calls the MPS allocator: an `Allocator` without peaks and segments.
+
+    It has no peak that can be reset and no list of segments (torch/mps/__init__.py, torch 2.13). Its memory
+    is a part of the machine's, not beside it.
+    """
+
+    device_type = "mps"
+    _is_installed = False
+
+    def supported(self) -> bool:
+        """Return whether torch is loaded and built for Metal."""
+        return bool(getattr(self._extension(), "_has_mps", False))
+
+    def devices(self) -> range:
+        """Return the one device, once the user's code has asked for it; nothing in a forked child.
+
+        torch does not tell whether Metal is in use, and whatever asks Metal opens it. But
+        `torch.backends.mps.is_available` keeps its answer (`lru_cache`), and Trainer, accelerate and
+        pipelines call it. When it has been called, Metal is open already.
+        """
+        if not self.supported():
+            return range(0)
+        is_available = getattr(self._backend(), "is_available", None)
+        cache = getattr(is_available, "cache_info", None)
+        if is_available is None or cache is None or not cache().currsize or not is_available():
+            return range(0)
+        return range(0 if self._module()._is_in_bad_fork() else 1)
+
+    def device(self, index: int) -> Device:
+        """Return the chip's name, with what Metal recommends to use at most as its total."""
+        name = getattr(self._backend(), "get_name", lambda: "Apple GPU")
+        total = float(self._module().recommended_max_memory())
+        return Device(f"mps:{index}", plain(name()), "", total)
+
+    def free_and_total(self, index: int) -> None:
+        """Return nothing: the memory is the machine's, which has a line of its own."""
+
+    def stats(self, index: int) -> Stats:
+        """Return what tensors have, and what Metal holds for this process; there are no peaks."""
+        del index
+        module = self._module()
+        return {
+            "allocated_bytes": {"all": {"current": module.current_allocated_memory()}},
+            "reserved_bytes": {"all": {"current": module.driver_allocated_memory()}},
+        }
+
+    @property
+    def installed(self) -> bool:
+        """Whether it was installed, by which nothing changes: nobody can read or reset a peak."""
+        return self._is_installed
+
+    def install(
+        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
+    ) -> None:
+        """Wrap nothing: there is no peak that anybody could read or reset."""
+        del read, reset
+        self._is_installed = True
+
+    def uninstall(self) -> None:
+        """Put nothing back."""
+        self._is_installed = False
+
+    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Raise `SourceUnavailable`: it lists no segments."""
+        del quick
+        message = "PyTorch lists no segments on MPS"
+        raise SourceUnavailable(message)
+
+    def _backend(self) -> Any:
+        torch: Any = self._modules["torch"]
+        return getattr(torch.backends, "mps", None)
