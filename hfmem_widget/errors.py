@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class HFMemError(Exception):
     """Base of everything this package raises."""
@@ -17,3 +19,20 @@ class SourceUnavailable(HFMemError):
 
 class WatchStateError(HFMemError, RuntimeError):
     """An operation came at the wrong time, such as closing a span twice."""
+
+
+def chain_of(
+    error: BaseException | None, *, with_suppressed: bool = True
+) -> Iterator[BaseException]:
+    """Yield an error and those it came from, each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        cause = waiting.pop(0)
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        yield cause
+        waiting.append(cause.__cause__)
+        if with_suppressed or not cause.__suppress_context__:
+            waiting.append(cause.__context__)
+        waiting += cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()

@@ -27,11 +27,18 @@ DEFERRED = tuple(
 )
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
+OF_AN_EVENT = 1e-5
+"""Seconds that the guard takes around an event of a training, which who measures an event does not see."""
+
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
 
 _deferring: int | None = None
 """The thread that holds signals back: a child that another thread forks meanwhile does not."""
+
+
+_faults_said: set[tuple[type[Exception], tuple[CodeType, int] | None]] = set()
+"""The faults of ours that are on stderr already: what was raised, and where."""
 
 
 class _StandIn:
@@ -89,11 +96,9 @@ def _action(number: int, new: bytes | None = None) -> bytes:
 
 
 def _stand_in_for(number: int, usual: Any) -> None:
-    """Have a signal kept, unless a handler in C has it: Python's table does not know of that one."""
+    """Have a signal kept. A handler in C that has taken Python's place stays, and may pass the signal on."""
     global _pythons_own  # noqa: PLW0603  (a process has one table of handlers)
     action = _action(number)
-    if _pythons_own and action[:_HANDLER] != _pythons_own:
-        return
     # One that was left behind by a fault knows whose place it took.
     stand_in = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
     _held.append(stand_in)
@@ -102,11 +107,10 @@ def _stand_in_for(number: int, usual: Any) -> None:
     except ValueError:  # in a subinterpreter, which no signal reaches
         _held.remove(stand_in)
         return
-    if not _pythons_own:
-        _pythons_own = _action(number)[:_HANDLER]
-        if action[:_HANDLER] != _pythons_own:
-            stand_in.leave()
-            _held.remove(stand_in)
+    _pythons_own = _pythons_own or _action(number)[:_HANDLER]
+    # polars takes SIGINT when it is imported, and passes it on.
+    if action[:_HANDLER] != _pythons_own:
+        _action(number, action)
 
 
 def is_deferring() -> bool:
@@ -289,8 +293,27 @@ def warn(sentence: str) -> None:
 
 
 def _passes(error: Exception, lets: type[Exception] | tuple[type[Exception], ...] = ()) -> bool:
-    """Return whether an error is for the user's code; if it is a fault of ours, write it to stderr."""
+    """Return whether an error is for the user's code; if it is a fault of ours, write it to stderr once.
+
+    A hook that fails in every step would fill a notebook with its line.
+    """
     if isinstance(error, lets) or raised_by_handler(error):
         return True
-    warn(f"{type(error).__name__}: {error}")
+    known = type(error), _place_of(error)
+    if known not in _faults_said:
+        _faults_said.add(known)
+        warn(f"{type(error).__name__}: {error}")
     return False
+
+
+def _place_of(error: Exception) -> tuple[CodeType, int] | None:
+    """Return where an error was raised."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return None if traceback is None else (traceback.tb_frame.f_code, traceback.tb_lineno)
+
+
+def forget_faults() -> None:
+    """Say the faults of ours again that were said before."""
+    _faults_said.clear()

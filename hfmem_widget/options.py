@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -48,16 +50,49 @@ def seconds(interval: object) -> float:
     return interval
 
 
-def budget_in_bytes(budget: object) -> float | None:
-    """Return a budget in bytes, given as such or as a size such as "20GiB"; None where there is none."""
-    if budget is None:
-        return None
-    size = parse_bytes(budget, of="budget") if isinstance(budget, str) else budget
+OF_WHAT = {"allocated": "allocated", "reserved": "reserved", "device": "device_used"}
+"""What a budget may be of, and the series that tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A budget: so many bytes, or where `share` is known that part of a device's memory, of one metric."""
+
+    size: float
+    metric: str = "allocated"
+    share: float | None = None
+
+    def on(self, total: float) -> float:
+        """Return the bytes on a device of some size; NaN where that is not known."""
+        return self.size if self.share is None else self.share * total
+
+
+def limit_of(budget: object) -> Limit | None:
+    """Return a budget: bytes, or a text such as "20GiB", "90%", "reserved=90%" or "device=75GiB"."""
+    if budget is None or isinstance(budget, Limit):
+        return budget
+    size, metric, share = budget, "allocated", math.nan
+    if isinstance(budget, str):
+        of_what, equals, text = budget.partition("=")
+        if not equals:
+            of_what, text = "allocated", budget
+        if of_what.strip() not in OF_WHAT:
+            raise wrong_value(budget, "budget", "of allocated=, reserved= or device=")
+        metric, text = OF_WHAT[of_what.strip()], text.strip()
+        if text.endswith("%"):
+            with suppress(ValueError):
+                share = float(text[:-1]) / 100
+            if _is_between(share, 0.01, 1):
+                return Limit(0.0, metric, share)
+            raise wrong_value(budget, "budget", "a share from 1% to 100%")
+        size = parse_bytes(text, of="budget")
     # Less than 1 MiB is a slip: 20 for 20GiB. More than 2**63 bytes cannot be addressed.
     if not _is_between(size, MIB, 2**63 - 1):
-        allowed = "a size with its unit, such as '20GiB', or a number of bytes, 1 MiB or more"
+        allowed = (
+            "a size with its unit such as '20GiB', a share such as '90%', or bytes, 1 MiB or more"
+        )
         raise wrong_value(budget, "budget", allowed)
-    return size
+    return Limit(size, metric)
 
 
 def device_keys(devices: object) -> tuple[str, ...]:
@@ -72,7 +107,7 @@ def device_keys(devices: object) -> tuple[str, ...]:
             raise wrong_value(key, "devices", "names such as 'cuda:0' or 'cpu'")
         if not DEVICE_KEY.fullmatch(key):
             is_gpu = plain(key).lower().startswith(("gpu", "cuda"))
-            names = "they are called 'cpu', 'cuda:0', 'cuda:1' …"
+            names = "they are called 'cpu', 'cuda:0', 'cuda:1', 'xpu:0', 'mps:0' …"
             hint = "did you mean 'cuda:0'?" if is_gpu else names
             message = f"there is no device {plain(key)!r}; {hint}"
             raise OptionError(message)
@@ -85,6 +120,13 @@ def path_text(path: object, name: str = "record", what: str = "a file or a folde
     if not isinstance(text, str) or "\0" in text:
         raise wrong_value(path, name, f"the path of {what}")
     return text
+
+
+def which_phases(phases: object) -> str:
+    """Return on which steps phases are measured: on all, or on as many as are affordable."""
+    if not isinstance(phases, str) or phases not in {"auto", "all"}:
+        raise wrong_value(phases, "phases", "'auto' or 'all'")
+    return phases
 
 
 def run_directory(given: object) -> bool | str:
@@ -115,7 +157,7 @@ def _value(
 ) -> Any:
     *names, metavar = flags.split()
     kind = float if isinstance(default, float) else None
-    argument = {"metavar": metavar, "type": kind, "help": text}
+    argument = {"metavar": metavar, "type": kind, "help": text.replace("%", "%%")}
     known = Option(default, text, tuple(names), argument, heading, parse, off)
     return field(default=default, metadata={"option": known})
 
@@ -138,6 +180,7 @@ class WatchKeywords(TypedDict, total=False):
     panel: bool
     quiet: bool
     ledger: bool
+    phases: str
     resident_peak: bool
     budget: float | str | None
     stop: bool
@@ -155,7 +198,7 @@ class WatchOptions:
     Parameters
     ----------
     **options
-        Each is kept as it is understood: devices as a tuple of their keys, the budget in bytes.
+        Each is kept as it is understood: devices as a tuple of their keys, the budget as a `Limit`.
 
     Raises
     ------
@@ -208,16 +251,26 @@ class WatchOptions:
         "Leave the allocator's peak counters alone. Peaks are then lower bounds.",
         heading="what is measured",
     )
+    phases: str = _value(
+        "auto",
+        "--phases WHICH",
+        "all measures the phases of a training (forward, backward, optimizer) on every step, whatever that "
+        "costs. Default: auto, which measures them on fewer steps where they would take more than 1 % of the "
+        "time. Each step has its exact peak either way.",
+        which_phases,
+    )
     resident_peak: bool = _switch(
         "--resident-peak",
         "Measure the exact peak of the resident set by resetting the kernel's high-water mark. This also "
         "resets ru_maxrss of resource.getrusage.",
     )
-    budget: float | None = _value(
+    budget: Limit | float | str | None = _value(  # noqa: RUF009  (a field, as the others)
         None,
         "--budget SIZE",
-        "Warn once if more than this is allocated on a device: a size such as 20GiB, or a number of bytes.",
-        budget_in_bytes,
+        "Warn once if more than this is allocated on a device: a size such as 20GiB, or a share of the "
+        "device such as 90%. reserved=90% warns if more is reserved, and device=90% if more of the device is "
+        "in use, by whatever process.",
+        limit_of,
     )
     stop: bool = _switch(
         "--stop", "With a budget: end a Trainer's training after the step that exceeded it."

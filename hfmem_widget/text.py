@@ -33,6 +33,11 @@ def plain(text: object, limit: int = MAX_LENGTH) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def torch_module(device: str) -> str:
+    """Return the module of torch for a device's kind, such as ``torch.cuda`` for ``cuda:0``."""
+    return f"torch.{device.partition(':')[0] or 'cuda'}"
+
+
 def wrong_value(given: object, name: str, allowed: str, hint: str = "") -> OptionError:
     """Return the error for a value of an option or a parameter that is not `allowed`."""
     value = repr(plain(given)) if isinstance(given, str) else plain(repr(given))
@@ -112,9 +117,20 @@ def format_count(count: float) -> str:
     return f"{round(count):,}" if math.isfinite(count) else MISSING
 
 
+def format_rate(rate: float) -> str:
+    """Return a number per second, such as ``34.8`` or ``2,804``."""
+    return f"{rate:,.0f}" if abs(rate) >= 999.5 else number(rate, 1.0)
+
+
 def format_counted(count: float, noun: str) -> str:
     """Return a count with its noun, such as ``1 object`` or ``1,024 objects``."""
     return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def ordinal(count: int) -> str:
+    """Return the place of something among others, such as ``1st``, ``12th`` or ``23rd``."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count}{'th' if count // 10 % 10 == 1 else ending}"
 
 
 def format_share(share: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hfmem_widget.analysis import readings
+from hfmem_widget.analysis.children import told_of
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span, outermost
@@ -29,6 +30,15 @@ SAMPLED_NOTE = (
     'the difference is counted as "{}".'
 )
 FOLDED_NOTE = "Steps {} to {} were merged; this is the worst of them, step {}."
+PINNED_NOTE = "PyTorch has pinned {} on the host for copies to GPUs, outside the heap."
+POOLS_NOTE = (
+    "Up to {} of the cache is in private pools, as of CUDA graphs; other tensors cannot use it."
+)
+CACHE_NOTE = (
+    "{} of the free memory is page cache, which the kernel gives back when memory is needed."
+)
+SWAP_NOTE = "{} of this process is in swap."
+MACHINE_SWAP_NOTE = "{} of swap is in use, by all processes."
 BEYOND_NOTE = "{} of these tensors is not allocated memory, such as weights mapped from a file."
 
 
@@ -120,9 +130,13 @@ class _OnDevice:
             return self.at_highest_sample(moment, span.start, stop, peak=peak, span=span)
         before, after = self._read(span.before), self._read(span.after)
         held, notes = readings.held_throughout(before, after, MADE_IN.get(span.kind, ""))
-        unattributed = readings.known_of(before("unattributed"), after("unattributed"))
+        known = {
+            # What was there before can only shrink.
+            "before": readings.known_of(after("before"), before("before")),
+            "unattributed": readings.known_of(before("unattributed"), after("unattributed")),
+        }
         sums = readings.at_its_peak(before, self._device, peak, span)
-        read = readings.overridden(before, held | {"unattributed": unattributed} | sums)
+        read = readings.overridden(before, held | known | sums)
         return self._anatomy(moment, span.start, read, peak=peak, notes=notes)
 
     def at_highest_sample(
@@ -203,8 +217,24 @@ class _OnDevice:
         allocated, reserved = read("allocated"), read("reserved")
         parts = parts_of(read, self._device.total, is_host=is_host)
         beyond = sum(part.bytes for part in parts if part.name in HELD) - allocated
-        if beyond >= MIB:
-            notes = (*notes, BEYOND_NOTE.format(format_bytes(beyond)))
+        told = (
+            (beyond, BEYOND_NOTE),
+            (read("pinned"), PINNED_NOTE),
+            (min(read("private_pools"), reserved - allocated), POOLS_NOTE),
+            (read("page_cache"), CACHE_NOTE),
+            (read("swap"), SWAP_NOTE),
+            (read("machine_swap"), MACHINE_SWAP_NOTE),
+        )
+        notes = (
+            *notes,
+            *(note.format(format_bytes(value)) for value, note in told if value >= MIB),
+        )
+        parts = tuple(
+            replace(part, note=" ".join(told_of(self._session, read)))
+            if part.name == "children"
+            else part
+            for part in parts
+        )
         return Anatomy(
             device=self._device,
             moment=moment,
@@ -214,7 +244,7 @@ class _OnDevice:
             process=reserved if is_host else reserved + read("context"),
             parts=parts,
             certainty="sampled" if peak is None else peak.certainty,
-            notes=tuple(notes),
+            notes=notes,
         )
 
 

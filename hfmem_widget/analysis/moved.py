@@ -53,20 +53,13 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """The devices that others filled while a span ran.
-
-    Attributes
-    ----------
-    devices : tuple of Moved
-    processes : int
-        How many child processes used GPUs at once; 0 where that is not known.
-    leads : bool
-        Whether PyTorch in this process used no GPU, so that this is what there is to tell.
-    """
+    """The devices that others filled while a span ran."""
 
     devices: tuple[Moved, ...] = ()
-    processes: int = 0
-    leads: bool = False
+    processes: int = 0  # child processes that used GPUs at once; 0 where that is not known
+    leads: bool = (
+        False  # PyTorch in this process used no GPU, so that this is what there is to tell
+    )
 
     @property
     def has_children(self) -> bool:

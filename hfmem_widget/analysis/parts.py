@@ -46,19 +46,30 @@ def allocated_parts(read: Read) -> dict[str, float]:
     remainder = max(0.0, allocated - sum(known.values()))
     rounding = min(remainder, max(0.0, allocated - read("requested")))
     remainder -= rounding
+    before = read("before")
+    here = min(remainder, before) if before > 0 else 0.0
+    remainder -= here
     # What was not attributed when the step began was not made by the step.
-    before = read("unattributed")
-    held = remainder if math.isnan(before) else min(remainder, before)
-    return known | {"unattributed": held, "activations": remainder - held, "rounding": rounding}
+    unattributed = read("unattributed")
+    held = remainder if math.isnan(unattributed) else min(remainder, unattributed)
+    rest = {"unattributed": held, "activations": remainder - held, "rounding": rounding}
+    return known | {"before": here} | rest
 
 
 def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
     allocated, reserved, used = read("allocated"), read("reserved"), read("device_used")
     ours = reserved if reserved > 0 else 0.0
     if is_host:
+        children, shared = read("children"), read("shared_memory")
+        children = children if children > 0 else 0.0
+        theirs = read("children_shared") if children else 0.0
+        # The machine's shared memory is nobody's but that of whoever has it mapped.
+        shared = max(0.0, shared - theirs) if shared > 0 else 0.0
         return {
             "cache": max(0.0, reserved - allocated),
-            "others": max(0.0, used - reserved),
+            "children": children,
+            "shared_memory": shared,
+            "others": max(0.0, used - reserved - children - shared),
             "free": max(0.0, total - used),
         }
     active, driver = read("active"), read("driver_reserved")

@@ -36,32 +36,23 @@ def no_steps() -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DeviceRecord(Figures):
-    """What one watched cell did to one device. Bytes; NaN where not known.
-
-    Attributes
-    ----------
-    key, name, total : str, str, float
-        The device's, and its capacity.
-    at_peak, at_end : mapping of str to float
-        The parts then, by name; empty where no tensors of models or optimizers were found.
-    worst_step, worst_tokens : int or None, float
-        The number of the step with the highest peak, and the tokens of its largest batch.
-    curve : array of shape (2, at most `MOST_POINTS`)
-        Seconds since the cell began, and allocated; none where there are too few samples. NaN breaks it.
-    steps : array of shape (at most `MOST_STEP_ROWS`, 5)
-        A row for one step or for neighbours, with `STEP_COLUMNS`: the first and the last of them, counted on
-        where the numbers begin anew; the lowest and the highest of their peaks, and which has the highest.
-    """
+    """What one watched cell did to one device. Bytes; NaN where not known."""
 
     key: str = ""
     name: str = ""
-    total: float = NOT_AVAILABLE
+    total: float = NOT_AVAILABLE  # the device's capacity
     at_peak: Mapping[str, float] = field(default_factory=dict)
     at_end: Mapping[str, float] = field(default_factory=dict)
-    worst_step: int | None = None
-    worst_tokens: float = NOT_AVAILABLE
+    """The parts then, by name; empty where no tensors of models or optimizers were found."""
+    worst_step: int | None = None  # the number of the step with the highest peak
+    worst_tokens: float = NOT_AVAILABLE  # those of its largest batch
     curve: Floats = field(default_factory=no_points)
+    """Seconds since the cell began, and allocated, of shape (2, at most `MOST_POINTS`); none where there are
+    too few samples. NaN breaks it."""
     steps: Floats = field(default_factory=no_steps)
+    """At most `MOST_STEP_ROWS` rows, for one step or for neighbours, with `STEP_COLUMNS`: the first and the
+    last of them, counted on where the numbers begin anew; the lowest and the highest of their peaks, and
+    which has the highest."""
 
     @property
     def size(self) -> int:
@@ -77,16 +68,11 @@ UNUSED = DeviceRecord()
 class Pace:
     """How quick the steps of a cell were, the first one (which warms up) left out where it stands alone.
 
-    Attributes
-    ----------
-    steps : int
-        How many there were, the first included.
-    steps_per_second, samples_per_second, tokens_per_second : float
-        Within steps: what lies between them, such as evaluations, is not counted. Tokens include padding.
-        NaN if unknown.
+    Rates are within steps: what lies between them, such as evaluations, is not counted. Tokens include
+    padding. NaN if unknown.
     """
 
-    steps: int = 0
+    steps: int = 0  # the first included
     steps_per_second: float = NOT_AVAILABLE
     samples_per_second: float = NOT_AVAILABLE
     tokens_per_second: float = NOT_AVAILABLE
@@ -94,36 +80,22 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """One run of a watched cell, or of a watched block.
+    """One run of a watched cell, or of a watched block."""
 
-    Attributes
-    ----------
-    label, title : str
-        The user's name for it, empty if there is none, and its name without that, such as ``cell [7]``.
-    number : int or None
-        The cell's, of this run.
-    run : int
-        Which run of this label, or of this cell where it has none; from 1.
-    identity : str
-        The same for all its runs.
-    started_at, duration : float
-        Seconds since the epoch; seconds.
-    outcome : str
-        "done", "interrupted", or "raised TypeName".
-    devices : tuple of DeviceRecord
-        Those on which anything was allocated.
-    """
-
-    label: str
-    title: str
-    number: int | None
-    run: int
-    identity: str
-    started_at: float
-    duration: float
-    outcome: str
+    label: str  # the user's name for it; empty if there is none
+    title: str  # its name without that, such as "cell [7]"
+    number: int | None  # the cell's, of this run
+    run: int  # which run of this label, or of this cell where it has none; from 1
+    identity: str  # the same for all its runs
+    started_at: float  # seconds since the epoch
+    duration: float  # seconds
+    outcome: str  # "done", "interrupted", or "raised TypeName"
+    # Those on which anything was allocated; of the ranks of a run "ranks", and each that is shown by itself.
     devices: tuple[DeviceRecord, ...]
     pace: Pace = Pace()
+    # Of these ranks the "median" and the "lowest" peak, and the highest of each phase, in bytes.
+    ranks: Mapping[str, float] = field(default_factory=dict)
+    worst_rank: int | None = None  # which of them had the highest peak
 
     @property
     def name(self) -> str:

@@ -7,11 +7,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from hfmem_widget.analysis.anatomy import end_of as anatomy_at_end
+from hfmem_widget.analysis import anatomy
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
 from hfmem_widget.analysis.facts import Facts, Figures, end_of, facts_of
-from hfmem_widget.analysis.parts import parts_of
-from hfmem_widget.analysis.readings import highest_row, overridden, reader
 from hfmem_widget.analysis.record import (
     MOST_POINTS,
     MOST_STEP_ROWS,
@@ -24,7 +22,7 @@ from hfmem_widget.analysis.record import (
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
-from hfmem_widget.session import HELD, Device, Part, Peak, Session, Span, outermost
+from hfmem_widget.session import HELD, Part, Peak, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
@@ -47,6 +45,12 @@ def record_of(
     It has no tie to its session. The arguments are `Record`'s; `identity` is the label by default.
     """
     label = plain(label)
+    # What started ranks has next to nothing itself: their memory is what the cell is about.
+    overview = overview_of(session)
+    read, over = (session, span) if overview is None else (overview, whole(overview))
+    ranks = read.ranks
+    spread = {} if ranks is None else {"median": ranks.median, "lowest": ranks.lowest}
+    phases = {} if ranks is None else {phase.kind: phase.high for phase in ranks.phases}
     return Record(
         label=label,
         title=plain(span.label) or span.kind,
@@ -56,9 +60,20 @@ def record_of(
         started_at=session.started_at + span.start,
         duration=span.duration,
         outcome=plain(span.outcome),
-        devices=tuple(_device_record(session, span, facts) for facts in facts_of(session, span)),
-        pace=_pace(session, span),
+        devices=tuple(_device_record(read, over, facts) for facts in facts_of(read, over)),
+        pace=pace_of(read, over),
+        ranks=spread | phases,
+        worst_rank=ranks.worst.rank if ranks is not None and ranks.worst is not None else None,
     )
+
+
+def overview_of(session: Session) -> Session | None:
+    """Return the session that has all ranks which this one is of, or started; None where there were none."""
+    if session.ranks is not None:
+        return session
+    overview: Session | None = None if session.run is None else session.run.overview
+    is_known = overview is not None and overview.ranks is not None and not overview.running
+    return overview if is_known else None
 
 
 def whole(session: Session) -> Span:
@@ -92,8 +107,8 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     at_end: Mapping[str, float] = {}
     # Parts take long to find, and need a series of weights or the like: seldom are there any.
     if any(session.index(f"{device.key}/{metric}") is not None for metric in HELD):
-        at_peak = _by_name(lambda: _parts_at_peak(session, span, device, facts.peak))
-        at_end = _by_name(lambda: anatomy_at_end(session, span, device).parts)
+        at_peak = _by_name(lambda: anatomy.peak_of(session, span, device).parts)
+        at_end = _by_name(lambda: anatomy.end_of(session, span, device).parts)
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
@@ -116,18 +131,6 @@ def _by_name(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
         warn(f"the breakdown was lost ({type(error).__name__}: {error})")
         return {}
     return known if any(name in known for name in HELD) else {}
-
-
-def _parts_at_peak(session: Session, span: Span, device: Device, peak: Peak) -> tuple[Part, ...]:
-    if outermost(session.spans) == [span]:
-        return session.anatomy("peak", device.key).parts
-    # One cell of many in a session: the anatomy is the session's, so take this cell's highest sample.
-    row = highest_row(session, device, span.start, end_of(session, span))
-    if row is None:
-        return ()
-    known = {"allocated": peak.value, "requested": NOT_AVAILABLE}
-    read = overridden(reader(session, device, row[1]), known)
-    return parts_of(read, device.total, is_host=":" not in device.key)
 
 
 def _curve(session: Session, span: Span, device: str) -> Floats:
@@ -173,7 +176,8 @@ def _counted_on(rows: Floats) -> Floats:
     return counted
 
 
-def _pace(session: Session, span: Span) -> Pace:
+def pace_of(session: Session, span: Span) -> Pace:
+    """Return how quick the steps of an outermost span were."""
     found = outermost(session.spans)
     roots = [root for root in found if root.id == span.id] or found
     steps = [phase for root in roots for phase in session.phases(root.id) if phase.kind == "step"]

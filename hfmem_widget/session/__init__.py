@@ -1,63 +1,36 @@
 """Everything recorded by a watch, as plain data."""
 
-from hfmem_widget.session.model import (
-    FINE_KINDS,
-    ROLES,
-    Anatomy,
-    Certainty,
-    Contents,
-    Device,
-    Finding,
-    Guide,
-    LocalNote,
-    Part,
-    Peak,
-    Phase,
-    Polling,
-    Sample,
-    Series,
-    Span,
-    SpanKind,
-)
-from hfmem_widget.session.ranks import PhaseSkew, Rank, RankRow, Ranks, RankStrip
-from hfmem_widget.session.recorder import Recorder
-from hfmem_widget.session.series import HELD
-from hfmem_widget.session.session import Session
-from hfmem_widget.session.spans import Phases, Spans, outermost
-from hfmem_widget.session.steps import DeviceSteps, StepGroup, Steps
-from hfmem_widget.session.timeline import Timeline
-
-__all__ = [
-    "FINE_KINDS",
-    "HELD",
-    "ROLES",
-    "Anatomy",
-    "Certainty",
-    "Contents",
-    "Device",
-    "DeviceSteps",
-    "Finding",
-    "Guide",
-    "LocalNote",
-    "Part",
-    "Peak",
-    "Phase",
-    "PhaseSkew",
-    "Phases",
-    "Polling",
-    "Rank",
-    "RankRow",
-    "RankStrip",
-    "Ranks",
-    "Recorder",
-    "Sample",
-    "Series",
-    "Session",
-    "Span",
-    "SpanKind",
-    "Spans",
-    "StepGroup",
-    "Steps",
-    "Timeline",
-    "outermost",
-]
+from hfmem_widget.session.model import FINE_KINDS as FINE_KINDS
+from hfmem_widget.session.model import ROLES as ROLES
+from hfmem_widget.session.model import Anatomy as Anatomy
+from hfmem_widget.session.model import Certainty as Certainty
+from hfmem_widget.session.model import Contents as Contents
+from hfmem_widget.session.model import Device as Device
+from hfmem_widget.session.model import Finding as Finding
+from hfmem_widget.session.model import Guide as Guide
+from hfmem_widget.session.model import KVCache as KVCache
+from hfmem_widget.session.model import LocalNote as LocalNote
+from hfmem_widget.session.model import Part as Part
+from hfmem_widget.session.model import Peak as Peak
+from hfmem_widget.session.model import Phase as Phase
+from hfmem_widget.session.model import Polling as Polling
+from hfmem_widget.session.model import Sample as Sample
+from hfmem_widget.session.model import Series as Series
+from hfmem_widget.session.model import Span as Span
+from hfmem_widget.session.model import SpanKind as SpanKind
+from hfmem_widget.session.ranks import PhaseSkew as PhaseSkew
+from hfmem_widget.session.ranks import Rank as Rank
+from hfmem_widget.session.ranks import RankRow as RankRow
+from hfmem_widget.session.ranks import Ranks as Ranks
+from hfmem_widget.session.ranks import RankStrip as RankStrip
+from hfmem_widget.session.recorder import NO_STEP as NO_STEP
+from hfmem_widget.session.recorder import Recorder as Recorder
+from hfmem_widget.session.series import HELD as HELD
+from hfmem_widget.session.session import Session as Session
+from hfmem_widget.session.spans import Phases as Phases
+from hfmem_widget.session.spans import Spans as Spans
+from hfmem_widget.session.spans import outermost as outermost
+from hfmem_widget.session.steps import DeviceSteps as DeviceSteps
+from hfmem_widget.session.steps import StepGroup as StepGroup
+from hfmem_widget.session.steps import Steps as Steps
+from hfmem_widget.session.timeline import Timeline as Timeline

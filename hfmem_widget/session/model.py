@@ -15,6 +15,7 @@ import numpy as np
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.session.series import TABLE, row_of
+from hfmem_widget.text import format_count, format_counted, format_share, ordinal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,16 +26,21 @@ Certainty = Literal["exact", "at least", "sampled"]
 
 SpanKind = Literal[
     "cell", "block", "train", "epoch", "step", "substep", "forward", "backward",
-    "optimizer", "evaluate", "predict", "save", "load", "shard", "oom", "mark",
+    "optimizer", "prefill", "decode", "evaluate", "predict", "save", "load", "shard", "oom", "mark",
 ]  # fmt: skip
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
 """The metrics that every device has, whichever source reads them."""
 
-FINE_KINDS: frozenset[SpanKind] = frozenset({"step", "substep", "forward", "backward", "optimizer"})
-"""The spans of a step: a long run has too many to keep them all."""
+FINE_KINDS: frozenset[SpanKind] = frozenset(
+    {"step", "substep", "forward", "backward", "optimizer", "prefill", "decode"}
+)
+"""The spans of a step, and of a call of ``generate``: a long run has too many to keep them all."""
 
 NOT_AVAILABLE = math.nan
+
+MOST_SHARE = 0.01
+"""Of the time from one step to the next: what measuring it may take, but for the step's own peak."""
 
 
 class LocalNote(str):
@@ -189,10 +195,12 @@ class Span:
     parent : int or None
         The id of the span it was opened in.
     outcome : str
-        Empty while open, then "done", "interrupted", or "raised TypeName".
+        Empty while open, then "done", "interrupted", "exited with code 3" or "raised TypeName".
     counts : mapping of str to float
         Of a step ``step``, ``samples``, ``longest``, ``tokens`` (padding included), ``content_tokens``
-        (without), ``largest_batch`` (tokens of the largest batch); of a training ``steps`` and ``epochs``.
+        (without), ``largest_batch`` (tokens of the largest batch); of a training ``steps`` and ``epochs``; of
+        a decode ``steps``, ``tokens``, ``samples``, ``longest``, how its KV cache grows (see `KVCache`) and
+        the most that it held, such as ``cuda:0/kv_cache``.
     """
 
     id: int
@@ -227,6 +235,9 @@ class Phase:
         The sum of their durations.
     highest : mapping of str to Span
         By series key, the span with the highest peak.
+    steps : int
+        Of the parts of a step: on how many steps they were measured; of steps: how many were measured one by
+        one. Short steps are not all measured so.
     """
 
     kind: SpanKind
@@ -234,6 +245,7 @@ class Phase:
     count: int = 0
     seconds: float = 0.0
     highest: Mapping[str, Span] = field(default_factory=dict)
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +320,50 @@ class Anatomy(Shown):
 
 
 @dataclass(frozen=True, slots=True)
+class KVCache:
+    """The KV cache of a call of ``generate``: how large it was, how it grows, and what would fit.
+
+    A token is one more position of all sequences at once, over all layers.
+
+    Attributes
+    ----------
+    device : Device
+        The one on which most of it lay.
+    bytes : float
+        The most it held there.
+    sequences : int
+        How many were generated at once, beams included; 0 if unknown.
+    length : int
+        Tokens in it at the end, the prompt's included; 0 if unknown.
+    token_bytes : float
+        Bytes that each further token takes.
+    window_bytes : float
+        Bytes that it takes besides as long as there are fewer tokens than `window`.
+    window : int
+        The longest sliding window in tokens; 0 if there is none.
+    limit : int
+        Tokens that a static cache holds at most; 0 if it grows.
+    longest : float
+        About how long the sequences could have become in tokens, prompt included, in the memory that was
+        free on the device, of which a tenth is left for temporaries. NaN on the CPU, of a static cache, and
+        where it is unknown; infinite if the cache has stopped growing.
+    tokens_per_second : float
+        Of the decode, over all sequences, without its first step; NaN if unknown.
+    """
+
+    device: Device
+    bytes: float
+    sequences: int = 0
+    length: int = 0
+    token_bytes: float = 0.0
+    window_bytes: float = 0.0
+    window: int = 0
+    limit: int = 0
+    longest: float = NOT_AVAILABLE
+    tokens_per_second: float = NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """The tensors of a session's models and optimizers, over all devices.
 
@@ -322,6 +378,8 @@ class Contents:
     tensors : int
         How many storages the weights have.
     optimizer_bytes : int
+    libraries : mapping of str to int
+        Bytes of the buffers of libraries by what they are, such as ``{"DDP gradient buckets": 2684354560}``.
     """
 
     modules: tuple[str, ...] = ()
@@ -331,6 +389,7 @@ class Contents:
     dtypes: Mapping[str, int] = field(default_factory=dict)
     tensors: int = 0
     optimizer_bytes: int = 0
+    libraries: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +464,13 @@ class Polling:
         Seconds of this process' CPU time that a tick takes, smoothed.
     stopped : str
         Why polling ended early; usually empty.
+    phases_every, looks_every : int
+        The phases of a training's steps are measured on every so many steps now, and what memory is for is
+        looked at on every so many of the others: 1 unless measuring would take more than 1 % of their time.
+    steps, steps_with_phases : int
+        Steps of trainings that have ended, and on how many of them phases were measured.
+    share : float
+        The share of a step's time that measuring it takes now, as estimated from recent steps.
     """
 
     interval: float = 0.1
@@ -414,3 +480,26 @@ class Polling:
     longest_gap: float = 0.0
     cost: float = NOT_AVAILABLE
     stopped: str = ""
+    phases_every: int = 1
+    looks_every: int = 1
+    steps: int = 0
+    steps_with_phases: int = 0
+    share: float = NOT_AVAILABLE
+
+    @property
+    def limited(self) -> str:
+        """What is measured on some steps only, as a person reads it; empty where that is nothing."""
+        if self.phases_every > 1:
+            is_one = self.looks_every == self.phases_every
+            what = "phases and parts" if is_one else "phases"
+            told, still = f"{what} on every {ordinal(self.phases_every)} step", "takes"
+            if self.looks_every > 1 and not is_one:
+                told += f", parts on every {ordinal(self.looks_every)}"
+        elif self.steps_with_phases < self.steps:
+            steps = format_counted(self.steps, "step")
+            told, still = f"phases on {format_count(self.steps_with_phases)} of {steps}", "took"
+        else:
+            return ""
+        if self.share > MOST_SHARE:
+            return f"{told}; measuring still {still} {format_share(self.share)}"
+        return f"{told}, to stay below 1 %"

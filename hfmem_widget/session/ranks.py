@@ -24,27 +24,15 @@ Flag = Literal["", "outlier", "behind", "silent", "lost", "oom"]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which process of a distributed run this is.
+    """Which process of a distributed run this is."""
 
-    Attributes
-    ----------
-    rank, local, world : int
-        Its number among all, its number on its host, and how many there are.
-    attempt : int
-        How often the launcher has restarted it.
-    host : str
-    pid : int
-    engine : str
-        What started it, such as "torchrun" or "Slurm".
-    """
-
-    rank: int
-    local: int = 0
-    world: int = 1
-    attempt: int = 0
+    rank: int  # its number among all
+    local: int = 0  # its number on its host
+    world: int = 1  # how many there are
+    attempt: int = 0  # how often the launcher has restarted it
     host: str = ""
     pid: int = 0
-    engine: str = ""
+    engine: str = ""  # what started it, such as "torchrun" or "Slurm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +90,13 @@ class PhaseSkew:
 
 @dataclass(frozen=True, slots=True)
 class RankStrip:
-    """Ranks by time: how full each device was.
+    """Ranks by time: how full each device was."""
 
-    Attributes
-    ----------
-    first : tuple of int
-        The first rank of each row; a row of several has their highest.
-    at : tuple of float
-        Seconds at which each column begins.
-    cells : bytes
-        Column by column, ``len(at) * len(first)``: 0 to 250 stands for 0 to 125 % of the device; or
-        `SILENT_CELL`.
-    """
-
-    first: tuple[int, ...] = ()
-    at: tuple[float, ...] = ()
+    first: tuple[int, ...] = ()  # the first rank of each row; a row of several has their highest
+    at: tuple[float, ...] = ()  # seconds at which each column begins
     cells: bytes = b""
+    """Column by column, ``len(at) * len(first)``: 0 to 250 stands for 0 to 125 % of the device; or
+    `SILENT_CELL`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ NO_COUNTS: Mapping[str, float] = MappingProxyType({})
 BROKEN_OFF = "not watched to its end"
 """The outcome of a span that a fault of ours broke off."""
 
+NO_STEP = "no step"
+"""The outcome of what was taken for a step and that no optimizer has ended: it becomes a block."""
+
+NO_STEP_LABEL = "without an optimizer's step"
+
 MOST_UNPUBLISHED = 1024
 """Samples kept at most until the subscribers get them."""
 
@@ -39,22 +44,10 @@ Listener = Callable[[Session, Sequence[Sample]], object]
 
 
 class Recorder(Writer):
-    """Writes one session, from any thread.
+    """Writes one `session`, from any thread, until `stop` or `break_off`.
 
-    Parameters
-    ----------
-    label : str
-        What the user calls it.
-    started_at : float
-        Wall clock at time zero, seconds since the epoch.
-    timeline : Timeline, optional
-    catch_up : callable, optional
-        Writes what was left for later, before spans are read.
-
-    Attributes
-    ----------
-    session : Session
-        Written until `stop` or `break_off`.
+    `label` is what the user calls it, `started_at` the wall clock at time zero in seconds since the epoch;
+    `catch_up` writes what was left for later, before spans are read.
     """
 
     def __init__(
@@ -139,8 +132,12 @@ class Recorder(Writer):
                 message = f"span {span_id} is not open"
                 raise WatchStateError(message)
             counts = {**span.counts, **counts}
+            if outcome == NO_STEP:
+                span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"
             if span.kind == "step":
-                counts.setdefault("step", float(self.session.steps.count + 1))
+                last = counts.setdefault("step", float(self.session.steps.count + 1))
+                if (first := counts.get("first", last)) < last:
+                    span = replace(span, label=f"steps {first:.0f} to {last:.0f}")
             span = self._ended(replace(span, peaks=peaks, counts=counts), after, outcome)
             self._account(span)
         return span
@@ -257,9 +254,10 @@ class Recorder(Writer):
             self._phases.add(root, span)
         if span.kind == "step":
             phases = self._phase_peaks.pop(span.id, {})
+            self._phases.add_step(root, phases)
             self.session.steps.append(_step_of(self.session, span, phases))
             self._call(self._step_listeners, "A listener for steps was disconnected", span)
-        elif span.kind in PHASES and step is not None:
+        elif step is not None and (span.kind in PHASES or span.kind == "substep"):
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
             for key, peak in span.peaks.items():
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
@@ -285,8 +283,9 @@ def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, flo
                 worst=number,
                 worst_tokens=span.counts.get("largest_batch", tokens),
                 after=NOT_AVAILABLE if span.after is None else session.value(span.after, key),
-                phases={kind: peaks[key] for kind, peaks in phases.items() if key in peaks},
+                phases={kind: phases[kind][key] for kind in PHASES if key in phases.get(kind, ())},
             )
     edges = span.start, span.start + span.duration
     figures = samples, longest, tokens, content
-    return StepGroup(span.parent or 0, number, number, *edges, *figures, devices)
+    first = int(span.counts.get("first", number))
+    return StepGroup(span.parent or 0, first, number, *edges, *figures, devices)

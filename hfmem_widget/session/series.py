@@ -15,8 +15,9 @@ class Row:
     Colours are Okabe and Ito's, which colour-blind eyes tell apart; overhead is grey.
     `short` is the label where there is little room, `on_host` that of the process' own heap. A line is
     `drawn` as an "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band"
-    from there up to allocated; a part may be `stacked` below allocated. `sent` series go to the page.
-    `held` is the place, from 1, among the purposes of tensors.
+    from there up to allocated; a part may be `stacked` below allocated. A line with a `least` is a part, too,
+    and drawn on the host alone, where it reaches so many bytes. `sent` series go to the page. `held` is the
+    place, from 1, among the purposes of tensors.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Row:
     stacked: bool = False
     sent: bool = False
     held: int = 0
+    least: float = 0.0
 
     def called(self, *, is_host: bool) -> str:
         """Return the label."""
@@ -42,10 +44,17 @@ TABLE: Mapping[str, Row] = {
 
 LINES = tuple(name for name, row in TABLE.items() if row.drawn)
 
-PARTS: Mapping[str, Row] = {name: row for name, row in TABLE.items() if not row.drawn}
+PARTS: Mapping[str, Row] = {name: row for name, row in TABLE.items() if not row.drawn or row.least}
 
 OVERVIEW = "ranks"
 """The device that stands for all ranks of a run; those that are drawn by themselves are ``rank:N``."""
+
+
+def is_charted(device: str, metric: str) -> bool:
+    """Return whether a metric of a device may be on its chart."""
+    row = TABLE.get(metric)
+    return row is not None and not (row.least and ":" in device)
+
 
 SINGLY = tuple(name for name in TABLE if name.startswith("rank"))
 """The metrics of that device that are a rank each, in a world of so few."""
@@ -77,3 +86,6 @@ HELD = tuple(
     sorted((name for name in TABLE if TABLE[name].held), key=lambda name: TABLE[name].held)
 )
 """The purposes of tensors, which are metrics of a device; see `monitor.attribution`."""
+
+USUAL = HELD[:4]
+"""Those of every device that has any; the others come once there are some, for a column costs bytes."""

@@ -20,6 +20,7 @@ from hfmem_widget.session.model import (
     Device,
     Finding,
     Guide,
+    KVCache,
     LocalNote,
     Phase,
     Polling,
@@ -50,12 +51,8 @@ if TYPE_CHECKING:
 class Writer:
     """What a session knows of the recorder that writes it.
 
-    Attributes
-    ----------
-    lock : context manager
-        Held while something is written, and while something is read that changes in place.
-    catch_up : callable
-        Writes what was left for later; called before spans are read, without the lock.
+    The lock is held while something is written, and while something is read that changes in place.
+    `catch_up` writes what was left for later; it is called before spans are read, without the lock.
     """
 
     def __init__(self, lock: AbstractContextManager[object], catch_up: Callable[[], None]) -> None:
@@ -446,6 +443,11 @@ class Session(Shown):
             If there is no such moment or device.
         """
         found: Anatomy = resolve("hfmem_widget.analysis.anatomy:anatomy")(self, at, device)
+        return found
+
+    def kv_cache(self) -> KVCache | None:
+        """Return the KV cache of the call of ``generate`` that rose highest; None where there was none."""
+        found: KVCache | None = resolve("hfmem_widget.analysis.kv_cache:kv_cache")(self)
         return found
 
 

@@ -25,17 +25,9 @@ def outermost(spans: Iterable[Span]) -> list[Span]:
 
 
 class Spans(Growing):
-    """Spans in order of opening, by id.
+    """Spans in order of opening, by id; `highs` has the highest samples since each open one began, by its id.
 
-    Parameters
-    ----------
-    spans : iterable of Span
-        In order of opening. Of one that is open, the highest sample so far is taken from its `before`.
-
-    Attributes
-    ----------
-    highs : Highs
-        The highest samples since each open span began, by its id.
+    Of one that is open when it is handed in, the highest sample so far is taken from its `before`.
     """
 
     _compared = ("_by_id",)
@@ -94,13 +86,7 @@ class Spans(Growing):
 
 
 class Phases(Growing):
-    """Finished spans added up by kind, with the worst of each, within each outermost span.
-
-    Parameters
-    ----------
-    by_root : mapping of int to iterable of Phase, optional
-        By the id of the outermost span.
-    """
+    """Finished spans added up by kind, with the worst of each, by the id of the outermost around them."""
 
     _compared = ("_by_root",)
 
@@ -125,10 +111,25 @@ class Phases(Growing):
             if series not in highest or peak.value > highest[series].peaks[series].value:
                 highest[series] = span
         seconds = known.seconds + span.duration
-        phases[key] = replace(known, count=known.count + 1, seconds=seconds, highest=highest)
+        count = known.count + _steps_in(span)
+        singly = known.steps + (span.kind == "step" and _steps_in(span) == 1)
+        phases[key] = replace(known, count=count, seconds=seconds, highest=highest, steps=singly)
         while len(self._by_root) > MOST_ROOTS:
             del self._by_root[next(iter(self._by_root))]
+
+    def add_step(self, root: int, parts: Iterable[str]) -> None:
+        """Take in a finished step that lies within the outermost span `root`, and the kinds of its parts."""
+        phases = self._by_root.get(root, {})
+        for kind in parts:
+            if (known := phases.get((kind, ""))) is not None:
+                phases[kind, ""] = replace(known, steps=known.steps + 1)
 
     def within(self, root: int) -> tuple[Phase, ...]:
         """Return the phases within an outermost span, in the order in which the first of each ended."""
         return tuple(self._by_root.get(root, {}).values())
+
+
+def _steps_in(span: Span) -> int:
+    """Return for how many a span stands: a group of steps for all of them."""
+    last = span.counts.get("step", 0.0)
+    return int(last - span.counts.get("first", last)) + 1

@@ -45,7 +45,7 @@ class DeviceSteps:
     after : float
         Allocated after the last step.
     phases : mapping of str to float
-        The highest peak of each of `PHASES`.
+        The highest peak of each of `PHASES`, of the steps on which they were measured.
     """
 
     peak: float
@@ -141,7 +141,7 @@ class Steps(Growing):
         rows = np.array(table, dtype=np.float64).reshape(-1, len(steps.columns))
         steps._rows = len(rows)
         steps._table = np.concatenate([rows, np.empty((64, len(steps.columns)))])
-        sizes = rows[:, _LAST] - rows[:, _FIRST] + 1
+        sizes = _sizes(rows)
         steps._size = int(sizes.max(initial=1))
         steps._in_last = int(sizes[-1]) if len(rows) else 0
         return steps
@@ -186,19 +186,19 @@ class Steps(Growing):
         return peaks
 
     def append(self, group: StepGroup) -> None:
-        """Add a finished step."""
+        """Add a finished step, or a group of them."""
         self._widen(group.devices)
         self.extend(row_of(group, self.devices)[None])
 
     def extend(self, table: Table) -> None:
         """Add finished steps as rows of the columns that there are."""
-        self.count += len(table)
+        self.count += int(_sizes(table).sum())
         while len(table):
             newest = self._table[self._rows - 1 : self._rows]
             taken = self._fitting(table)
             if taken:
                 newest[:] = _merged(np.concatenate([newest, table[:taken]]), _ALL)
-                self._in_last += taken
+                self._in_last += int(_sizes(table[:taken]).sum())
             else:
                 self._begin(table[0])
                 taken = 1
@@ -235,8 +235,10 @@ class Steps(Growing):
     def _fitting(self, table: Table) -> int:
         """Return how many of the steps go into the newest group."""
         room = self._size - self._in_last if self._rows else 0
-        is_other = table[:room, _PARENT] != self._table[self._rows - 1, _PARENT]
-        return int(is_other.argmax()) if is_other.any() else len(is_other)
+        fits = np.cumsum(_sizes(table)) <= room  # what is added may be a group already
+        if self._rows:
+            fits &= table[:, _PARENT] == self._table[self._rows - 1, _PARENT]
+        return len(fits) if fits.all() else int(fits.argmin())
 
     def _begin(self, row: Table) -> None:
         if self._rows >= min(self._most, max(8, CELLS // self._table.shape[1])):
@@ -245,7 +247,7 @@ class Steps(Growing):
             self._table = np.concatenate([self._table, np.empty_like(self._table)])
         self._table[self._rows] = row
         self._rows += 1
-        self._in_last = 1
+        self._in_last = int(_sizes(row[None])[0])
 
     def _make_room(self) -> None:
         folded = self._fold(self.table)
@@ -270,6 +272,12 @@ class Steps(Growing):
             # The names once there are columns for them: there may be no memory for these.
             self._table = np.concatenate([self._table, unknown], axis=1)
             self.devices += new
+
+
+def _sizes(table: Table) -> Table:
+    """Return how many steps each group has."""
+    sizes: Table = table[:, _LAST] - table[:, _FIRST] + 1
+    return sizes
 
 
 def joined(groups: Sequence[StepGroup]) -> StepGroup:

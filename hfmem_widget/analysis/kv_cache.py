@@ -1,0 +1,82 @@
+"""The KV cache of a call of ``generate``: how it grows, and the longest sequence that would fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from hfmem_widget.analysis.facts import facts_of
+from hfmem_widget.analysis.readings import known_values
+from hfmem_widget.session import Device, Session, Span, outermost
+from hfmem_widget.session.model import NOT_AVAILABLE, KVCache
+
+LEFT_FOR_TEMPORARIES = 0.1
+"""Of the free memory: attention's and concatenation's temporaries grow with the sequence, too."""
+
+
+def kv_cache(session: Session) -> KVCache | None:
+    """Return the KV cache of the decode that rose highest in a session; see `KVCache`."""
+    return _of_decodes(session, _decodes(session, outermost(session.spans)))
+
+
+def kv_cache_of(session: Session, span: Span) -> KVCache | None:
+    """Return that of one outermost span."""
+    return _of_decodes(session, _decodes(session, [span]))
+
+
+def _decodes(session: Session, roots: Iterable[Span]) -> dict[str, Span]:
+    """Return the decode that rose highest, by series key."""
+    highest: dict[str, Span] = {}
+    for root in roots:
+        for phase in session.phases(root.id):
+            for key, span in phase.highest.items() if phase.kind == "decode" else ():
+                if key not in highest or span.peaks[key].value > highest[key].peaks[key].value:
+                    highest[key] = span
+    return highest
+
+
+def _of_decodes(session: Session, decodes: Mapping[str, Span]) -> KVCache | None:
+    sizes = {
+        device.key: (_most_held(session, device, decode), device, decode)
+        for device in session.devices
+        if (decode := decodes.get(f"{device.key}/allocated")) is not None
+    }
+    size, device, decode = max(sizes.values(), key=lambda each: each[0], default=(0.0, None, None))
+    if device is None or decode is None or not size > 0:
+        return None
+    counts = decode.counts
+    share = size / sum(held for held, *_ in sizes.values())
+    return KVCache(
+        device=device,
+        bytes=size,
+        sequences=int(counts.get("samples", 0)),
+        length=int(counts.get("longest", 0)),
+        token_bytes=counts.get("token_bytes", 0.0),
+        window_bytes=counts.get("window_bytes", 0.0),
+        window=int(counts.get("window", 0)),
+        limit=int(counts.get("limit", 0)),
+        longest=_longest(session, device, decode, share),
+        tokens_per_second=counts.get("tokens_per_second", NOT_AVAILABLE),
+    )
+
+
+def _most_held(session: Session, device: Device, decode: Span) -> float:
+    stop = session.last_sample.time if decode.stop is None else decode.stop
+    key = f"{device.key}/kv_cache"
+    sampled = known_values(session, key, decode.start, stop)
+    return max([*sampled, decode.counts.get(key, 0.0)])
+
+
+def _longest(session: Session, device: Device, decode: Span, share: float) -> float:
+    counts = decode.counts
+    length, a_token = counts.get("longest", 0.0), counts.get("token_bytes", 0.0) * share
+    if counts.get("limit") or not length:
+        return NOT_AVAILABLE
+    if not a_token:
+        return math.inf if counts.get("window") else NOT_AVAILABLE
+    facts = next((each for each in facts_of(session, decode) if each.device == device), None)
+    if facts is None or ":" not in device.key:
+        return NOT_AVAILABLE
+    # What the allocator has reserved and not handed out is free for a cache as well.
+    room = facts.headroom + facts.reserved_peak - facts.peak.value
+    return length + max(0.0, room) * (1 - LEFT_FOR_TEMPORARIES) / a_token
