@@ -1,4 +1,4 @@
-"""What the memory is for: when the tensors of models and optimizers are counted, and how often.
+"""What the memory is for: when the tensors of models, optimizers and KV caches are counted, and how often.
 
 Counting follows Python objects that the user's own thread changes, so it is done on that thread alone, at
 edges of spans and around an optimizer's step. A gradient that is read while the backward pass puts another in
@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from hfmem_widget.guard import OF_AN_EVENT
+from hfmem_widget.monitor.caches import Caches
 from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
-from hfmem_widget.session import Contents, SpanKind
+from hfmem_widget.session import FINE_KINDS, Contents, SpanKind
+from hfmem_widget.sources.libraries import wrapped_now
 from hfmem_widget.sources.tensors import TensorSource
 
 SHARE = 0.002
@@ -48,10 +51,18 @@ class Attribution:
         self.source = source if source is not None else TensorSource()
         self.subjects = subjects if subjects is not None else Subjects()
         self.contents = Contents()
+        self.caches = Caches()
+        self.rests = False
+        """True while a step goes by in which nothing is looked at that each step makes anew."""
+        self.seconds_beside_edges = 0.0
+        """What was spent around optimizers' steps."""
+        self.source.before_reading = self.refresh
         self._clock = clock
         self._lock = threading.Lock()
+        self._telling = threading.RLock()
         self._held: ByDevice = {}
         self._gradients: ByDevice = {}
+        self._buckets: dict[str, float] = {}
         self._probe: Callable[[], object] = lambda: None
         self._probed_on: int | None = None
         self._states = 0
@@ -70,6 +81,13 @@ class Attribution:
 
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what a span's edge gives reason to; for the user's thread, before the edge is read."""
+        self.refresh()
+        if self.rests and kind in FINE_KINDS:
+            return
+        if kind in {"forward", "backward"}:
+            # A model does not know what wraps it.
+            self.follow(wrapped_now())
+            return
         if kind in {"step", "substep"}:
             self._look_at_gradients(may_count=kind == "substep")
         elif kind == "optimizer" and begins:
@@ -78,28 +96,44 @@ class Attribution:
         elif kind == "optimizer":
             self._at_optimizer = False
             self._count_after_step()
-        elif kind not in {"forward", "backward"}:
+        elif kind not in {"prefill", "decode"}:
             self._count_everything(always=kind in ALWAYS)
 
     def optimizer_steps(self, optimizer: object) -> None:
         """Count the gradients, which are ready now."""
-        if self.subjects.add(optimizer):
-            self._count_new()
-        elif not self._at_optimizer:
-            self._count_gradients()
+        with self._beside_edges():
+            if self.subjects.add(optimizer):
+                self._count_new()
+            elif not (self._at_optimizer or self.rests):
+                self._count_gradients()
 
     def optimizer_stepped(self) -> None:
         """Count the optimizer's states, if there are new ones."""
-        if not self._at_optimizer:
-            self._count_after_step()
+        with self._beside_edges():
+            if not (self._at_optimizer or self.rests):
+                self._count_after_step()
 
     def gradients_cleared(self) -> None:
         """See whether gradients are gone."""
-        self._look_at_gradients(may_count=False)
+        with self._beside_edges():
+            if not self.rests:
+                self._look_at_gradients(may_count=False)
+
+    def cache_grew(self, *caches: object) -> None:
+        """Count KV caches that this thread has just used."""
+        for cache in caches:
+            self.caches.see(cache)
+        self._tell()
+
+    def refresh(self) -> None:
+        """Leave out the caches that are gone; on any thread, for none of them is touched."""
+        if self.caches.changed:
+            self._tell()
 
     def replace_lock(self) -> None:
-        """Make a new lock: for a forked child, where the thread that holds it does not exist."""
+        """Make new locks: for a forked child, where the thread that holds them does not exist."""
         self._lock = threading.Lock()
+        self._telling = threading.RLock()
 
     def _count_after_step(self) -> None:
         if not self._looking.is_due(self._clock(), SHARE_OF_NEW):
@@ -122,21 +156,26 @@ class Attribution:
             if not alone or not (always or self._everything.is_due(self._clock())):
                 return
             with self._everything.measured(self._clock):
-                modules, optimizers = self.subjects.all()
+                modules, optimizers, caches = self.subjects.with_caches()
+                self.caches.see_again()
+                for cache in caches:
+                    self.caches.see(cache)
                 if not modules and not optimizers and not self._held:
+                    if self.caches:
+                        self._tell()
                     return
                 holdings = count(modules, optimizers, self.subjects.by_thread()[1])
                 self._states = states_in(self.subjects.optimizers())
             self.contents = holdings.contents
-            self._held = held = holdings.held
+            self._held, self._buckets = holdings.held, holdings.buckets
             gradients = {
                 device: {"gradients": parts["gradients"]}
-                for device, parts in held.items()
+                for device, parts in self._held.items()
                 if "gradients" in parts
             }
             if gradients:
                 self._keep(gradients, holdings.probe)
-            self.source.count(held)
+            self._tell()
 
     def _count_gradients(self) -> None:
         with self._alone() as alone:
@@ -182,7 +221,25 @@ class Attribution:
         for device, parts in gradients.items():
             held.setdefault(device, {}).update(parts)
         self._held = held
-        self.source.count(held)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Hand over what was counted; of buckets, what is not gradients, which are views of them."""
+        with self._telling:
+            told = dict(self._held)
+            for device, size in self._buckets.items():
+                parts = told.get(device, {})
+                beside = max(0.0, size - parts.get("gradients", 0.0))
+                told[device] = {**parts, "libraries": parts.get("libraries", 0.0) + beside}
+            for device, cached in self.caches.held().items():
+                told[device] = {**told.get(device, {}), **cached}
+            self.source.count(told)
+
+    @contextmanager
+    def _beside_edges(self) -> Iterator[None]:
+        began = self._clock()
+        yield
+        self.seconds_beside_edges += self._clock() - began + OF_AN_EVENT
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

@@ -29,5 +29,4 @@ class Companion:
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Return the report by MIME type; the span has been judged, and findings may still be added."""
-        del session, span
         return NOTHING

@@ -32,6 +32,9 @@ NO_THREAD = "the system could not start its thread, or has no memory for the thr
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
 
+LOOK_SHARE = 0.005
+"""Of the time: what reading may take where a token is generated, beside the edges of spans."""
+
 MOST_WAITING = 256
 """Edges that wait at most, where the poller hangs or ticks rarely."""
 
@@ -70,6 +73,7 @@ class Edges:
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     _rebase_due: float = -math.inf
+    _look_due: float = -math.inf
     _waiting: deque[LateEdge] = field(default_factory=deque)
     _making: threading.RLock = field(default_factory=threading.RLock)
     _entering: threading.RLock = field(default_factory=threading.RLock)
@@ -117,7 +121,9 @@ class Edges:
         is_outermost = len(watched.windows) == 1
         self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
         session.contents = self.attribution.contents
-        window = watched.windows[span_id]
+        window = watched.windows.get(span_id)
+        if window is None:  # another session's, which has it, too
+            return watched.close(span_id, session.last_sample, {}, outcome, counts)
         peaks = self.ledger.close(window)
         after = self._append(watched, self._row_at(window, span.kind))
         del watched.windows[span_id]
@@ -151,22 +157,25 @@ class Edges:
         watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
         return watched.open(span_id, kind, label, edge, beginning)
 
-    def enter_all(self) -> None:
-        """Enter all edges that wait in their sessions."""
+    def enter_all(self) -> int:
+        """Enter all edges that wait in their sessions; return how many."""
+        entered = 0
         # The lock is taken where nothing waits, too: another thread may be entering the last one.
         with self._entering:
             if not self._waiting:
-                return
+                return entered
         # Half an edge would leave a span that never ends.
         with interrupts_deferred(), self._entering:
             while self._waiting:
                 edge = self._waiting.popleft()
+                entered += 1
                 try:
                     self.ledger.fold()
                     if edge.watched.session.running:
                         self._enter(edge)
                 except Exception as error:  # noqa: BLE001  (another session may be on this thread)
                     self.break_off(edge.watched.session, error)
+        return entered
 
     def drop_all(self) -> None:
         """Drop what waits."""
@@ -188,6 +197,24 @@ class Edges:
         row = self.sampler.edge()
         self.register.take_over(watched)
         watched.rebase(row)
+
+    def look(self, watched: Watched) -> None:
+        """Add a sample, unless that would take too much of the time."""
+        began = self.clock()
+        if began < self._look_due or not watched.windows:
+            return
+        self._enter_waiting(watched)
+        self._append(watched, self.sampler.edge())
+        ended = self.clock()
+        self._look_due = ended + (ended - began) / LOOK_SHARE
+
+    def sample(self, watched: Watched) -> None:
+        """Add a sample of this instant, to be entered later as an edge is."""
+        held = self.attribution.source.latest
+        row = self.sampler.edge(Instant(None, {}, held), share=FULLEST_SHARE)
+        with self._making:
+            time = self.clock() - watched.origin
+            self._waiting.append(LateEdge(watched, {}, time, row, held, None, None, None))
 
     def peaks_so_far(self, watched: Watched, span_id: int) -> dict[str, Peak]:
         """Return the peaks of a span; see `Monitor.peaks_so_far`."""
@@ -292,7 +319,7 @@ class Edges:
         if ended is not None and edge.closing is not None:
             watched.close(ended.id, sample, edge.closing.peaks, ended.outcome, ended.counts)
         if begun is not None:
-            watched.recorder.open_span(begun.kind, begun.label, sample, begun.id)
+            watched.enter(begun.id, begun.kind, begun.label, sample)
 
 
 def _outermost(kind: SpanKind) -> SpanKind:
@@ -306,4 +333,4 @@ def _share_of(kind: SpanKind | None) -> float | None:
     if kind == "step" or (kind is not None and kind not in FINE_KINDS):
         return None
     # These must not begin with a reading of the span before them, whose high it is not.
-    return FULLEST_SHARE if kind in {"substep", "backward", "optimizer"} else FINE_SHARE
+    return FULLEST_SHARE if kind in {"substep", "backward", "optimizer", "decode"} else FINE_SHARE

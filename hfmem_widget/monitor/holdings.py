@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hfmem_widget.session import Contents
-from hfmem_widget.sources.storages import MANAGED, Storage, states_of, storages_of
+from hfmem_widget.sources import libraries
+from hfmem_widget.sources.storages import HQQ, MANAGED, Storage, scales_of, states_of, storages_of
 from hfmem_widget.text import plain
 
 ByDevice = dict[str, dict[str, float]]
@@ -20,11 +21,16 @@ ByDevice = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What models and optimizers hold; `probe` returns a parameter that had a gradient, or None."""
+    """What models and optimizers hold, and libraries for them.
+
+    The `probe` returns a parameter that had a gradient, or None. The `buckets`, in bytes by device, are held
+    whether or not there are gradients, which are views of them.
+    """
 
     held: ByDevice
     contents: Contents
     probe: Callable[[], Any]
+    buckets: dict[str, float]
 
 
 class _Counter:
@@ -32,7 +38,9 @@ class _Counter:
         self.held: ByDevice = {}
         self.dtypes: dict[str, int] = {}
         self.parameters = self.trainable = self.tensors = 0
+        self.owners: dict[str, int] = {}
         self._seen: set[int] = set()
+        self._gathered: set[int] = set()
         self._places: set[tuple[int, int]] = set()
 
     def add(self, storages: Sequence[Storage], metric: str) -> list[tuple[str, int]]:
@@ -47,8 +55,29 @@ class _Counter:
                 new.append((dtype, size))
         return new
 
+    def add_buffer(self, owner: str, device: str, size: int) -> None:
+        """Count a buffer of a library's."""
+        if size > 0:
+            held = self.held.setdefault(device, {})
+            held["libraries"] = held.get("libraries", 0.0) + size
+            self.own(owner, size)
+
+    def own(self, owner: str, size: int) -> None:
+        """Note whose so many bytes are."""
+        self.owners[owner] = self.owners.get(owner, 0) + size
+
+    def add_gathered(self, owner: str, storages: Sequence[Storage]) -> None:
+        """Count what a library has put together from shards: no weights, whatever is a view of it."""
+        for key, device, size, _ in storages:
+            if key not in self._seen:
+                self._seen.add(key)
+                self._gathered.add(key)
+                self.add_buffer(owner, device, size)
+
     def add_weight(self, parameter: Any) -> None:
         storages = storages_of(parameter)
+        if storages and storages[0][0] in self._gathered:
+            return
         new = self.add(storages, "weights")
         # Several may lie side by side in one storage, as those of an LSTM do.
         place = (storages[0][0], _offset_of(parameter)) if storages else None
@@ -61,6 +90,11 @@ class _Counter:
                 self.trainable += count
             for dtype, size in new:
                 self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
+
+    def add_scales(self, scales: Any) -> None:
+        """Count what a quantised weight is read with, which is no parameter."""
+        for dtype, size in self.add(storages_of(scales), "weights"):
+            self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
 
     def add_gradients(self, parameters: Iterable[Any]) -> Any:
         """Count the gradients of some parameters, and return a parameter that has any."""
@@ -82,11 +116,21 @@ def count(
     Those of the optimizers that step `elsewhere`, on another thread, are not asked for gradients.
     """
     counter = _Counter()
+    buckets: dict[str, float] = {}
     with unnoticed():
+        # First: a parameter that FSDP has gathered for now is a view of a buffer.
+        sharded = libraries.sharded_in(modules)
+        for owner, storages in sharded.buffers:
+            counter.add_gathered(owner, storages)
         of_modules = [each for module in modules for each in _all_of(module, "parameters")]
+        of_modules += sharded.shards
         weights = {id(each): each for each in (*of_modules, *_parameters_of(optimizers))}
         for parameter in weights.values():
             counter.add_weight(parameter)
+        if HQQ in sys.modules:
+            layers = (each for module in modules for each in _all_of(module, "modules"))
+            for scales in (each for layer in layers for each in scales_of(layer)):
+                counter.add_scales(scales)
         for module in modules:
             for buffer in _all_of(module, "buffers"):
                 counter.add(storages_of(buffer), "buffers")
@@ -100,6 +144,15 @@ def count(
             for state in states_of(optimizer)
             for _, size in counter.add(storages_of(state), "optimizer")
         )
+        for bucket in libraries.buckets_of(modules):
+            if bucket.is_shared:
+                buckets[bucket.device] = buckets.get(bucket.device, 0.0) + bucket.bytes
+                counter.own(libraries.SHARED_BUCKETS, bucket.bytes)
+            else:
+                counter.add_buffer(libraries.BUCKETS, bucket.device, bucket.bytes)
+        found = libraries.workspaces(sys.modules.get("torch"))
+        if found is not None:
+            counter.add_buffer(libraries.WORKSPACES, *found)
         contents = Contents(
             modules=_names(modules),
             optimizers=_names(optimizers),
@@ -108,8 +161,10 @@ def count(
             dtypes=counter.dtypes,
             tensors=counter.tensors,
             optimizer_bytes=states,
+            libraries=counter.owners,
         )
-        return Holdings(counter.held, contents, _found_again(probe, modules, optimizers))
+        probe = _found_again(probe, modules, optimizers)
+        return Holdings(counter.held, contents, probe, buckets)
 
 
 def count_gradients(optimizers: Sequence[Any]) -> tuple[ByDevice, Callable[[], Any]]:
@@ -127,8 +182,13 @@ def has_gradient(parameter: Any) -> bool:
 
 
 def states_in(optimizers: Iterable[Any]) -> int:
-    """Return how many parameters have states: it changes when states are made, or loaded."""
-    return sum(len(optimizer.state) for optimizer in optimizers)
+    """Return how many states there are: it changes when some are made, or loaded."""
+    # Some optimizers make the place of a parameter's states before these.
+    return sum(
+        1 + (len(states) if isinstance(states, Mapping) else 0)
+        for optimizer in optimizers
+        for states in list(optimizer.state.values())
+    )
 
 
 def _parameters_of(optimizers: Iterable[Any]) -> Iterator[Any]:

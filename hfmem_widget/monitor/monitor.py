@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn, TypeVar
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.guard import harmless
+from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
+from hfmem_widget.monitor.governor import Deferred, Governor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
@@ -64,7 +66,9 @@ class Monitor:
         self._clock = clock
         self._wall = wall
         self._register = register = Register(sampler)
-        tick = Tick(*(sampler, ledger, register, self.catch_up, self.break_off), clock, wall, cpu)
+        self._deferred = deferred = Deferred()
+        known = sampler, ledger, register
+        tick = Tick(*known, self._enter_all, deferred, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
             sampler, ledger, attribution, register, self._poller, self.break_off, clock
@@ -87,6 +91,11 @@ class Monitor:
     def polling(self) -> bool:
         """True while the poller's thread runs."""
         return self._poller.alive
+
+    @property
+    def watches(self) -> bool:
+        """True while a session is watched, in whatever thread."""
+        return bool(self._register.all())
 
     @property
     def in_this_process(self) -> bool:
@@ -115,10 +124,11 @@ class Monitor:
         """True on the poller's own thread."""
         return self._poller.is_here
 
-    def begin(self, options: WatchOptions) -> Session:
+    def begin(self, options: WatchOptions, *, is_one_reading: bool = False) -> Session:
         """Begin a session; nothing is polled until a span is opened in it.
 
-        Raises `OptionError` if a device was asked for that is not there.
+        Of one reading nothing is told as having been there before. Raises `OptionError` if a device was asked
+        for that is not there.
         """
         self.sampler.edge()
         if options.devices:
@@ -129,7 +139,7 @@ class Monitor:
         recorder = Recorder(options.label, started_at=self._wall(), catch_up=self.catch_up)
         session = recorder.session
         session.polling.interval = session.polling.current_interval = options.interval
-        watched = Watched(recorder, options, self._clock())
+        watched = Watched(recorder, options, self._clock(), is_one_reading=is_one_reading)
         self._register.take_over(watched)
         self._register.add(watched, if_first=self._begin_anew)
         return session
@@ -138,11 +148,23 @@ class Monitor:
         """Return what writes a session; raise `WatchStateError` if it has ended."""
         return self._register.find(session).recorder
 
+    def governor(self, session: Session) -> Governor:
+        """Return what decides how the steps of a training in a session are measured."""
+        watched = self._register.get(session)
+        wants_all = watched is not None and watched.options.phases == "all"
+        return Governor(session.polling, self._deferred, wants_all=wants_all)
+
+    def echo_in(self, session: Session) -> None:
+        """Have the spans within all other watches in this session, too, until it ends."""
+        self._register.echo_in(session)
+
     def _begin_anew(self) -> None:
         """Drop what a fault of ours has left; nothing is watched yet."""
+        forget_faults()
         self.sampler.try_again()
         self.ledger.drop_all()
         self._edges.drop_all()
+        self.attribution.rests = False
 
     def end(self, session: Session, outcome: str = "done") -> None:
         """End a session and the spans still open in it; ending it again does nothing."""
@@ -225,16 +247,51 @@ class Monitor:
         watched = self._register.get(session)
         return watched is not None and span_id in watched.windows
 
+    def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
+        """Return whether a span of some kind is open; late edges are not entered for it."""
+        watched = self._register.get(session)
+        return watched is not None and watched.is_within(kinds)
+
+    def opened_here(self, session: Session) -> bool:
+        """Return whether this is the thread on which a session's outermost span was opened."""
+        watched = self._register.get(session)
+        return watched is not None and watched.thread == threading.get_ident()
+
     def optimizer_stepped(self) -> None:
         """Count an optimizer's new states; where there are no spans of steps, the next step begins here."""
         self.attribution.optimizer_stepped()
+        self.rebase()
+
+    def rebase(self) -> None:
+        """Let activations begin here, now and then, where there are no spans that say where they do."""
         watched = self._register.current()
         if watched is not None and watched.based_on is None:
             self._change(watched, partial(self._edges.rebase, watched))
 
+    def cache_grew(self, *caches: object) -> None:
+        """Count KV caches that this thread has just used, and now and then add a sample."""
+        self.attribution.cache_grew(*caches)
+        watched = self._register.current()
+        if watched is not None:
+            self._change(watched, partial(self._edges.look, watched))
+
+    @property
+    def counts_peaks(self) -> bool:
+        """True where an allocator counts peaks: on a device that this process has allocated on."""
+        return self.ledger.in_use
+
+    def sample(self, session: Session) -> None:
+        """Add a sample where much is allocated, of which no counter would tell."""
+        watched = self._register.get(session)
+        if watched is not None:
+            self._change(watched, partial(self._edges.sample, watched))
+
     def catch_up(self) -> None:
         """Enter late edges in their sessions, as reading their spans does."""
         self._edges.enter_all()
+
+    def _enter_all(self) -> int:
+        return self._edges.enter_all()
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
@@ -308,4 +365,12 @@ def outcome_of(error: BaseException | None) -> str:
         return "done"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, SystemExit) and (code := code_of(error)):
+        return f"exited with code {code}"
     return f"raised {type(error).__name__}"
+
+
+def code_of(left: SystemExit) -> int:
+    """Return the code with which a process ends by this error, as Python makes one of what it was given."""
+    code = left.code
+    return code & 0xFF if isinstance(code, int) else int(code is not None)

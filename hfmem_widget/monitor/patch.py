@@ -31,12 +31,18 @@ _patches: WeakKeyDictionary[type | ModuleType, dict[str, _Patch]] = WeakKeyDicti
 
 
 def surround(
-    owner: type | ModuleType, name: str, around: Around, *, whole_call: bool = False
+    owner: type | ModuleType,
+    name: str,
+    around: Around,
+    *,
+    whole_call: bool = False,
+    unless: Callable[[], bool] = lambda: False,
 ) -> None:
     """Have every call of a method or function happen in the context that `around` gives; once is enough.
 
     What is not there, as in another release, is left out. `around` takes what comes first in the call (the
-    object, the class or the first argument), or with `whole_call` all of its arguments.
+    object, the class or the first argument), or with `whole_call` all of its arguments. Where it holds that
+    there is nothing to do, `unless` makes that quick.
     """
     ours = _patches.setdefault(owner, {})
     original: Any = vars(owner).get(name)
@@ -53,7 +59,7 @@ def surround(
     def surrounded(*args: Any, **kwargs: Any) -> Any:
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        if is_compiling():
+        if is_compiling() or unless():
             return function(*args, **kwargs)
         with _Around(patch, args, kwargs if whole_call else None):
             return function(*args, **kwargs)

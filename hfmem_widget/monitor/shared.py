@@ -7,10 +7,9 @@ import functools
 import os
 import threading
 
-from hfmem_widget.guard import harmless, interrupts_deferred
+from hfmem_widget.guard import forget_faults, harmless, interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.optimizers import follow_optimizers
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
@@ -26,6 +25,7 @@ def shared_monitor() -> Monitor:
     global _shared  # noqa: PLW0603  (one poller per process is the point)
     with _making:
         if _shared is None or not _shared.in_this_process:
+            forget_faults()
             from hfmem_widget.sources import open_allocators, open_sources
             from hfmem_widget.sources.tensors import TensorSource
 
@@ -49,8 +49,7 @@ def read_once(label: str = "now") -> Session:
     """Read everything once, now, and return it as a session that has ended; nothing is shown."""
     monitor = shared_monitor()
     with interrupts_deferred():
-        session = monitor.begin(WatchOptions(label=label))
-        harmless(follow_optimizers)
+        session = monitor.begin(WatchOptions(label=label), is_one_reading=True)
         try:
             # A cell's edges count all tensors there are, whenever they were counted last.
             monitor.close_span(session, monitor.open_span(session, "cell", label).id)

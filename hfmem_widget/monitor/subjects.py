@@ -10,6 +10,8 @@ from itertools import filterfalse, islice
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, cast
 
+from hfmem_widget.sources.caches import cache_kind, is_cache
+
 Namespace = Callable[[], Mapping[str, object]]
 
 MOST_WITHIN = 256
@@ -59,9 +61,15 @@ class Subjects:
 
     def all(self) -> tuple[list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once."""
-        found = (*self.named(), *_search(self._namespace().values()))
-        subjects = {id(subject): subject for subject in map(_unwrapped, found)}.values()
-        return list(filter(_is_module, subjects)), list(filterfalse(_is_module, subjects))
+        return self.with_caches()[:2]
+
+    def with_caches(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return all models and all optimizers there are, each once, and the KV caches in variables."""
+        found = [*self.named(), *_search(self._namespace().values())]
+        caches = {id(each): each for each in filter(is_cache, found)}
+        subjects = {id(each): each for each in map(_unwrapped, found) if id(each) not in caches}
+        optimizers = list(filterfalse(_is_module, subjects.values()))
+        return list(filter(_is_module, subjects.values())), optimizers, list(caches.values())
 
     def optimizers(self) -> list[Any]:
         """Return the optimizers that were named."""
@@ -83,12 +91,12 @@ def is_elsewhere(thread: int | None) -> bool:
 
 
 def _search(values: Iterable[object]) -> Iterator[object]:
-    """Yield the models and optimizers among some objects, and one level within them.
+    """Yield the models, optimizers and KV caches among some objects, and one level within them.
 
     Neither a property nor a lazy attribute is touched: only what lies in lists, dicts and the fields of
     objects, such as a Trainer's, an Accelerator's, a pipeline's.
     """
-    kinds = _kinds()
+    kinds = _sought()
     if not kinds:
         return
     # Of a hundred thousand names most are numbers or text: asked once for each type they cost a tenth.
@@ -111,9 +119,9 @@ def _search(values: Iterable[object]) -> Iterator[object]:
 
 def _subjects_among(values: Sequence[object]) -> Iterator[object]:
     # A notebook has lists of lists by the thousand: of most, a look at what types there are is enough.
-    kinds = _kinds()
+    kinds = _sought()
     if any(issubclass(kind, kinds) for kind in set(map(type, values))):
-        yield from filter(_is_subject, values)
+        yield from (value for value in values if issubclass(type(value), kinds))
 
 
 def _unwrapped(subject: Any) -> Any:
@@ -143,6 +151,11 @@ def _fields_of(value: object) -> object:
 def _is_subject(value: object) -> bool:
     # By its type alone: asking a lazy proxy for its class would make it load what it stands for.
     return issubclass(type(value), _kinds())
+
+
+def _sought() -> tuple[type, ...]:
+    caches = cache_kind()
+    return _kinds() if caches is None else (*_kinds(), caches)
 
 
 def _is_module(value: object) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hfmem_widget.monitor.governor import Deferred
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
@@ -26,14 +27,16 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_all` enters late edges in their sessions; `break_off` ends a session to which a row could not be
-    added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
+    `enter_all` enters late edges in their sessions, and returns how many; what that takes is kept as
+    `deferred`. `break_off` ends a session to which a row could not be added. The clocks return monotonic
+    seconds, seconds since the epoch, and CPU seconds of this thread.
     """
 
     sampler: Sampler
     ledger: PeakLedger
     register: Register
-    enter_all: Callable[[], None]
+    enter_all: Callable[[], int]
+    deferred: Deferred
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     wall: Callable[[], float]
@@ -42,7 +45,7 @@ class Tick:
     _ticker: Ticker | None = None
     _missed_before: int = 0
     _last_tick: float = -math.inf
-    _clocks_apart: float = math.nan
+    _clocks_apart: tuple[float, float] = (-math.inf, math.inf)
 
     def __call__(self, ticker: Ticker) -> None:
         """Tick; a fault of ours is noted in every open session, and ends the ticker."""
@@ -69,7 +72,8 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        self.enter_all()
+        entering = self.cpu()
+        self.deferred.entered(self.enter_all(), self.cpu() - entering)
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -94,7 +98,7 @@ class Tick:
         """Count a tick made at `now`, and note whether the machine's clock was set since the one before."""
         if ticker is not self._ticker:
             self._ticker, self._missed_before = ticker, 0
-            self._last_tick, self._clocks_apart = -math.inf, math.nan
+            self._last_tick, self._clocks_apart = -math.inf, (-math.inf, math.inf)
         since, missed = now - self._last_tick, ticker.missed - self._missed_before
         for session in sessions:
             polling = session.polling
@@ -104,8 +108,10 @@ class Tick:
             if since > GAP * ticker.interval and math.isfinite(since):
                 polling.longest_gap = max(polling.longest_gap, since)
         self._last_tick, self._missed_before = now, ticker.missed
-        before, self._clocks_apart = self._clocks_apart, self.wall() - now
-        if abs(self._clocks_apart - before) > CLOCK_STEP:
+        # At least and at most: whoever holds the interpreter's lock may come between two readings.
+        earliest, wall, latest = self.clock(), self.wall(), self.clock()
+        (low, high), self._clocks_apart = self._clocks_apart, (wall - latest, wall - earliest)
+        if wall - latest > high + CLOCK_STEP or wall - earliest < low - CLOCK_STEP:
             self.register.note(
                 "The machine was suspended, or its clock was changed, during this run."
             )

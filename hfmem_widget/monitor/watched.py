@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,13 +26,14 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
-from hfmem_widget.sources.host import ResidentPeak
+from hfmem_widget.session.model import FINE_KINDS, NOT_AVAILABLE
+from hfmem_widget.sources.procfs import ResidentPeak
 
 GAP = 3.0
 """Intervals without a sample that make a gap."""
 
 BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
-BASED_BLOCKS = frozenset({"generate"})
+BASED_BLOCKS = frozenset({"generate", "diffusion"})
 """In these, what comes on top of what nothing explained when they began are activations and temporaries."""
 
 
@@ -63,6 +65,10 @@ class Watched:
         Of the sampler's series and notes that were taken over.
     based_on : int or None
         The span of which it is known what nothing explained when it began.
+    echo : Watched or None
+        That of a session that gets the same spans within the outermost: this process followed as a rank.
+    is_one_reading : bool
+        True where there is no time before and after its beginning.
     """
 
     recorder: Recorder
@@ -75,9 +81,14 @@ class Watched:
     thread: int | None = None
     version: int = -1
     based_on: int | None = None
+    echo: Watched | None = None
+    _echoed: dict[int, int] = field(default_factory=dict)
+    is_one_reading: bool = False
+    _has_begun: bool = False
+    _before: dict[int, float] = field(default_factory=dict)
     _bases: dict[int, float] = field(default_factory=dict)
     _based_on_forward: bool = False
-    _columns: list[int] | None = None
+    _columns: list[int | None] = field(default_factory=list)
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
     @property
@@ -94,22 +105,35 @@ class Watched:
         """Return True where a span that may not be entered yet is the newest that is open."""
         return span_id in self.late and next(reversed(self.windows)) == span_id
 
+    def is_within(self, kinds: Container[SpanKind]) -> bool:
+        """Return whether a span of some kind is open, in the session or late."""
+        outermost = next(iter(self.windows), 0)
+        known = (*self.session.open_within(outermost), *tuple(self.late.values()))
+        return any(span.kind in kinds and span.id in self.windows for span in known)
+
     def adopt(self, devices: tuple[Device, ...], series: tuple[Series, ...]) -> None:
         """Take over the devices and series that have appeared, as far as they are wanted."""
         wanted = self.options.devices
         if wanted:
-            self._columns = [at for at, each in enumerate(series) if each.device in wanted]
-            series = tuple(series[column] for column in self._columns)
             devices = tuple(device for device in devices if device.key in wanted)
-        if devices != self.session.devices or len(series) != len(self.session.series):
-            self.recorder.adopt(devices, series)
+        columns: list[tuple[int | None, Series]] = []
+        for at, each in enumerate(series):
+            if not wanted or each.device in wanted:
+                columns.append((at, each))
+                if each.metric == "allocated" and not self.is_one_reading:
+                    columns.append((None, Series(each.device, "before")))
+        self._columns = [at for at, _ in columns]
+        if devices != self.session.devices or len(columns) != len(self.session.series):
+            self.recorder.adopt(devices, [each for _, each in columns])
 
     def append(self, row: Sequence[float], time: float) -> Sample:
         """Add what was read at some second of the session."""
-        session, values, bases = self.session, self._wanted_of(row), self._bases
-        if bases:
-            # The series may be newer than the row: another thread may have taken them over.
-            values = [bases.get(column, value) for column, value in enumerate(values)]
+        session = self.session
+        if not self._has_begun:
+            self._unexplained(row)
+        known = self._before | self._bases
+        # The series may be newer than the row: another thread may have taken them over.
+        values = [known.get(at, value) for at, value in enumerate(self._wanted_of(row))]
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)
@@ -121,31 +145,59 @@ class Watched:
             self.rebase(row)
             self.based_on = span_id
             self._based_on_forward = kind == "forward"
+        elif kind not in FINE_KINDS:
+            self._unexplained(row)
 
     def rebase(self, row: Sequence[float]) -> None:
         """Keep what nothing explains in a row, from which on there are activations."""
+        # Whole, for the poller goes through them on its own thread.
+        self._bases = self._bases | self._unexplained(row)
+
+    def _unexplained(self, row: Sequence[float]) -> dict[int, float]:
+        """Return what nothing explains in a row, by the column of it; less what was there before.
+
+        That can only shrink: what was freed, or is explained by now, is not there again.
+        """
+        index = self.session.index
         keys = (series.key for series in self.session.series)
         read = dict(zip(keys, self._wanted_of(row), strict=False))
-        bases = dict(self._bases)
+        before, bases = dict(self._before), {}
         for device in (device.key for device in self.session.devices):
-            column = self.session.index(f"{device}/unattributed")
-            if column is not None and f"{device}/unattributed" in read:
-                taken = read.get(f"{device}/requested", math.nan)
-                if math.isnan(taken):
-                    taken = read.get(f"{device}/allocated", math.nan)
-                held = sum(read.get(f"{device}/{metric}", math.nan) for metric in HELD)
-                bases[column] = max(0.0, taken - held)
-        # Whole, for the poller goes through them on its own thread.
-        self._bases = bases
+            taken = read.get(f"{device}/requested", math.nan)
+            if math.isnan(taken):
+                taken = read.get(f"{device}/allocated", math.nan)
+            held = (read.get(f"{device}/{metric}", 0.0) for metric in HELD)
+            remainder = max(0.0, taken - sum(size for size in held if size > 0))
+            here, since = index(f"{device}/before"), index(f"{device}/unattributed")
+            there = 0.0
+            if here is not None and (here in before or not self._has_begun):
+                there = min(remainder, before.get(here, remainder))
+                if taken > 0:
+                    before[here] = there
+            if since is not None:
+                bases[since] = remainder - there
+        self._before, self._has_begun = before, True
+        return bases
 
     def open(
         self, span_id: int, kind: SpanKind, label: str, before: Sample, window: Window
     ) -> Span:
         """Open a span at a sample."""
-        span = self.recorder.open_span(kind, label, before, span_id)
+        is_outermost = not self.windows
         self.windows[span_id] = window
+        span = self.enter(span_id, kind, label, before, echoes=not is_outermost)
         if self.options.resident_peak and not self._resident:
             self._resident[span_id] = ResidentPeak()
+        return span
+
+    def enter(
+        self, span_id: int, kind: SpanKind, label: str, before: Sample, *, echoes: bool = True
+    ) -> Span:
+        """Enter a span that was opened at a sample in its session."""
+        span = self.recorder.open_span(kind, label, before, span_id)
+        if echoes and (echo := self._echo_running()) is not None:
+            sample = echo.take(self, before)
+            self._echoed[span_id] = echo.recorder.open_span(kind, label, sample).id
         return span
 
     def close(
@@ -177,12 +229,48 @@ class Watched:
         resident = self._resident.pop(span_id, None)
         if resident is not None and not math.isnan(highest := resident.read()):
             peaks = {**peaks, "cpu/reserved": Peak(highest, "exact")}
-        return self.recorder.close_span(span_id, after, self.wanted(peaks), outcome, counts)
+        span = self.recorder.close_span(span_id, after, self.wanted(peaks), outcome, counts)
+        if (echo := self._echo_running()) is not None:
+            sample = echo.take(self, after)
+            if span_id in self._echoed:
+                # Steps that nobody has numbered are numbered in each session.
+                given = {k: v for k, v in span.counts.items() if k != "step" or k in counts}
+                echo.close_echo(self._echoed.pop(span_id), sample, peaks, outcome, given)
+        return span
+
+    def take(self, other: Watched, sample: Sample) -> Sample:
+        """Add a sample of another session that is written at the same time, and go by its activations."""
+        keys = [series.key for series in other.session.series]
+        values = dict(zip(keys, sample.values, strict=False))
+        row = tuple(values.get(series.key, math.nan) for series in self.session.series)
+        known = {self.session.index(keys[column]): base for column, base in other._bases.items()}
+        self._bases = {column: base for column, base in known.items() if column is not None}
+        return self.recorder.append(Sample(sample.time + other.origin - self.origin, row))
+
+    def close_echo(
+        self,
+        span_id: int,
+        after: Sample,
+        peaks: Mapping[str, Peak],
+        outcome: str,
+        counts: Mapping[str, float],
+    ) -> None:
+        """Close a span that another session has, too, with what is still open in it; it may have ended."""
+        for inner in self.session.open_within(span_id):
+            self.recorder.close_span(inner.id, after, {}, outcome)
+        with suppress(WatchStateError):
+            self.recorder.close_span(span_id, after, self.wanted(peaks), outcome, counts)
+
+    def _echo_running(self) -> Watched | None:
+        return self.echo if self.echo is not None and self.echo.session.running else None
 
     def _wanted_of(self, row: Sequence[float]) -> Sequence[float]:
-        if self._columns is None:
-            return row
-        return [row[column] for column in self._columns if column < len(row)]
+        """Return the values of the session's series, as far as they are in a row."""
+        most = len(row)
+        return [
+            row[column] if column is not None and column < most else NOT_AVAILABLE
+            for column in self._columns
+        ]
 
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""
@@ -198,6 +286,7 @@ class Register:
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self._watched: dict[int, Watched] = {}
+        self._echo: Watched | None = None
         self._lock = threading.RLock()
 
     def add(self, watched: Watched, if_first: Callable[[], None]) -> None:
@@ -205,7 +294,15 @@ class Register:
         with self._lock:
             if not self._watched:
                 if_first()
+            watched.echo = self._echo
             self._watched[id(watched.session)] = watched
+
+    def echo_in(self, session: Session) -> None:
+        """Have the spans of all other sessions in this one, too, from now on, until it has ended."""
+        with self._lock:
+            self._echo = self.find(session)
+            for watched in self._watched.values():
+                watched.echo = None if watched is self._echo else self._echo
 
     def opens_here(self, watched: Watched) -> None:
         """Note that a session's outermost span is opened in this thread, or asynchronous task."""
@@ -218,7 +315,9 @@ class Register:
     def remove(self, session: Session) -> None:
         """Let a session go."""
         with self._lock:
-            self._watched.pop(id(session), None)
+            gone = self._watched.pop(id(session), None)
+            if gone is not None and gone is self._echo:
+                self._echo = None
 
     def get(self, session: Session) -> Watched | None:
         """Return what is kept of a session; None once it has ended."""

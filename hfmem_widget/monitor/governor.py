@@ -1,0 +1,178 @@
+"""What is measured of a training's steps, so that measuring takes less than 1 % of their time.
+
+Each step has its exact peak, whatever it costs. Where the rest costs too much, first the phases (forward,
+backward, optimizer) are measured on every second, fourth … step only; then what memory is for is looked at on
+as few of the steps between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+from hfmem_widget.session import Polling
+from hfmem_widget.session.model import MOST_SHARE
+
+RELAXED_SHARE = 0.6 * MOST_SHARE
+"""What measuring more may be expected to take before it is done: costs vary by a third."""
+
+RARITIES = (1, 2, 4, 8, 16, 32, 64)
+
+LEAST_STEPS, PERIOD = 8, 1.0
+"""Steps before the first decision and between two, or seconds between two where steps are long."""
+
+RECENT = 9
+"""Steps of which the median counts: four long ones, as with a checkpoint or an evaluation, change nothing."""
+
+PRIOR = 1 / 4
+"""Of a step's cost: what one that is measured less is taken to cost until one was seen. It is low, so that no
+more is left out than must be."""
+
+FADING = 0.9
+
+How = Literal["whole", "looked", "bare"]
+"""How a step is measured: with its phases, with looks at what memory is for, or with neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ration:
+    """On every how many steps phases are measured, and on every how many of the others there are looks."""
+
+    phases: int = 1
+    looks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds from one step to the next, and what measuring a step takes each way; NaN if not seen."""
+
+    length: float
+    whole: float
+    looked: float = math.nan
+    bare: float = math.nan
+
+    def share(self, ration: Ration) -> float:
+        """Return the share of the time that measuring takes; NaN if that is not known."""
+        looked = self.whole * PRIOR if math.isnan(self.looked) else self.looked
+        bare = looked * PRIOR if math.isnan(self.bare) else min(self.bare, looked)
+        other = bare + (looked - bare) / ration.looks
+        cost = min(other, self.whole) + max(0.0, self.whole - other) / ration.phases
+        return cost / self.length if self.length > 0 else math.nan
+
+
+RATIONS = (
+    *(Ration(phases) for phases in RARITIES),
+    *(Ration(RARITIES[-1], looks) for looks in RARITIES[1:]),
+)
+"""From the most that is measured to the least."""
+
+
+def decide(now: Ration, costs: Costs) -> Ration:
+    """Return the most that may be measured at these costs; more than now only if it is clearly affordable."""
+    if math.isnan(costs.share(now)):
+        return now
+    for ration in RATIONS[: RATIONS.index(now)]:
+        if costs.share(ration) <= RELAXED_SHARE:
+            return ration
+    fitting = (one for one in RATIONS[RATIONS.index(now) :] if costs.share(one) <= MOST_SHARE)
+    return next(fitting, RATIONS[-1])
+
+
+@dataclass(slots=True)
+class Deferred:
+    """What it takes the poller's thread to enter an edge, in seconds; that takes the interpreter."""
+
+    _edges: float = 0.0
+    _seconds: float = 0.0
+
+    def entered(self, edges: int, seconds: float) -> None:
+        """Take in that so many edges were entered."""
+        if edges:
+            self._edges = FADING * self._edges + edges
+            self._seconds = FADING * self._seconds + seconds
+
+    def of(self, edges: int) -> float:
+        """Return what so many edges will take; 0 where none was entered yet."""
+        return edges * self._seconds / self._edges if self._edges else 0.0
+
+
+class Governor:
+    """Says of each step of a training how it is measured, and keeps `polling` up to date.
+
+    `deferred` is the poller's. Where phases are wanted on `all` steps, they are measured on all.
+    """
+
+    def __init__(self, polling: Polling, deferred: Deferred, *, wants_all: bool = False) -> None:
+        self.how: How = "whole"
+        self.wants_all = wants_all
+        self.polling = polling
+        self._deferred = deferred
+        self._ration = Ration()
+        self._lengths: deque[float] = deque(maxlen=RECENT)
+        self._costs: dict[How, deque[float]] = {
+            how: deque(maxlen=RECENT) for how in ("whole", "looked", "bare")
+        }
+        self._began = math.nan
+        self._cost, self._edges = 0.0, 0
+        self._undecided, self._decided_at = 0, math.inf
+        self._whole = self._looked = -1
+
+    def begins(self, number: int, now: float) -> None:
+        """Begin a step at some second of a monotonic clock; what is told until the next one is its cost."""
+        if self.wants_all:
+            return
+        if math.isfinite(self._began):
+            self._lengths.append(now - self._began)
+            self._costs[self.how].append(self._cost + self._deferred.of(self._edges))
+            self._undecided += 1
+        self._began, self._cost, self._edges = now, 0.0, 0
+        self._decided_at = min(self._decided_at, now)
+        is_due = self._undecided >= LEAST_STEPS or now >= self._decided_at + PERIOD
+        if is_due and len(self._lengths) >= LEAST_STEPS:
+            self._undecided, self._decided_at = 0, now
+            costs = self.costs
+            self._ration = decide(self._ration, costs)
+            self.polling.phases_every, self.polling.looks_every = astuple(self._ration)
+            self.polling.share = costs.share(self._ration)
+        self.how = self._how(number)
+
+    def took(self, seconds: float, edges: int = 0) -> None:
+        """Take in what was spent on the thread that trains, and how many edges it left to the poller."""
+        self._cost += seconds
+        self._edges += edges
+
+    def ended(self, steps: int = 1, *, is_group: bool = False) -> None:
+        """Count a step that has ended, or a group of them, which has no phases."""
+        self.polling.steps += steps
+        if self.how == "whole" and not is_group:
+            self.polling.steps_with_phases += steps
+
+    def stops(self) -> None:
+        """End: what comes next is another training's."""
+        self.polling.phases_every = self.polling.looks_every = 1
+
+    @property
+    def costs(self) -> Costs:
+        """The medians of recent steps."""
+        return Costs(
+            _median(self._lengths), **{how: _median(of) for how, of in self._costs.items()}
+        )
+
+    def _how(self, number: int) -> How:
+        # By the number, so that all ranks measure the same steps; steps may be missing between two.
+        every = self._ration
+        whole, looked = number // every.phases, number // every.looks
+        if whole != self._whole:
+            self._whole, self._looked = whole, looked
+            return "whole"
+        if looked != self._looked:
+            self._looked = looked
+            return "looked"
+        return "bare"
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else math.nan
