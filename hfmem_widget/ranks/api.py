@@ -14,8 +14,9 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     """Return the session that a recording holds, or the run in a directory; each shows itself.
 
     A recording that is still being written gives the session so far, which is `running`; open it again for
-    more. A run is followed as long as its ranks write. Lines that are damaged are left out, and a note says
-    how many.
+    more. A run is followed as long as its ranks write; one that takes longer than 10 s to read is `running`
+    until it was read, and `look()` waits for that. Lines that are damaged are left out, and a note says how
+    many.
 
     Parameters
     ----------

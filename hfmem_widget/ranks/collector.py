@@ -26,13 +26,38 @@ _NO_LABEL = re.compile(r"rank \d+")
 """What a rank calls itself by default: no name for all of them."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two judgements of all ranks."""
+"""Seconds between two judgements of all ranks; more where they write less often than every two seconds."""
 
 CLOCK_EVERY = 5.0
 """Seconds between two comparisons of their clocks."""
 
 OVER_AFTER = 10.0
 """Seconds for which a run that did not end well may be started again."""
+
+
+class _Faults:
+    """Has a fault of ours cost a line or a look, and one sentence: whatever else was read counts."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_told = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
+        del kind, trace
+        if not isinstance(error, Exception):
+            return False
+        if not self._is_told:
+            self._is_told = True
+            why = f"{type(error).__name__}: {plain(error)}"
+            self._recorder.note(
+                f"A part of what the ranks wrote is not shown: internal error ({why})."
+            )
+        return True
 
 
 class Collector:
@@ -46,6 +71,9 @@ class Collector:
         Which run: lines of another one are left out. By default of any.
     started_at : float, optional
         Wall clock at time zero; by default when the first rank began.
+    started_here : bool, optional
+        Whether this process has started them, and finishes this when what it started has ended. Until then a
+        run that failed may begin again, however long that takes.
 
     Attributes
     ----------
@@ -54,12 +82,22 @@ class Collector:
         The overview; see `Session.ranks`.
     ignored : dict of str to int
         Streams that are left out, by the reason.
+    was_interrupted : bool
+        Set by whoever has started the ranks, and was interrupted.
     lock : context manager
         Held while anything is taken in or looked at.
     """
 
-    def __init__(self, label: str = "", *, run: str = "", started_at: float | None = None) -> None:
+    def __init__(
+        self,
+        label: str = "",
+        *,
+        run: str = "",
+        started_at: float | None = None,
+        started_here: bool = False,
+    ) -> None:
         self.lock = threading.RLock()
+        self.started_here = started_here
         self.recorder = Recorder(label, started_at=started_at or 0.0)
         self.ignored: dict[str, int] = {}
         self._zero = started_at
@@ -70,7 +108,9 @@ class Collector:
         self._waiting: list[tuple[RankStream, Samples | Extremes | Finished | Edge]] = []
         self._looked = self._compared = -math.inf
         self._now = -math.inf
+        self.was_interrupted = False
         self._has_clocks = False
+        self._faults_cost_this = _Faults(self.recorder)
 
     @property
     def session(self) -> Session:
@@ -105,10 +145,17 @@ class Collector:
         with self.lock:
             return dict(self._streams)
 
+    def streams_on(self, host: str) -> list[RankStream]:
+        """Return the streams of a host."""
+        with self.lock:
+            return [one for one in self._streams.values() if one.rank.host == host]
+
     def wants(self, stream: str) -> bool:
         """Return whether anything more is taken from a stream."""
         known = self._streams.get(stream)
-        return len(self._streams) < MOST_STREAMS if known is None else not known.refused
+        if known is None:
+            return len(self._streams) < MOST_STREAMS
+        return not (known.refused or known.is_over)
 
     def reached(self, stream: str) -> float:
         """Return the time of the newest reading of a stream, by its own clock; -inf before the first."""
@@ -135,16 +182,28 @@ class Collector:
             if known.refused:
                 return
             for news in known.feed(data):
-                if isinstance(news, Began):
-                    self._roster.begin(known)
-                elif self._overview is None:
-                    self._waiting.append((known, news))
-                elif self._roster.counts(known):
-                    self._overview.take(known, news, self._now)
-            known.fed_at = at
+                with self._faults_cost_this:
+                    if isinstance(news, Began):
+                        self._roster.begin(known)
+                    elif self._overview is None:
+                        self._waiting.append((known, news))
+                    elif self._roster.counts(known):
+                        self._overview.take(known, news, self._now)
+            known.fed_at, known.is_gone = at, False
             self._fed[stream] = known
             if known.refused:
                 self._leave_out(known)
+
+    def is_gone(self, stream: str) -> None:
+        """Note that the process of a stream is gone, and all that it has written was fed."""
+        with self.lock:
+            known = self._streams[stream]
+            known.is_gone = not known.is_over
+
+    def looked(self, stream: str, at: float) -> None:
+        """Note that all was fed that a stream had got by some time of the wall clock."""
+        if (known := self._streams.get(stream)) is not None:
+            known.looked_at = math.inf if known.is_over else at
 
     def restart(self, stream: str) -> None:
         """Forget what a stream said: its file was cut or replaced, and is read again."""
@@ -165,11 +224,12 @@ class Collector:
         looks : bool, optional
             Judge the ranks, too, however short a time ago that was done.
         """
-        with self.lock:
+        with self.lock, self._faults_cost_this:
             overview = self._at(now)
             if overview is not None:
-                overview.pass_on(self._limit(now, behind), now)
-                if looks or not 0 <= now - self._looked < LOOK_EVERY:
+                with self._faults_cost_this:
+                    overview.pass_on(self._limit(now, behind), now)
+                if looks or not 0 <= now - self._looked < max(LOOK_EVERY, self.pace / 2):
                     self._look(overview, now, is_live=not behind)
         self.recorder.publish()
 
@@ -178,11 +238,14 @@ class Collector:
         with self.lock:
             if not self.session.running:
                 return
-            overview = self._at(now)
-            if overview is not None:
-                overview.pass_on(math.inf, now)
+            with self._faults_cost_this:
+                self._at(now)
+            if (overview := self._overview) is not None:
+                with self._faults_cost_this:
+                    overview.pass_on(math.inf, now)
                 self._look(overview, now, is_live=True, is_last=True)
-                overview.close(self._outcome(now), now)
+                with self._faults_cost_this:
+                    overview.close(self._outcome(now), now)
             self.recorder.stop(self._ended_at(now))
         self.recorder.publish()
 
@@ -194,22 +257,26 @@ class Collector:
             if not expected:
                 return False
             newest = max(one.heard for one in expected)
-            left = [one for one in expected if not one.is_over]
+            left = [one for one in expected if not (one.is_over or one.is_gone)]
+            now = min(now, max((one.looked_at for one in left), default=now))
             is_complete = len(expected) >= self._roster.world and not left
             if is_complete and all(one.outcome == "done" for one in expected):
                 return True
-            return now - newest >= (OVER_AFTER if is_complete else LOST)
+            patience = OVER_AFTER if is_complete else LOST
+            return not self.started_here and now - newest >= patience
 
     def rows(self) -> tuple[RankRow, ...]:
         """Return how each rank stands, in order of rank."""
-        with self.lock:
+        with self.lock, self._faults_cost_this:
             look = self._look_at(self._now, is_live=True)
-            return rows_of(look, flags_of(look, judge(look)), range(len(look.streams)))
+            return rows_of(look, flags_of(look, self._judge(look)), range(len(look.streams)))
+        return () if self.session.ranks is None else self.session.ranks.table
 
     def phases(self) -> tuple[PhaseSkew, ...]:
         """Return how the peaks of each phase spread over the ranks."""
-        with self.lock:
+        with self.lock, self._faults_cost_this:
             return phases_of(self._look_at(self._now, is_live=True))
+        return () if self.session.ranks is None else self.session.ranks.phases
 
     def said(self) -> Iterator[str]:
         """Yield a sentence for each reason for which streams were left out."""
@@ -230,11 +297,13 @@ class Collector:
         if not roster.expected:
             return self._overview
         overview = self._overview or self._begin()
-        overview.lead(now)
+        overview.leader.follow(now)
         for stream, news in self._waiting:
             if roster.counts(stream):
-                overview.take(stream, news, now)
+                with self._faults_cost_this:
+                    overview.take(stream, news, now)
         self._waiting.clear()
+        roster.steps.take_in()
         return overview
 
     def _begin(self) -> Overview:
@@ -259,12 +328,11 @@ class Collector:
         if behind:
             known = [self._streams.get(name) for name in behind]
             return min(-math.inf if one is None else roster.reached(one) for one in known)
-        live = [roster.reached(one) for one in roster.expected if roster.is_live(one, now)]
-        return (
-            max(min(live), now - max(0.0, roster.lag) - SILENT_PACES * roster.pace)
-            if live
-            else math.inf
-        )
+        live = roster.live(now)
+        if not live:
+            return math.inf
+        patience = max(0.0, roster.lag) + SILENT_PACES * roster.pace
+        return max(min(map(roster.reached, live)), roster.as_of(now, live) - patience)
 
     def _look(
         self, overview: Overview, now: float, *, is_live: bool, is_last: bool = False
@@ -273,30 +341,48 @@ class Collector:
         self._looked = now
         is_due = not 0 <= now - self._compared < CLOCK_EVERY
         if is_due or is_last or not self._has_clocks:
-            self._compared, self._has_clocks = now, self._roster.compare_clocks()
-        overview.show()
-        overview.pass_steps(now, is_live=is_live, is_last=is_last)
-        look = self._look_at(now, is_live=is_live)
-        judged = judge(look)
-        overview.update(judged.findings)
-        self.session.ranks = self._ranks(overview, look, judged)
+            with self._faults_cost_this:
+                self._compared, self._has_clocks = now, self._roster.compare_clocks()
+        with self._faults_cost_this:
+            overview.show()
+        with self._faults_cost_this:
+            overview.leader.pass_steps(now, is_live=is_live, is_last=is_last)
+        with self._faults_cost_this:
+            look = self._look_at(now, is_live=is_live)
+            judged = self._judge(look)
+            overview.update(judged.findings)
+            self.session.ranks = self._ranks(overview, look, judged)
         for rank in sorted(self._roster.doubled)[:4]:
             self.recorder.note(f"Two processes say that they are rank {rank}: the older is shown.")
+
+    def _judge(self, look: Look) -> Judged:
+        with self._faults_cost_this:
+            return judge(look)
+        return Judged()
 
     def _look_at(self, now: float, *, is_live: bool) -> Look:
         roster = self._roster
         silent = np.zeros(len(roster.expected))
         if is_live:
-            silent[:] = [roster.silence(one, now) for one in roster.expected]
+            # Of a run that ended long ago nobody says how long that is.
+            newest = max((one.heard for one in roster.expected), default=now)
+            silent[:] = [
+                roster.silence(one, min(now, newest + LOST + 1)) for one in roster.expected
+            ]
+        step_peaks, phase_peaks, lack_phases = roster.steps.newest(roster.expected_places)
+        unread = np.array([max(0.0, now - one.looked_at) for one in roster.expected])
         return Look(
             streams=roster.expected,
             silent=silent,
-            waits=roster.waits(silent) if is_live else np.zeros(len(silent)),
-            step_peaks=roster.steps.newest_peaks(roster.expected_places),
-            phase_peaks=roster.steps.newest_phases(roster.expected_places),
+            waits=roster.waits(silent, unread) if is_live else np.zeros(len(silent)),
+            unread=unread,
+            step_peaks=step_peaks,
+            phase_peaks=phase_peaks,
             highest_phases=roster.steps.highest_phases[roster.expected_places],
+            lack_phases=lack_phases,
             offsets=self.offsets,
             restarts=tuple(roster.restarts),
+            was_interrupted=self.was_interrupted,
         )
 
     def _ranks(self, overview: Overview, look: Look, judged: Judged) -> Ranks:
@@ -322,15 +408,15 @@ class Collector:
     def _ended_at(self, now: float) -> float:
         """Return when the run ended: when its last rank did, or was last heard of."""
         signs = [one.last_sign - self._roster.offset(one) for one in self._roster.expected]
-        is_live = any(self._roster.is_live(one, now) for one in self._roster.expected)
-        return now if is_live or not signs else min(now, max(signs))
+        return now if self._roster.live(now) or not signs else min(now, max(signs))
 
     def _outcome(self, now: float) -> str:
         expected = self._roster.expected
         failed = [one for one in expected if one.outcome not in {"", "done"}]
         # That of the first: the others fail because it is gone.
         first = min(failed, key=lambda one: one.last_sign - self._roster.offset(one), default=None)
-        if first is not None and not any(self._roster.silence(one, now) for one in expected):
+        silent = (one for one in expected if not one.is_gone and self._roster.silence(one, now))
+        if first is not None and not any(silent):
             return first.outcome
         return "done" if all(one.is_over for one in expected) else "not heard to its end"
 

@@ -13,6 +13,7 @@ import re
 import stat
 import time
 import uuid
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,8 +233,11 @@ def refusal(directory: Path) -> str:
     return ""
 
 
-def streams(directory: Path) -> Streams:
-    """Return the files of a run's ranks that may be read; nothing is opened, and nothing raised."""
+def streams(directory: Path, known: Container[str] = ()) -> Streams:
+    """Return the files of a run's ranks that may be read; nothing is opened, and nothing raised.
+
+    Those whose names are known were looked at before: on a slow server that takes long.
+    """
     try:
         if refused := refusal(directory):
             return Streams(why=f"No rank is read: {refused}.")
@@ -246,7 +250,7 @@ def streams(directory: Path) -> Streams:
     except OSError as error:
         return Streams(why=f"No rank is read: {plain(directory)}: {readable(error)}.")
     named.sort(key=lambda entry: entry.name.removesuffix(".jsonl"))  # a first part before the next
-    own = [entry for entry in named if _is_own_entry(entry)]
+    own = [entry for entry in named if entry.name in known or _is_own_entry(entry)]
     foreign, beyond = len(named) - len(own), len(own) - MOST_STREAMS
     said = []
     if foreign:
@@ -260,18 +264,24 @@ def streams(directory: Path) -> Streams:
     )
 
 
-def open_own(path: Path) -> int:
+def open_own(path: str | Path) -> int:
     """Return a descriptor for reading a file that is the user's own, or raise `OSError`.
 
     A link is refused, and so is a pipe, which would be waited for.
     """
+    return open_checked(path)[0]
+
+
+def open_checked(path: str | Path) -> tuple[int, os.stat_result]:
+    """Return the same, and what the file is."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
-    if not _is_own(os.fstat(descriptor)):
+    status = os.fstat(descriptor)
+    if not _is_own(status):
         os.close(descriptor)
         message = "not a regular file of one's own"
         raise PermissionError(1, message)
-    return descriptor
+    return descriptor, status
 
 
 def _is_own_entry(entry: os.DirEntry[str]) -> bool:

@@ -24,6 +24,7 @@ from hfmem_widget.text import (
     format_count,
     format_counted,
     format_duration,
+    ordinal,
     plain,
 )
 
@@ -49,9 +50,9 @@ MOST_NAMED = 4
 class Judged:
     """What was found, and the ranks, by place, for which there is a reason to look at them."""
 
-    findings: tuple[Finding, ...]
-    outliers: tuple[Outlier, ...]
-    behind: tuple[int, ...]
+    findings: tuple[Finding, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
+    behind: tuple[int, ...] = ()
 
 
 def judge(look: Look) -> Judged:
@@ -63,6 +64,7 @@ def judge(look: Look) -> Judged:
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
+        *_gone(look),
         *_silent(look),
         *(_behind(look, behind) if behind else _waited_for(look)),
         *_outliers(look, found),
@@ -109,9 +111,44 @@ def _oom(look: Look) -> Iterator[Finding]:
     yield Finding("rank-oom", "critical", title, evidence, oom.advice)
 
 
+def _gone(look: Look) -> Iterator[Finding]:
+    """Yield which processes are gone without an end, unless it is told or known why."""
+    gone = [place for place, stream in enumerate(look.streams) if stream.is_gone]
+    failed = [stream for stream in look.streams if stream.outcome not in {"", "done"}]
+    is_known = look.was_interrupted or any(
+        one.oom is not None or one.outcome == "interrupted" for one in failed
+    )
+    if not gone or is_known:
+        return
+    if len(gone) == 1:
+        who = f"{look.named(gone[0])} was"
+    else:
+        ranks = _listed([str(look.streams[place].rank.rank) for place in gone])
+        who = f"{format_count(len(gone))} ranks ({ranks}) were"
+    steps = max(look.streams[place].newest_step for place in gone)
+    after = f" after step {format_count(steps)}" if steps else ""
+    other = f"; rank {failed[0].rank.rank} {plain(failed[0].outcome)}" if failed else ""
+    evidence = {"ranks": look.numbers(gone), "count": len(gone), "step": steps}
+    yield Finding(
+        "rank-gone",
+        "warn" if failed else "critical",
+        f"{who} killed{after}, or left by os._exit{other}.",
+        evidence,
+        (
+            "A launcher ends the other ranks where one fails."
+            if failed or len(gone) > 1
+            else "Where the host's memory runs out, the system kills a process: dmesg tells.",
+        ),
+    )
+
+
 def _silent(look: Look) -> Iterator[Finding]:
     silent = {int(place) for place in np.flatnonzero(look.silent > 0)}
-    silent -= {place for place in silent if look.streams[place].oom is not None}
+    silent -= {
+        place
+        for place in silent
+        if look.streams[place].oom is not None or look.streams[place].is_gone
+    }
     hosts = [stream.rank.host for stream in look.streams]
     on_host = Counter(hosts)
     lost = [
@@ -211,7 +248,9 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         place: 0 if (within := look.streams[place].within) is None else _STAGES.get(within.kind, 0)
         for place in live
     }
-    farthest = max(stages.values(), default=0)
+    # Of a step whose phases are not measured it is not known how far it has come.
+    live = [place for place in live if stages[place] != 1 or not look.lack_phases[place]]
+    farthest = max((stages[place] for place in live), default=0)
     waiting = [place for place in live if stages[place] == farthest]
     late = [place for place in live if stages[place] < farthest]
     if farthest < _STAGES["backward"] or not late or 2 * len(waiting) <= len(live):
@@ -222,7 +261,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         if stream.within
     ]
     usual = np.array([look.streams[place].step_seconds for place in waiting])
-    seconds = float(np.median(waits))
+    seconds = float(np.median(waits)) - float(look.unread[late].max())
     if np.isnan(usual).all() or seconds < max(BEHIND, USUAL_STEPS * float(np.nanmedian(usual))):
         return
     place = min(late, key=lambda one: (stages[one], one))
@@ -319,7 +358,7 @@ def _restarts(look: Look) -> Iterator[Finding]:
         else:
             who = f"All {one.ranks}" if one.ranks == one.world else format_count(one.ranks)
             title = f"{who} {'rank was' if one.ranks == 1 else 'ranks were'} restarted{after}"
-        times = f", for the {_ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
+        times = f", for the {ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
         evidence = {
             "attempt": one.attempt,
             "ranks": one.ranks,
@@ -372,8 +411,3 @@ def _ranges(ranks: Iterable[int]) -> str:
         else:
             runs.append([rank])
     return _listed([" to ".join(map(str, run)) for run in runs])
-
-
-def _ordinal(count: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
-    return f"{count}{'th' if count // 10 % 10 == 1 else ending}"

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from hfmem_widget.recording.limits import MOST_RANKS
@@ -74,7 +75,7 @@ def who(
     pid : int, optional
         Those of this process by default.
     """
-    place = plain(socket.gethostname() if host is None else host, 64)
+    place = this_host() if host is None else plain(host, 64)
     process = os.getpid() if pid is None else pid
     for engine in ENGINES:
         if not all(name in environ for name in engine.sets):
@@ -98,7 +99,28 @@ def who(
 
 def alone() -> Rank:
     """Return the rank of a process that is the only one of its run."""
-    return Rank(0, 0, 1, 0, plain(socket.gethostname(), 64), os.getpid(), ALONE)
+    return Rank(0, 0, 1, 0, this_host(), os.getpid(), ALONE)
+
+
+def this_host() -> str:
+    """Return the host on which this process runs."""
+    return plain(socket.gethostname(), 64)
+
+
+def runs_here(rank: Rank) -> bool:
+    """Return whether the process of a rank of this host runs: a zombie does not."""
+    if rank.pid <= 0:
+        return False
+    try:
+        os.kill(rank.pid, 0)
+        state = Path(f"/proc/{rank.pid}/stat").read_bytes().rpartition(b")")[2]
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # a system without /proc; it was there just now
+        return True
+    return not state.startswith(b" Z")
 
 
 def safe_host(host: str) -> str:

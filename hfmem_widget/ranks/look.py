@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hfmem_widget.ranks.aggregate import Floats
 from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.text import plain
@@ -42,25 +45,34 @@ class Look:
         Seconds for which each was silent; 0 where that is as it should be.
     waits : array, shape (ranks,)
         Seconds since each finished a step while others finished later ones; 0 where it keeps up.
+    unread : array, shape (ranks,)
+        Seconds for which the reader did not come to look at each: nothing is known of it since.
     step_peaks : array, shape (ranks, steps)
         Exact peaks of the newest steps, in bytes.
     phase_peaks : array, shape (ranks, phases)
         The highest of each phase over these.
     highest_phases : array, shape (ranks, phases)
         The highest of each phase over all steps.
+    lack_phases : array, shape (ranks,)
+        Whether the phases of some of the newest steps were not measured.
     offsets : mapping of str to float
         By how much each host's clock is ahead, in seconds.
     restarts : sequence of Restart
+    was_interrupted : bool
+        Whether what has started the ranks was interrupted: it ends them, and some have no time for an end.
     """
 
     streams: Sequence[RankStream]
     silent: Floats
     waits: Floats
+    unread: Floats
     step_peaks: Floats
     phase_peaks: Floats
     highest_phases: Floats
+    lack_phases: NDArray[np.bool_]
     offsets: Mapping[str, float] = field(default_factory=dict)
     restarts: Sequence[Restart] = ()
+    was_interrupted: bool = False
 
     @property
     def nodes(self) -> int:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hfmem_widget.ranks.aggregate import Floats
 from hfmem_widget.session import SpanKind
 from hfmem_widget.session.steps import PHASES
@@ -41,18 +38,19 @@ class Finished:
 
     Attributes
     ----------
-    first, last : array of int, shape (steps,)
+    first, last : list of int
         Their numbers; the same where a row is one step.
-    start : array, shape (steps,)
+    start : list of float
         By the rank's own clock.
-    figures : array, shape (steps, len(STEP_FIGURES))
-        When each ended, its peak, how that is known, and the peaks of its phases, on the device that counts.
+    figures : list of lists of float
+        Of each the `STEP_FIGURES`: when it ended, its peak, how that is known, and the peaks of its phases,
+        on the device that counts. No arrays: a line has few steps, and those of all ranks become one.
     """
 
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    start: Floats
-    figures: Floats
+    first: list[int]
+    last: list[int]
+    start: list[float]
+    figures: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import Floats, spread
 from hfmem_widget.ranks.buckets import Bucket, Buckets
-from hfmem_widget.ranks.look import SILENT_PACES
-from hfmem_widget.ranks.news import STOP, Edge, Extremes, Finished, Samples
+from hfmem_widget.ranks.leader import Leader
+from hfmem_widget.ranks.news import Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.roster import Roster
 from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.ranks.strip import Strip
 from hfmem_widget.session import (
     Device,
-    DeviceSteps,
     Finding,
     Peak,
     Recorder,
     Sample,
     Series,
-    SpanKind,
-    StepGroup,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE, same
 from hfmem_widget.session.ranks import SHOWN_SINGLY
 from hfmem_widget.session.series import PARTS
-from hfmem_widget.session.steps import CERTAINTIES, PHASES
 from hfmem_widget.text import format_counted, plain
 
 FINE_BUCKET, COARSE_BUCKET = 0.2, 1.0
 """Seconds of a bucket in worlds whose ranks are drawn one by one, and in larger ones."""
-
-ALL = "ranks"
-"""The device of all ranks."""
 
 LINGERS = 2.0
 """Seconds for which the last reading of a rank that has ended is shown: the others end a little later."""
@@ -47,12 +40,11 @@ WORSE = 1.01
 MONTH = 30 * 86400.0
 """Seconds by which the times of a run may differ at most."""
 
-COARSE: tuple[SpanKind, ...] = ("train", "epoch", "evaluate", "predict", "save", "load")
-"""The spans of the lowest rank that the overview has, too."""
-
-MOST_STEPS_WAITING = 100_000
-
-_OF_RANK = ("reserved", "device_used", *(name for name, row in PARTS.items() if row.sent))
+_OF_RANK = (
+    "reserved",
+    "device_used",
+    *(name for name, row in PARTS.items() if row.sent and not row.drawn),
+)
 """What a rank that is shown by itself has besides allocated."""
 
 
@@ -73,6 +65,7 @@ class Overview:
     worst : int or None
         In a large world, the one of them with the highest peak.
     strip : Strip
+    leader : Leader
     """
 
     def __init__(self, recorder: Recorder, roster: Roster, zero: float) -> None:
@@ -88,16 +81,11 @@ class Overview:
         self._carried = self._totals = np.empty(0)
         self._columns: dict[str, int] = {}
         self.strip = Strip(1)
-        self._leader: RankStream | None = None
-        self._edges: list[tuple[float, int, Edge]] = []
-        self._mirrored: dict[int, int] = {}
-        self._groups: deque[tuple[int, int, float, float]] = deque(maxlen=MOST_STEPS_WAITING)
-        self._stepped, self._stepped_at = 0, -math.inf
-        self._trainings: dict[int, float] = {}
         self.show()
         # What a rank had before it was followed is not known.
         first = recorder.append(Sample(0.0, (NOT_AVAILABLE,) * len(self._columns)))
         self._outer = recorder.open_span("block", self._session.label or "run", first)
+        self.leader = Leader(recorder, roster, zero, self._outer.id, self._of_devices)
 
     # What comes in
 
@@ -108,72 +96,46 @@ class Overview:
         place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
         if isinstance(news, Finished):
             self._roster.steps.add(place, news)
-            if stream is self._leader:
-                self._note_steps(news)
+            self.leader.take(stream, news)
         elif isinstance(news, Edge):
-            if stream is self._leader:
-                self._note_edge(news)
+            self.leader.take(stream, news)
         elif (column := stream.column("allocated")) is not None:
+            # Times that a run can have: what lies far off is brought to its edge.
             is_shown = stream.rank.rank in self.shown
             if isinstance(news, Samples):
-                time = self._plausible(news.time - offset, now)
+                time = np.clip(news.time - offset, self._zero - MONTH, now + MONTH)
                 rows = news.values if is_shown else None
                 self._buckets.add(place, time, news.values[:, column], rows)
                 self._newest = max(self._newest, float(time[-1]))
             elif column < len(news.high):
-                edges = self._plausible(np.array([news.start, news.stop]) - offset, now)
-                start, stop = edges.tolist()
+                start, stop = (
+                    min(max(edge - offset, self._zero - MONTH), now + MONTH)
+                    for edge in (news.start, news.stop)
+                )
                 row = news.high if is_shown else None
-                self._buckets.add_over(place, (start, stop), float(news.high[column]), row)
+                self._buckets.add_over(place, (start, stop), news.high.item(column), row)
                 self._newest = max(self._newest, stop)
-
-    def lead(self, now: float) -> None:
-        """Follow the spans and steps of the lowest rank that is alive."""
-        roster = self._roster
-        alive = (one for one in roster.expected if not roster.silence(one, now))
-        leader = next(alive, None) or next(iter(roster.expected), None)
-        if leader is None or leader is self._leader:
-            return
-        self._leader = leader
-        self._edges.clear()
-        self._close_mirrored("")
-        for edge in leader.open:
-            self._note_edge(edge)
-
-    def _plausible(self, time: Floats, now: float) -> Floats:
-        """Return times that a run can have: what lies far off is brought to its edge."""
-        return np.clip(time, self._zero - MONTH, now + MONTH)
-
-    def _note_steps(self, steps: Finished) -> None:
-        columns = (steps.first, steps.last, steps.start, steps.figures[:, STOP])
-        self._groups.extend(zip(*(column.tolist() for column in columns), strict=True))
-
-    def _note_edge(self, edge: Edge) -> None:
-        if edge.kind not in COARSE or self._leader is None:
-            return
-        zero = self._roster.offset(self._leader) + self._zero
-        is_new = edge.id not in self._mirrored and all(one.id != edge.id for *_, one in self._edges)
-        if is_new:
-            self._edges.append((edge.start - zero, edge.id, edge))
-        if edge.stop is not None:
-            self._edges.append((edge.stop - zero, edge.id, edge))
 
     # Samples
 
     def pass_on(self, limit: float, now: float) -> None:
         """Write the samples up to some time, and the edges of spans among them."""
-        if len(self._buckets):
-            self._note_totals()
+        totals_noted = False
         for end, bucket in self._buckets.passed_on(limit):
+            if not totals_noted:
+                self._note_totals()
+                totals_noted = True
             time = max(0.0, min(end, now) - self._zero)
-            self._pass_edges(time)
+            self.leader.pass_edges(time)
             if end - self._passed > max(10 * self._width, 10.0) and math.isfinite(self._passed):
                 self._session.timeline.add_gap(max(0.0, self._passed - self._zero), time)
                 self._carried[:] = np.nan
             self._passed = end
             self._append(time, end, bucket)
         if not len(self._buckets):
-            self._pass_edges(min(limit, max(self._newest, self._passed) + self._width) - self._zero)
+            self.leader.pass_edges(
+                min(limit, max(self._newest, self._passed) + self._width) - self._zero
+            )
 
     def _append(self, time: float, end: float, bucket: Bucket) -> None:
         roster = self._roster
@@ -229,48 +191,10 @@ class Overview:
         patience = self._width + LINGERS if stream.is_over else self._roster.patience
         return end - self._roster.reached(stream) > patience
 
-    # Spans and steps
-
-    def _pass_edges(self, until: float) -> None:
-        """Open and close the leader's spans up to some second of the session."""
-        if not self._edges:
-            return
-        ready = sorted(
-            (one for one in self._edges if one[0] <= until), key=lambda one: (one[0], one[1])
-        )
-        self._edges = [one for one in self._edges if one[0] > until]
-        for time, span_id, edge in ready:
-            known = self._mirrored.get(span_id)
-            if known is None:
-                before = Sample(max(0.0, time), self._session.last_sample.values)
-                opened = self._recorder.open_span(edge.kind, edge.label, before)
-                self._mirrored[span_id] = opened.id
-                if edge.kind in {"train", "epoch"}:
-                    self._trainings[opened.id] = opened.start
-            elif edge.stop is not None:
-                self._recorder.count(known, edge.counts)
-                self._close(known, time, edge.outcome)
-                del self._mirrored[span_id]
-
-    def _close(self, span_id: int, time: float, outcome: str) -> None:
-        span = self._session.span(span_id)
-        known = {}
-        for stream in self._roster.expected:
-            peak = stream.span_peak(span.kind)
-            if peak.value >= 0:
-                known[stream.rank.rank] = peak
-        after = Sample(max(span.start, time), self._session.last_sample.values)
-        self._recorder.close_span(span_id, after, self._of_devices(known), outcome)
-
-    def _close_mirrored(self, outcome: str) -> None:
-        for span_id in reversed(self._mirrored.values()):
-            self._close(span_id, self._session.last_sample.time, outcome)
-        self._mirrored.clear()
-
     def close(self, outcome: str, now: float) -> None:
         """Write what is left, and end the spans."""
         self.pass_on(math.inf, now)
-        self._close_mirrored(outcome)
+        self.leader.close(outcome)
         self._recorder.close_span(self._outer.id, self._session.last_sample, self._peaks(), outcome)
 
     def _peaks(self) -> dict[str, Peak]:
@@ -284,56 +208,6 @@ class Overview:
         if peaks:
             found["ranks/allocated"] = max(peaks.values(), key=lambda peak: peak.value)
         return found
-
-    def pass_steps(self, now: float, *, is_live: bool, is_last: bool = False) -> None:
-        """Write the leader's steps, with the highest peak of all ranks, once all have made them."""
-        if self._leader is None or not self._groups:
-            return
-        roster = self._roster
-        steps = (one.newest_step for one in roster.expected if roster.is_live(one, now))
-        slowest = min(steps, default=1 << 60)
-        offset = roster.offset(self._leader)
-        late = now - SILENT_PACES * roster.pace if is_live else -math.inf
-        with self._recorder.lock:
-            while self._groups:
-                first, last, start, stop = self._groups[0]
-                if last > slowest and stop - offset >= late and not is_last:
-                    break
-                self._groups.popleft()
-                if last <= self._stepped and start >= self._stepped_at:
-                    self._stepped = 0  # of another training, or again from a checkpoint
-                first = max(first, self._stepped + 1)
-                if last < first:
-                    continue
-                self._stepped, self._stepped_at = last, stop
-                start, stop = (max(0.0, each - offset - self._zero) for each in (start, stop))
-                unknown = (NOT_AVAILABLE,) * 4
-                devices, parent = self._highest(first, last), self._training_at(stop)
-                group = StepGroup(parent, first, last, start, stop, *unknown, devices)
-                self._session.steps.append(group)
-
-    def _training_at(self, time: float) -> int:
-        """Return the span in which a step ended at some second."""
-        around = (one for one in reversed(self._trainings.items()) if one[1] < time)
-        return next(around, (self._outer.id, 0.0))[0]
-
-    def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
-        """Return the highest peak of some steps over all ranks, as that of the device of all."""
-        roster = self._roster
-        peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
-        if not peak > 0:
-            return {}
-        highest = dict(zip(PHASES, phases.tolist(), strict=True))
-        device = DeviceSteps(
-            peak=peak,
-            certainty=CERTAINTIES[certainty],
-            lowest=peak,
-            worst=last,
-            worst_tokens=NOT_AVAILABLE,
-            after=NOT_AVAILABLE,
-            phases={kind: value for kind, value in highest.items() if value > 0},
-        )
-        return {ALL: device}
 
     # Devices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ SAMPLED_ALONE = 64
 
 CLOCK_NOISE = 0.05
 """Seconds by which a clock must be off, or differ from what was known, to be corrected anew."""
+
+AT_LEAST = 1e-3
+"""Seconds for which a rank is silent whose process is gone."""
 
 ROUGH = 2.0
 """Seconds by which lines must come too early or too late to tell of a clock before steps do."""
@@ -151,7 +154,9 @@ class Roster:
         """Return for how many seconds a rank has been silent; 0 where that is as it should be."""
         if stream.is_over or stream.rank.attempt < self.attempt:
             return 0.0
-        silent = now - stream.heard
+        silent = min(now, stream.looked_at) - stream.heard
+        if stream.is_gone:
+            return max(silent, AT_LEAST)
         return silent if silent > self.patience else 0.0
 
     @property
@@ -159,13 +164,20 @@ class Roster:
         """Seconds without a word after which a rank is silent."""
         return SILENT_PACES * self.pace + SILENT_SECONDS
 
-    def is_live(self, stream: RankStream, now: float) -> bool:
-        """Return whether more is to come of a stream."""
-        return (
-            not stream.is_over
-            and stream.rank.attempt == self.attempt
-            and not self.silence(stream, now)
-        )
+    def live(self, now: float) -> list[RankStream]:
+        """Return the streams of which more is to come."""
+        patience = self.patience
+        return [
+            one
+            for one in self.expected
+            if not (one.is_over or one.is_gone)
+            and one.rank.attempt == self.attempt
+            and min(now, one.looked_at) - one.heard <= patience
+        ]
+
+    def as_of(self, now: float, live: Iterable[RankStream]) -> float:
+        """Return up to when all was read that some ranks have written."""
+        return min([now, *(one.looked_at for one in live)])
 
     def offset(self, stream: RankStream) -> float:
         """Return by how many seconds a rank's clock is ahead."""
@@ -203,8 +215,11 @@ class Roster:
                 self.offsets[host] = by if abs(by) > CLOCK_NOISE else 0.0
         return bool(found)
 
-    def waits(self, silent: Floats) -> Floats:
-        """Return for how many seconds each expected rank has lagged behind the others' steps."""
+    def waits(self, silent: Floats, unread: Floats) -> Floats:
+        """Return for how many seconds each expected rank has lagged behind the others' steps.
+
+        Not counted are those for which it was not looked at: it may have finished some meanwhile.
+        """
         streams = self.expected
         waits = np.zeros(len(streams))
         steps = np.array([one.newest_step for one in streams], dtype=float)
@@ -215,7 +230,7 @@ class Roster:
         counts &= steps > 0
         if counts.sum() >= 2:
             lags = counts & (steps < np.median(steps[counts])) & (silent == 0)
-            waits[lags] = np.maximum(0.0, stops[counts].max() - stops[lags])
+            waits[lags] = np.maximum(0.0, stops[counts].max() - stops[lags] - unread[lags])
         return waits
 
     def _take(self, stream: RankStream) -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SESSIONS_KEPT = 4
 """Ranks whose whole sessions are remembered."""
 
+OPENING = 10.0
+"""Seconds for which whoever opens a run waits; what there is beyond that is read on a thread."""
+
 _COLUMNS = (
     "attempt", "host", "device", "total", "peak", "certainty", "allocated", "weights", "activations",
     "step", "phase", "silent", "flag",
@@ -44,6 +47,8 @@ class Run(Shown):
         By default as ``run.json`` says, or else the name of the directory.
     started_at : float, optional
         Wall clock at time zero; by default when the first rank began.
+    started_here : bool, optional
+        Whether this process has started the ranks, and calls `finish` when what it started has ended.
 
     Attributes
     ----------
@@ -67,12 +72,15 @@ class Run(Shown):
         *,
         label: str = "",
         started_at: float | None = None,
+        started_here: bool = False,
     ) -> None:
         self.directory = Path(directory).expanduser().absolute()
         about = read_run(self.directory)
         self.id = about.run
         label = label or about.label or plain(self.directory.name)
-        self._collector = Collector(label, run=about.run, started_at=started_at)
+        self._collector = Collector(
+            label, run=about.run, started_at=started_at, started_here=started_here
+        )
         self._tail = Tail(self.directory, self._collector)
         self._sessions: dict[tuple[str, int], Session] = {}
         self.overview.run = weakref.proxy(self)
@@ -156,14 +164,14 @@ class Run(Shown):
         streams = self._collector.streams.values()
         return len(streams) >= self.world and all(stream.is_over for stream in streams)
 
-    def look(self) -> None:
-        """Read all that there is now, here; a run that has ended is finished."""
-        self._tail.catch_up()
-        if self._tail.is_over():
+    def look(self, patience: float = float("inf")) -> None:
+        """Read what there is now, here, for at most so many seconds; a run that has ended is finished."""
+        if self._tail.catch_up(patience) and self._tail.is_over():
             self.finish()
 
-    def finish(self) -> None:
+    def finish(self, *, was_interrupted: bool = False) -> None:
         """Read what is left, and end the overview."""
+        self._collector.was_interrupted = was_interrupted
         self._tail.finish()
 
     def close(self) -> None:
@@ -236,9 +244,9 @@ class Run(Shown):
 
 
 def open_run(directory: Path) -> Run:
-    """Return a run from its directory, followed from now on if it still goes on."""
+    """Return a run from its directory, followed from now on if it still goes on, or takes long to read."""
     run = Run(directory)
-    run.look()
+    run.look(OPENING)
     if run.running:
         run.start()
     return run

@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
 
+from hfmem_widget.analysis.parts import allocated_parts
 from hfmem_widget.ranks.news import (
     PEAK,
     STEP_FIGURES,
@@ -24,7 +26,6 @@ from hfmem_widget.ranks.news import (
 from hfmem_widget.recording.check import (
     Columns,
     End,
-    Floats,
     Fold,
     Head,
     Item,
@@ -47,7 +48,9 @@ from hfmem_widget.session import (
     SpanKind,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import PARTS
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
+from hfmem_widget.session.timeline import Floats
 
 MOST_COLUMNS = 1024
 """Series of one rank."""
@@ -62,6 +65,7 @@ _LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"
 _FIRST = FIGURES.index("first")
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
 _TAKEN = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
+_NO_FIGURES = [NOT_AVAILABLE] * len(_TAKEN)
 
 HOST = "cpu"
 _NOTHING = Peak(NOT_AVAILABLE, "sampled")
@@ -96,9 +100,13 @@ class RankStream(LineReader):
     heard, fed_at : float
         When it was last heard of, by the reader's clock; and when what came since the last look was written,
         NaN if that was just now.
+    looked_at : float
+        Up to when all was read that it has, by the reader's clock; inf where nothing waits to be read.
     newest_step : int
     is_over : bool
         Whether it has an end.
+    is_gone : bool
+        Whether its process is known to be gone, although it has none.
     step_seconds : float
         How long the newest finished step took; NaN before the first.
     within : Edge or None
@@ -112,10 +120,10 @@ class RankStream(LineReader):
     """
 
     __slots__ = (
-        "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_open", "_peaks",
-        "_phase_peaks", "_raised_at", "_started", "fed_at", "head", "heard", "is_over", "name",
-        "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached", "refused", "step_seconds",
-        "step_stop", "within",
+        "_at_peak", "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_open", "_peak",
+        "_peaks", "_phase_peaks", "_raised_at", "_started", "fed_at", "head", "heard", "is_gone", "is_over",
+        "looked_at", "name", "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached",
+        "refused", "step_seconds", "step_stop", "within",
     )  # fmt: skip
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
@@ -126,10 +134,11 @@ class RankStream(LineReader):
         self.head: Head | None = None
         self.rank, self._started = NOBODY, 0.0
         self._device = ""
+        self._peak: Peak | None = None
         self.refused = ""
         self.reached = self.heard = -math.inf
-        self.fed_at = NOT_AVAILABLE
-        self.is_over = False
+        self.fed_at, self.looked_at = NOT_AVAILABLE, math.inf
+        self.is_over = self.is_gone = False
         self.newest_step = 0
         self.step_stop = -math.inf
         self.step_seconds = NOT_AVAILABLE
@@ -144,6 +153,7 @@ class RankStream(LineReader):
         self._keys: list[tuple[str, str]] = []
         self._open: dict[int, Edge] = {}
         self._peaks: dict[str, Peak] = {}
+        self._at_peak: dict[str, Floats] = {}
         self._phase_peaks: dict[tuple[SpanKind, str], Peak] = {}
         self._host_counts = False
 
@@ -170,7 +180,27 @@ class RankStream(LineReader):
     @property
     def peak(self) -> Peak:
         """The highest allocated on the device that counts so far, and how it is known."""
-        return self.peak_of(self.device)
+        if self._peak is None:
+            self._peak = self.peak_of(self.device)
+        return self._peak
+
+    @property
+    def activations(self) -> float:
+        """What the peak has beyond what was held and not known before the step; NaN if that is not known."""
+        columns, values = self._columns.get(self.device, {}), self._at_peak.get(self.device)
+
+        def read(metric: str) -> float:
+            if metric == "allocated":
+                return self.peak.value
+            at = columns.get(metric) if metric in PARTS else None  # the rest is of another instant
+            if (
+                at is None or values is None or at >= len(values)
+            ):  # the peak may be older than the column
+                return NOT_AVAILABLE
+            return float(values[at])
+
+        is_known = read("weights") > 0
+        return allocated_parts(read)["activations"] if is_known else NOT_AVAILABLE
 
     @property
     def at(self) -> Edge | None:
@@ -237,7 +267,10 @@ class RankStream(LineReader):
             # By a table: what chooses a method by type takes as long as to read a short line.
             enter = self._ENTER.get(type(known))
             if enter is not None:  # of the other kinds nothing is kept
-                enter(self, known, news)
+                try:
+                    enter(self, known, news)
+                except Exception:  # noqa: BLE001  (a fault of ours costs the line)
+                    self.dropped += 1
 
     def _enter_head(self, head: Head, news: list[News]) -> None:
         if self.head is not None:
@@ -257,7 +290,7 @@ class RankStream(LineReader):
         if columns.first != len(self._keys) or max(width, len(columns.devices)) > MOST_COLUMNS:
             self.dropped += 1
             return
-        self._device = ""
+        self._device, self._peak = "", None
         self._devices = {device.key: device for device in columns.devices}
         for series in columns.series:
             self._columns.setdefault(series.device, {})[series.metric] = len(self._keys)
@@ -283,8 +316,10 @@ class RankStream(LineReader):
         self.reached = stop
         self.last_sign = max(self.last_sign, stop)
         self._values[: len(fold.last)] = fold.last
-        high = np.full(len(self._values), np.nan)
-        high[: len(fold.high)] = fold.high
+        high = fold.high
+        if len(high) < len(self._values):  # columns that came while it was folded
+            high = np.full(len(self._values), np.nan)
+            high[: len(fold.high)] = fold.high
         self._note_highs(high)
         news.append(Extremes(start, stop, high))
 
@@ -313,33 +348,33 @@ class RankStream(LineReader):
             news.append(edge)
 
     def _enter_steps(self, line: StepsLine, news: list[News]) -> None:
-        rows = line.rows
-        if not self._takes_steps(line) or not len(rows):
+        rows: list[list[float]] = line.rows.tolist()
+        if not self._takes_steps(line) or not rows:
             return
         devices = self._steps_of
-        per_device = rows[:, len(FIGURES) :].reshape(len(rows), len(devices), len(PER_DEVICE))
-        for at, device in enumerate(devices):
-            peaks = per_device[:, at, _PEAK]
-            highest = float(np.fmax.reduce(peaks))
-            if not math.isnan(highest) and not highest < self.peak_of(device).value:
-                row = int((peaks == highest).argmax())
-                certainty = CERTAINTIES[int(per_device[row, at, _CERTAINTY])]
-                self._note_peak(device, highest, certainty)
+        begins = range(len(FIGURES), line.rows.shape[1], len(PER_DEVICE))
+        for device, at in zip(devices, begins, strict=True):
+            told = [row for row in rows if not math.isnan(row[at + _PEAK])]
+            if told:
+                highest = max(told, key=itemgetter(at + _PEAK))
+                certainty = CERTAINTIES[int(highest[at + _CERTAINTY])]
+                self._note_peak(device, highest[at + _PEAK], certainty)
         if devices == (HOST,):
-            self._host_counts, self._device = True, ""
-        device = self.device
-        first, last = (rows[:, column].astype(np.int64) for column in (_FIRST, _LAST))
-        figures = np.full((len(rows), len(STEP_FIGURES)), np.nan)
-        figures[:, STOP] = self._wall(rows[:, _STOP])
-        if device in devices:
-            figures[:, PEAK:] = per_device[:, devices.index(device), _TAKEN]
-        if (stop := float(figures[-1, STOP])) >= self.step_stop:
-            self.newest_step, self.step_stop = int(last[-1]), stop
-            self.step_seconds = (stop - self._wall(float(rows[-1, _START]))) / max(
-                1, int(last[-1] - first[-1]) + 1
-            )
+            self._host_counts, self._device, self._peak = True, "", None
+        zero = self._started
+        first, last = ([int(row[at]) for row in rows] for at in (_FIRST, _LAST))
+        start = [zero + row[_START] for row in rows]
+        if self.device in devices:
+            begin = begins[devices.index(self.device)]
+            taken = [begin + at for at in _TAKEN]
+            figures = [[zero + row[_STOP], *[row[at] for at in taken]] for row in rows]
+        else:
+            figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
+        if (stop := figures[-1][STOP]) >= self.step_stop:
+            self.newest_step, self.step_stop = last[-1], stop
+            self.step_seconds = (stop - start[-1]) / (last[-1] - first[-1] + 1)
             self.within = None  # an older one, of which the end was not written
-        news.append(Finished(first, last, self._wall(rows[:, _START]), figures))
+        news.append(Finished(first, last, start, figures))
 
     def _enter_item(self, line: Item, news: list[News]) -> None:
         del news
@@ -362,8 +397,8 @@ class RankStream(LineReader):
     def _note_highs(self, high: Floats) -> None:
         for device, columns in self._columns.items():
             at = columns.get("allocated")
-            if at is not None and high[at] > 0:
-                self._note_peak(device, float(high[at]), "sampled")
+            if at is not None and (value := high.item(at)) > 0:
+                self._note_peak(device, value, "sampled")
 
     def _note_peaks(self, line: SpanLine) -> None:
         for column, peak in zip(line.columns, line.peaks, strict=False):
@@ -380,7 +415,8 @@ class RankStream(LineReader):
             known.certainty
         )
         if is_better or not value <= known.value:
-            self._peaks[device] = Peak(value, certainty)
+            self._peaks[device], self._peak = Peak(value, certainty), None
+            self._at_peak[device] = self._values.copy()
             if device != self._device:
                 self._device = ""
 

@@ -25,7 +25,8 @@ def flags_of(look: Look, judged: Judged) -> Mapping[int, Flag]:
     flags: dict[int, Flag] = {one.place: "outlier" for one in judged.outliers}
     flags |= dict.fromkeys(judged.behind, "behind")
     for place in np.flatnonzero(look.silent > 0).tolist():
-        flags[place] = "lost" if look.silent[place] >= LOST else "silent"
+        is_lost = look.silent[place] >= LOST or look.streams[place].is_gone
+        flags[place] = "lost" if is_lost else "silent"
     flags |= {place: "oom" for place, one in enumerate(look.streams) if one.oom is not None}
     return flags
 
@@ -42,7 +43,16 @@ def table_of(look: Look, flags: Mapping[int, Flag], peaks: Floats) -> tuple[Rank
 
 def rows_of(look: Look, flags: Mapping[int, Flag], places: Sequence[int]) -> tuple[RankRow, ...]:
     """Return the rows of some ranks."""
-    return tuple(_row(look, place, flags.get(place, "")) for place in places)
+    return tuple(_row_or_less(look, place, flags.get(place, "")) for place in places)
+
+
+def _row_or_less(look: Look, place: int, flag: Flag) -> RankRow:
+    try:
+        return _row(look, place, flag)
+    except Exception:  # noqa: BLE001  (a fault of ours costs the figures of one rank)
+        stream = look.streams[place]
+        rank = stream.rank
+        return RankRow(rank.rank, rank.attempt, rank.host, step=stream.newest_step, flag=flag)
 
 
 def _row(look: Look, place: int, flag: Flag) -> RankRow:
@@ -59,6 +69,7 @@ def _row(look: Look, place: int, flag: Flag) -> RankRow:
         certainty=peak.certainty,
         allocated=stream.latest("allocated"),
         weights=stream.latest("weights"),
+        activations=stream.activations,
         step=stream.newest_step,
         phase=stream.raised or phase_of_peak(look, place) or running,
         silent=float(look.silent[place]),
@@ -68,7 +79,9 @@ def _row(look: Look, place: int, flag: Flag) -> RankRow:
 
 def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
     """Return how the peaks of each phase spread over the ranks."""
-    columns = {kind: look.phase_peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
+    # Short steps have their phases measured so rarely that the newest may have none.
+    peaks = np.where(np.isnan(look.phase_peaks), look.highest_phases, look.phase_peaks)
+    columns = {kind: peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
     for other in _OTHERS:
         columns[other] = np.array([one.span_peak(other).value for one in look.streams])
     found = []

@@ -2,74 +2,85 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.directory import Streams, is_withdrawn, open_own, streams
-from hfmem_widget.text import plain
+from hfmem_widget.ranks.directory import is_withdrawn
+from hfmem_widget.ranks.files import (
+    AT_ONCE,
+    PATIENCE,
+    Disk,
+    File,
+    Piece,
+    fetched,
+    is_on_network,
+    most_handles,
+)
+from hfmem_widget.ranks.identity import runs_here, this_host
+from hfmem_widget.ranks.look import LOST
+from hfmem_widget.session.ranks import Rank
+from hfmem_widget.text import format_counted, plain
 
 POLL = 0.25
-"""Seconds between two passes, where every rank writes once a second."""
+"""Seconds between two rounds over all files, where every rank writes once a second."""
 
 LONGEST_POLL = 1.0
-"""Seconds between two passes over very many ranks, which write less often."""
+"""Seconds between two rounds over very many ranks, which write less often."""
 
 SCAN_EVERY = 0.9
-"""Seconds between two looks for new files: a little less than four passes."""
+"""Seconds between two looks for new files: a little less than four rounds."""
+
+SETTLED = 2.0
+"""Seconds after which the time of a directory's last change tells whether there is a new name in it."""
 
 LONGEST_PASS = 0.05
-"""Seconds of a pass; the rest is read `SOON` after it."""
+"""Seconds of a pass; the rest of the round is read `SOON` after it."""
 
 SOON = 0.01
 
-AT_ONCE = 1 << 16
-"""Bytes read of a file at once."""
+MOST_THREADS = 8
+"""Threads that read side by side where a round on one thread takes longer than the time between two."""
 
 AHEAD = 30.0
 """Seconds of the run by which one file may be read ahead of the others: all are put on one clock."""
 
-NETWORK = frozenset(
-    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p", "glusterfs")
-)
+MOST_FAULTS = 8
+"""Passes in a row that may fail before the ranks are followed no longer."""
 
-PATIENCE = 5.0
-
-MOUNTS = Path("/proc/self/mountinfo")
-
-
-@dataclass(slots=True)
-class _File:
-    """A file that is followed: how much of it was read, and which file that was."""
-
-    path: Path
-    offset: int = 0
-    identity: tuple[int, int] | None = None
-    has_more: bool = True
-    was_reread: bool = False
+TO_THE_END = 15.0
+"""Seconds for which the last lines are read once the run is over."""
 
 
 class Tail:
     """Feeds a collector with what the files of a directory have got, on a thread of its own.
 
+    A round looks at every file once, in one pass or several. Where the files lie on a slow server, more
+    threads fetch what is in them; one alone feeds the collector.
+
     Parameters
     ----------
     directory : Path
     collector : Collector
-    listed : callable, optional
-        Takes the directory and returns the files that may be read.
-    opened : callable, optional
-        Takes a path and returns a descriptor, or raises `OSError`.
+    disk : Disk, optional
+        What is asked for the files.
     clock : callable, optional
         Wall clock, seconds since the epoch.
     timer : callable, optional
         Seconds, for the length of a pass.
+    runs : callable, optional
+        Takes a rank and returns whether its process is one of this host, and runs.
+
+    Attributes
+    ----------
+    threads : int
+        How many read side by side.
     """
 
     def __init__(
@@ -77,17 +88,26 @@ class Tail:
         directory: Path,
         collector: Collector,
         *,
-        listed: Callable[[Path], Streams] = streams,
-        opened: Callable[[Path], int] = open_own,
+        disk: Disk | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
+        runs: Callable[[Rank], bool] = runs_here,
     ) -> None:
         self.directory, self.collector = directory, collector
-        self._listed, self._opened = listed, opened
+        self._disk = disk or Disk()
         self._clock, self._timer = clock, timer
-        self._files: dict[str, _File] = {}
-        self._scanned = -SCAN_EVERY
-        self._next, self._why = 0, ""
+        self._files: dict[str, File] = {}
+        self._round: deque[File] = deque()
+        self.threads, self._waited = 1, 0.0
+        self._most_handles = most_handles()
+        self._scanned = -math.inf
+        self._why = ""
+        self._told = -math.inf
+        self._faults = 0
+        self._listed_at: tuple[int, ...] = ()
+        self._runs = runs
+        self._seen_running: set[str] = set()
+        self._missing: set[str] = set()
         self._pid = os.getpid()
         self._on_network = is_on_network(directory)
         self._ticker = Ticker(self.tick, POLL)
@@ -103,6 +123,11 @@ class Tail:
         """The files that were found."""
         return tuple(self._files)
 
+    @property
+    def poll(self) -> float:
+        """Seconds between two rounds."""
+        return min(LONGEST_POLL, max(POLL, self.collector.pace / 8))
+
     def is_over(self) -> bool:
         """Return whether all ranks have ended or are lost."""
         return self.collector.is_over(self._clock())
@@ -113,20 +138,39 @@ class Tail:
 
     def stop(self, timeout: float = PATIENCE) -> None:
         """Follow no longer."""
-        self._ticker.stop(timeout)
+        if self._ticker.stop(timeout):
+            self._close_files()
 
     def finish(self) -> None:
-        """Stop following, read what is left for at most `PATIENCE` seconds, and end the overview."""
-        self.stop()
-        self.catch_up(PATIENCE)
-        self.collector.finish(self._clock())
+        """Stop following, read what is left for at most `TO_THE_END` seconds, and end the overview."""
+        self._ticker.stop(PATIENCE)
+        try:
+            is_done = self.catch_up(TO_THE_END)
+            if is_done and self.collector.started_here:
+                # Its ranks ran on this machine, whether or not there was time to see them run.
+                self._seen_running.update(self._files)
+                is_done = self.catch_up(TO_THE_END)
+            late = {file.name for file in self._files.values() if file.has_more or file.is_away}
+            late.update(file.name for file in self._round)
+            if late or not is_done:
+                whose = format_counted(len(late), "rank") if late else "the ranks"
+                self.collector.recorder.note(
+                    f"The last lines of {whose} could not be read within {TO_THE_END:.0f} s: "
+                    f"{plain(self.directory)} is slow, or cannot be reached. %memwatch open reads them."
+                )
+        finally:
+            self.collector.finish(self._clock())
+            self._close_files()
 
-    def catch_up(self, patience: float = float("inf")) -> None:
-        """Read all that there is now, here."""
+    def catch_up(self, patience: float = math.inf) -> bool:
+        """Read all that there is now, here, and return whether that was done in so many seconds."""
         deadline = self._timer() + patience
-        while self.read() and self._timer() < deadline:
+        self._scanned = -math.inf
+        self._round.clear()  # files that were looked at may have got more
+        while (is_behind := self.read()) and self._timer() < deadline:
             pass
-        self.collector.tick(self._clock(), looks=True)
+        self.collector.tick(self._clock(), self._behind(), looks=True)
+        return not is_behind
 
     def tick(self) -> None:
         """Make one pass; called on the thread."""
@@ -135,16 +179,19 @@ class Tail:
             return
         try:
             is_behind = self.read()
-            poll = min(LONGEST_POLL, max(POLL, self.collector.pace / 8))
-            self._ticker.interval = SOON if is_behind else poll
-            if not is_behind and self.collector.is_over(self._clock()):
+            self._ticker.interval = SOON if is_behind else self.poll
+            if not is_behind and self.is_over():
                 self.collector.finish(self._clock())
-        except Exception as error:  # noqa: BLE001  (a fault of ours is one sentence)
-            why = f"{type(error).__name__}: {plain(error)}"
-            self.collector.recorder.note(f"The ranks are not followed any more ({why}).")
-            self._ticker.stop(0.0)
+            self._faults = 0
+        except Exception as error:  # noqa: BLE001  (a fault of ours costs a pass; those after it may be well)
+            self._faults += 1
+            if self._faults >= MOST_FAULTS:
+                why = f"{type(error).__name__}: {plain(error)}"
+                self.collector.recorder.note(f"The ranks are not followed any more ({why}).")
+                self._ticker.stop(0.0)
         if not self.collector.session.running:
             self._ticker.stop(0.0)
+            self._close_files()
 
     def read(self) -> bool:
         """Make one pass over the files, and return whether there is more to read already.
@@ -152,50 +199,72 @@ class Tail:
         A pass of another thread is waited for, at most `PATIENCE` seconds: both would read the same.
         """
         if not self._reading.acquire(timeout=PATIENCE):
-            return False
+            return True
         try:
             return self._pass()
         finally:
             self._reading.release()
 
     def _pass(self) -> bool:
-        now = self._timer()
-        if now - self._scanned >= SCAN_EVERY:
-            self._scanned = now
-            self._scan()
-        deadline = now + LONGEST_PASS
-        names = list(self._files)
-        start = self._next if self._next < len(names) else 0
-        order = names[start:] + names[:start]
-        floor = self._floor()
-        done = 0
-        for name in order:
-            done += 1
-            file = self._files[name]
-            if file.has_more and self.collector.reached(name) > floor + AHEAD:
-                continue
-            self._read(name, file)
-            if self._timer() > deadline:
-                break
-        self._next = (start + done) % max(1, len(names))
-        behind = {name for name, file in self._files.items() if file.has_more}
-        unread = order[done:]
-        self.collector.tick(self._clock(), behind)
-        return bool(behind or unread)
-
-    def _floor(self) -> float:
-        """Return how far the slowest of those files has come of which there is more to read."""
-        times = (
-            self.collector.reached(name) for name, file in self._files.items() if file.has_more
+        began, now = self._timer(), self._clock()
+        if began - self._scanned >= SCAN_EVERY:
+            self._scanned = began
+            self._scan(now)
+            self._missing |= self._gone()
+        if not self._round:
+            self._waited = 0.0
+            self._round.extend(self._due())
+        threads = self.threads
+        deadline = began + (LONGEST_PASS if threads == 1 else self.poll)
+        pieces = fetched(
+            self._round,
+            lambda file: file.fetch(self._disk, is_stale=self._on_network),
+            lambda: self._timer() > deadline,
+            threads,
         )
-        return min(times, default=float("inf"))
+        asked = self._timer()
+        for piece in pieces:
+            self._waited += threads * (self._timer() - asked)
+            self._take(piece, now)
+            asked = self._timer()
+        # What a thread waits in a round, and that round may last as long as the time between two.
+        needed = min(MOST_THREADS, math.ceil(self._waited / self.poll))
+        self.threads = max(1, needed, threads if self._round else 1)
+        behind = self._behind()
+        # Of many files a pass has a part; what comes of all of them is as long to tell as to read some.
+        if not self._round or began - self._told > POLL:
+            self._told = began
+            self.collector.tick(self._clock(), behind)
+        return bool(behind or self._round)
 
-    def _scan(self) -> None:
-        found = self._listed(self.directory)
-        for path in found.paths:
-            if path.name not in self._files:
-                self._files[path.name] = _File(path)
-        for name in self._files.keys() - {path.name for path in found.paths}:
+    def _due(self) -> list[File]:
+        """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
+        due = [file for name, file in self._files.items() if self._is_wanted(name, file)]
+        reached = {file.name: self.collector.reached(file.name) for file in due if file.has_more}
+        edge = min(reached.values(), default=math.inf) + AHEAD
+        return [file for file in due if reached.get(file.name, -math.inf) <= edge]
+
+    def _is_wanted(self, name: str, file: File) -> bool:
+        if file.is_left or not self.collector.wants(name):
+            file.has_more = False
+            file.close()
+            return False
+        return True
+
+    def _behind(self) -> set[str]:
+        """Return the files of which there is more to read already."""
+        return {name for name, file in self._files.items() if file.has_more}
+
+    def _scan(self, now: float) -> None:
+        if not self._on_network and self._is_unchanged():
+            return
+        found = self._disk.listed(self.directory, self._files)
+        names = {path.name: path for path in found.paths}
+        for name, path in names.items():
+            if name not in self._files:
+                stays_open = len(self._files) < self._most_handles
+                self._files[name] = File(name, os.fspath(path), now, stays_open)
+        for name in self._files.keys() - names.keys():
             if is_withdrawn(self.directory, name):
                 del self._files[name]
                 self.collector.restart(name)
@@ -203,67 +272,59 @@ class Tail:
             self._why = found.why
             self.collector.recorder.note(found.why)
 
-    def _read(self, name: str, file: _File) -> None:
-        if not self.collector.wants(name):
-            file.has_more = False
-            return
+    def _gone(self) -> set[str]:
+        """Return the files without an end whose processes ran here, and do not any more."""
+        waits = {
+            stream.name: stream.rank
+            for stream in self.collector.streams_on(this_host())
+            if not (stream.is_over or stream.is_gone)
+        }
+        running = {name for name, rank in waits.items() if self._runs(rank)}
+        gone = (self._seen_running & waits.keys()) - running
+        self._seen_running = running | gone  # what is still to be read may be its end
+        return gone
+
+    def _is_unchanged(self) -> bool:
+        """Return whether no name has come or gone since the last look; what is very new may change unseen."""
         try:
-            data, written = self._new_bytes(name, file)
-        except OSError:  # it may be back at the next pass
-            file.has_more = False
+            changed = self.directory.stat()
+        except OSError:
+            return False
+        now = (changed.st_mtime_ns, changed.st_ino, changed.st_mode)
+        before, self._listed_at = self._listed_at, now
+        return before == now and self._clock() - changed.st_mtime > SETTLED
+
+    def _take(self, piece: Piece, now: float) -> None:
+        """Take in what was read of a file after some time of the wall clock."""
+        file, name = piece.file, piece.file.name
+        if piece.is_another and not self._begins_again(file):
             return
-        if data:
+        if piece.data:
             # What a server's clock says is of use only for what was there before.
             is_known = not self._on_network or file.offset == 0 or file.has_more
-            file.offset += len(data)
-            file.has_more = len(data) == AT_ONCE
-            self.collector.feed(name, data, written if is_known else float("nan"))
+            file.offset += len(piece.data)
+            file.has_more = len(piece.data) == AT_ONCE
+            self.collector.feed(name, piece.data, piece.written if is_known else math.nan)
         else:
             file.has_more = False
+        file.is_away = not piece.was_read
+        if not file.has_more and (piece.was_read or now - file.looked > LOST):
+            file.looked = now
+            if name in self._missing:
+                self._missing.remove(name)
+                self.collector.is_gone(name)
+        self.collector.looked(name, file.looked)
 
-    def _new_bytes(self, name: str, file: _File) -> tuple[bytes, float]:
-        """Return what a file has beyond what was read, and when it was written."""
-        if not self._on_network:
-            # There an attribute may be of half a minute ago, unless the file is opened.
-            status = file.path.stat(follow_symlinks=False)
-            is_same = file.identity == (status.st_dev, status.st_ino)
-            if is_same and status.st_size == file.offset:
-                return b"", status.st_mtime
-        descriptor = self._opened(file.path)
-        try:
-            status = os.fstat(descriptor)
-            identity = status.st_dev, status.st_ino
-            if status.st_size < file.offset or file.identity not in {None, identity}:
-                self._begin_again(name, file)
-            file.identity = identity
-            if not self.collector.wants(name):
-                return b"", status.st_mtime
-            return os.pread(descriptor, AT_ONCE, file.offset), status.st_mtime
-        finally:
-            os.close(descriptor)
-
-    def _begin_again(self, name: str, file: _File) -> None:
-        """Read a file that was cut or replaced from its beginning, once."""
+    def _begins_again(self, file: File) -> bool:
+        """Have a file that was cut or replaced read from its beginning, once."""
         if file.was_reread:
-            file.offset = 1 << 62
-            return
+            file.is_left = True
+            return False
         file.was_reread, file.offset = True, 0
-        self.collector.restart(name)
-        self.collector.recorder.note(f"{plain(name)} was cut or replaced, and is read again.")
+        self.collector.restart(file.name)
+        self.collector.recorder.note(f"{plain(file.name)} was cut or replaced, and is read again.")
+        return True
 
-
-def is_on_network(directory: Path) -> bool:
-    """Return whether a directory lies on a file system of another machine, as far as Linux tells."""
-    best, kind = "", ""
-    place = os.path.realpath(directory)
-    with (
-        suppress(OSError),
-        MOUNTS.open(encoding="utf-8", errors="replace") as mounts,
-    ):
-        for line in mounts:
-            fields, _, rest = line.partition(" - ")
-            point = fields.split(" ")[4].replace("\\040", " ")
-            is_above = place == point or place.startswith(point.rstrip("/") + "/")
-            if is_above and len(point) >= len(best):
-                best, kind = point, rest.split(" ")[0]
-    return kind in NETWORK or kind.startswith("fuse.")
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.close()

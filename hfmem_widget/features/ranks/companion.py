@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
-import shutil
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.features.ranks.engines import Engines, taken
+from hfmem_widget.features.ranks.temporary import remove_with, sweep_once, unused
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions, expanded
@@ -25,7 +21,6 @@ from hfmem_widget.ranks.environment import Lent
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
 from hfmem_widget.view.screen import Screen
-from hfmem_widget.view.session import card_of
 
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
@@ -54,23 +49,22 @@ class FollowedRanks(Companion):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        del screen
         self._is_named = isinstance(options.ranks, str)
         self._directory = (
-            _free(expanded(options.ranks)) if isinstance(options.ranks, str) else _unused()
+            _free(expanded(options.ranks)) if isinstance(options.ranks, str) else unused()
         )
         self._lent = Lent(self._directory, options)
         self._label = options.label
         self._is_quiet, self._has_chart = options.quiet, options.chart
         self._clock = clock
         self._due = 0.0
+        self._was_interrupted = False
         self._looking = threading.Lock()
         self._run: Run | None = None
         self._engines: Engines | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Lend the environment, and look for ranks from now on."""
-        del monitor
         self._label = self._label or span.label
         if self._is_named and (why := _refusal(self._directory)):
             recorder.note(f"No rank can write: {why}.")
@@ -82,7 +76,6 @@ class FollowedRanks(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Put the environment back, and look for the last time."""
-        del span, error
         recorder.unsubscribe(self._look)
         self._lent.end()
         if self._engines is not None and (why := self._engines.leave()):
@@ -90,26 +83,29 @@ class FollowedRanks(Companion):
                 f"The engines of ipyparallel were not told that the cell has ended ({why})."
             )
         self._due = 0.0
+        self._was_interrupted = isinstance(error, KeyboardInterrupt)
         self._look(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
         """Take in what the ranks wrote last, and return the card of all of them."""
-        del span
         self._lent.end()  # where a fault of ours has kept `end` from it
         run = self._run
         if run is None:
             return NOTHING
-        run.finish()
+        run.finish(was_interrupted=self._was_interrupted)
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
-        return NOTHING if self._is_quiet else card_of(run.overview, with_chart=self._has_chart)
+        if self._is_quiet:
+            return NOTHING
+        from hfmem_widget.view.session import card_of
+
+        return card_of(run.overview, with_chart=self._has_chart)
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
         """Begin to collect once a rank has made the directory; on the poller's thread, at the end on another.
 
         One at a time: of two runs, one would take the directory away with it.
         """
-        del samples
         with self._looking:
             if self._run is not None or self._clock() < self._due:
                 return
@@ -118,9 +114,15 @@ class FollowedRanks(Companion):
                 # Only now: it takes a sixth of what the first watch of a kernel may cost.
                 from hfmem_widget.ranks.run import Run
 
-                self._run = Run(self._directory, label=self._label, started_at=session.started_at)
+                self._run = Run(
+                    self._directory,
+                    label=self._label,
+                    started_at=session.started_at,
+                    started_here=True,
+                )
                 if not self._is_named:
-                    _remove_with(self._run)
+                    remove_with(self._run)
+                    sweep_once(os.getpid())
                 self._run.start()
                 session.run = self._run
 
@@ -132,22 +134,7 @@ def _refusal(directory: Path) -> str:
     return ""
 
 
-def _unused() -> Path:
-    """Return a directory that is not there, under a name that nobody can guess."""
-    return Path(tempfile.gettempdir()) / f"hfmem-{secrets.token_hex(8)}"
-
-
 def _free(directory: Path) -> Path:
     """Return a directory, or one with a number where there is a run in it, as of a cell that is run again."""
     numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
     return next(place for place in itertools.chain([directory], numbered) if not is_run(place))
-
-
-def _remove_with(run: Run) -> None:
-    """Remove the directory of a run once nobody has the run any more, at the latest with the process."""
-    weakref.finalize(run, partial(_remove, run.directory, os.getpid()))
-
-
-def _remove(directory: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(directory, ignore_errors=True)

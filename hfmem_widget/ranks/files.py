@@ -1,0 +1,266 @@
+"""The files of a run's directory as they are read: one after another, or several at once on a slow server."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.ranks.directory import MOST_STREAMS, Streams, open_checked, streams
+
+AT_ONCE = 1 << 16
+"""Bytes read of a file at once."""
+
+SHARE_OF_HANDLES = 4
+"""One of so many files that the process may have open is one of a rank; the others are the user's."""
+
+NETWORK = frozenset(
+    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p", "glusterfs")
+)
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+PATIENCE = 5.0
+"""Seconds for which a thread is waited for."""
+
+
+class Disk:
+    """The calls to a file system, each of which takes milliseconds on a slow server."""
+
+    def listed(self, directory: Path, known: Container[str]) -> Streams:
+        """Return the files that may be read; those whose names are known were looked at before."""
+        return streams(directory, known)
+
+    def opened(self, path: str) -> tuple[int, os.stat_result]:
+        """Return a descriptor of a file of one's own, and what it is; or raise `OSError`."""
+        return open_checked(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what a file is, or raise `OSError`."""
+        return os.stat(path, follow_symlinks=False)  # noqa: PTH116  (a Path takes twice as long)
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        """Return what an open file is."""
+        return os.fstat(descriptor)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Return some bytes of a file."""
+        return os.pread(descriptor, size, offset)
+
+
+class _Handle:
+    """A descriptor that is closed with the last reference to it."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self.descriptor)
+
+
+@dataclass(slots=True)
+class File:
+    """A file that is followed.
+
+    Attributes
+    ----------
+    name, path : str
+    looked : float
+        Wall clock up to which all was read that there was.
+    stays_open : bool
+        Whether it is kept open from one look to the next.
+    offset : int
+        Bytes that were read.
+    has_more : bool
+        Whether there is more to read already.
+    is_away : bool
+        Whether it could not be read the last time, although it is there.
+    was_reread : bool
+        Whether it was cut or replaced before; `is_left` if that was so twice, and no more is read of it.
+    """
+
+    name: str
+    path: str
+    looked: float
+    stays_open: bool = False
+    offset: int = 0
+    has_more: bool = True
+    was_reread: bool = False
+    is_left: bool = False
+    is_away: bool = False
+    _identity: tuple[int, int] | None = None
+    _handle: _Handle | None = None
+
+    def close(self) -> None:
+        """Keep it open no longer."""
+        self._handle = None
+
+    def fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
+        """Return what there is beyond what was read.
+
+        Parameters
+        ----------
+        disk : Disk
+        is_stale : bool
+            Whether only opening a file tells what another machine has written to it.
+        """
+        try:
+            return self._fetch(disk, is_stale=is_stale)
+        except FileNotFoundError:
+            return Piece(self)
+        except OSError:  # it may be back at the next look
+            self.close()
+            return Piece(self, was_read=False)
+
+    def _fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
+        handle, status = self._handle, None
+        if handle is not None:
+            status = disk.fstat(handle.descriptor)
+            if not status.st_nlink:  # another file has its name now, or none
+                handle = self._handle = status = None
+        elif not is_stale:
+            now = disk.stat(self.path)
+            if self._identity == (now.st_dev, now.st_ino) and now.st_size == self.offset:
+                return Piece(self)
+        if handle is None or status is None:
+            descriptor, status = disk.opened(self.path)
+            handle = _Handle(descriptor)
+            if self.stays_open and not is_stale:
+                self._handle = handle
+        identity = status.st_dev, status.st_ino
+        is_another = status.st_size < self.offset or self._identity not in {None, identity}
+        self._identity = identity
+        offset = 0 if is_another else self.offset
+        data = b""
+        if status.st_size > offset:
+            data = disk.read(handle.descriptor, AT_ONCE, offset)
+        return Piece(self, data, status.st_mtime, is_another)
+
+
+@dataclass(slots=True)  # frozen, to make one would take three times as long
+class Piece:
+    """What was read of a file at once.
+
+    Attributes
+    ----------
+    file : File
+    data : bytes
+    written : float
+        When the file was changed last, by the clock of its server.
+    is_another : bool
+        Whether the file was cut or replaced: `data` is its beginning.
+    was_read : bool
+        False if the file could not be read, although it is there.
+    """
+
+    file: File
+    data: bytes = b""
+    written: float = math.nan
+    is_another: bool = False
+    was_read: bool = True
+
+
+def fetched(
+    files: deque[File], fetch: Callable[[File], Piece], is_late: Callable[[], bool], threads: int
+) -> Iterator[Piece]:
+    """Yield what files have got, as it comes, and take from `files` those that were looked at.
+
+    At least one is; none any more once it is late. Other threads than this one only fetch, and have ended
+    when nothing more is yielded.
+    """
+
+    def each() -> Iterator[Piece]:
+        with suppress(IndexError):  # another thread took the last
+            while True:
+                yield fetch(files.popleft())
+                if is_late():
+                    break
+
+    done: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+    wanted = min(threads, len(files)) if threads > 1 else 0
+    helpers = _started(wanted, lambda: _put_all(each(), done))
+    if not helpers:
+        yield from each()
+    try:
+        for _ in helpers:
+            while (piece := done.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+    finally:
+        for helper in helpers:
+            helper.stop(PATIENCE)
+
+
+def _put_all(
+    pieces: Iterator[Piece], done: queue.SimpleQueue[Piece | BaseException | None]
+) -> None:
+    """Put some pieces, what is raised meanwhile, and None at the end."""
+    try:
+        for piece in pieces:
+            done.put(piece)
+    except BaseException as error:  # noqa: BLE001  (it is raised where the pieces are waited for)
+        done.put(error)
+    done.put(None)
+
+
+def _started(count: int, work: Callable[[], None]) -> list[Ticker]:
+    """Return so many threads that do something once; fewer where no more are to be had."""
+    helpers: list[Ticker] = []
+    with suppress(RuntimeError, MemoryError):
+        for _ in range(count):
+            helper = _Helper(work)
+            helper.start()
+            helpers.append(helper)
+    return helpers
+
+
+class _Helper(Ticker):
+    """A thread that does something once.
+
+    Not one of a `ThreadPoolExecutor`: those are waited for when Python ends, and a server may never answer.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(self._once, 1.0)
+        self._work = work
+
+    def _once(self) -> None:
+        self.stopping = True
+        self._work()
+
+
+def is_on_network(directory: Path) -> bool:
+    """Return whether a directory lies on a file system of another machine, as far as Linux tells."""
+    best, kind = "", ""
+    place = os.path.realpath(directory)
+    with (
+        suppress(OSError),
+        MOUNTS.open(encoding="utf-8", errors="replace") as mounts,
+    ):
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            point = fields.split(" ")[4].replace("\\040", " ")
+            is_above = place == point or place.startswith(point.rstrip("/") + "/")
+            if is_above and len(point) >= len(best):
+                best, kind = point, rest.split(" ")[0]
+    return kind in NETWORK or kind.startswith("fuse.")
+
+
+def most_handles() -> int:
+    """Return how many files of ranks may be kept open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return 0
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit // SHARE_OF_HANDLES if limit > 0 else MOST_STREAMS

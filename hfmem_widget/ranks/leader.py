@@ -1,0 +1,174 @@
+"""The spans and steps of one rank, the lowest that is alive, in the overview of all."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from hfmem_widget.ranks.look import SILENT_PACES
+from hfmem_widget.ranks.news import STOP, Edge, Finished
+from hfmem_widget.ranks.roster import Roster
+from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.session import DeviceSteps, Peak, Recorder, Sample, SpanKind, StepGroup
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import OVERVIEW
+from hfmem_widget.session.steps import CERTAINTIES, PHASES
+
+COARSE: tuple[SpanKind, ...] = ("train", "epoch", "evaluate", "predict", "save", "load")
+"""The spans of the lowest rank that the overview has, too."""
+
+MOST_STEPS_WAITING = 100_000
+
+
+class Leader:
+    """Writes the spans of the lowest rank that is alive, and its steps with the highest peaks of all.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    roster : Roster
+    zero : float
+        Wall clock at time zero.
+    outer : int
+        The span of the whole run.
+    of_devices : callable
+        Takes peaks by rank and returns them by the overview's series.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        roster: Roster,
+        zero: float,
+        outer: int,
+        of_devices: Callable[[Mapping[int, Peak]], dict[str, Peak]],
+    ) -> None:
+        self._recorder, self._session, self._roster = recorder, recorder.session, roster
+        self._zero, self._outer, self._of_devices = zero, outer, of_devices
+        self._stream: RankStream | None = None
+        self._edges: list[tuple[float, int, Edge]] = []
+        self._mirrored: dict[int, int] = {}
+        self._groups: deque[tuple[int, int, float, float]] = deque(maxlen=MOST_STEPS_WAITING)
+        self._stepped, self._stepped_at = 0, -math.inf
+        self._trainings: dict[int, float] = {}
+
+    def take(self, stream: RankStream, news: Finished | Edge) -> None:
+        """Take in steps or the edge of a span; those of other ranks are passed over."""
+        if stream is not self._stream:
+            return
+        if isinstance(news, Edge):
+            self._note_edge(news)
+        else:
+            stops = (row[STOP] for row in news.figures)
+            self._groups.extend(zip(news.first, news.last, news.start, stops, strict=True))
+
+    def follow(self, now: float) -> None:
+        """Follow the spans and steps of the lowest rank that is alive."""
+        roster = self._roster
+        alive = (one for one in roster.expected if not roster.silence(one, now))
+        leader = next(alive, None) or next(iter(roster.expected), None)
+        if leader is None or leader is self._stream:
+            return
+        self._stream = leader
+        self._edges.clear()
+        self.close("")
+        for edge in leader.open:
+            self._note_edge(edge)
+
+    def _note_edge(self, edge: Edge) -> None:
+        if edge.kind not in COARSE or self._stream is None:
+            return
+        zero = self._roster.offset(self._stream) + self._zero
+        is_new = edge.id not in self._mirrored and all(one.id != edge.id for *_, one in self._edges)
+        if is_new:
+            self._edges.append((edge.start - zero, edge.id, edge))
+        if edge.stop is not None:
+            self._edges.append((edge.stop - zero, edge.id, edge))
+
+    def pass_edges(self, until: float) -> None:
+        """Open and close the leader's spans up to some second of the session."""
+        if not self._edges:
+            return
+        ready = sorted(
+            (one for one in self._edges if one[0] <= until), key=lambda one: (one[0], one[1])
+        )
+        self._edges = [one for one in self._edges if one[0] > until]
+        for time, span_id, edge in ready:
+            known = self._mirrored.get(span_id)
+            if known is None:
+                before = Sample(max(0.0, time), self._session.last_sample.values)
+                opened = self._recorder.open_span(edge.kind, edge.label, before)
+                self._mirrored[span_id] = opened.id
+                if edge.kind in {"train", "epoch"}:
+                    self._trainings[opened.id] = opened.start
+            elif edge.stop is not None:
+                self._recorder.count(known, edge.counts)
+                self._close(known, time, edge.outcome)
+                del self._mirrored[span_id]
+
+    def _close(self, span_id: int, time: float, outcome: str) -> None:
+        span = self._session.span(span_id)
+        known = {}
+        for stream in self._roster.expected:
+            peak = stream.span_peak(span.kind)
+            if peak.value >= 0:
+                known[stream.rank.rank] = peak
+        after = Sample(max(span.start, time), self._session.last_sample.values)
+        self._recorder.close_span(span_id, after, self._of_devices(known), outcome)
+
+    def close(self, outcome: str) -> None:
+        """Close the spans that are open."""
+        for span_id in reversed(self._mirrored.values()):
+            self._close(span_id, self._session.last_sample.time, outcome)
+        self._mirrored.clear()
+
+    def pass_steps(self, now: float, *, is_live: bool, is_last: bool = False) -> None:
+        """Write the leader's steps, with the highest peak of all ranks, once all have made them."""
+        if self._stream is None or not self._groups:
+            return
+        roster = self._roster
+        live = roster.live(now)
+        slowest = min((one.newest_step for one in live), default=1 << 60)
+        offset = roster.offset(self._stream)
+        late = roster.as_of(now, live) - SILENT_PACES * roster.pace if is_live else -math.inf
+        with self._recorder.lock:
+            while self._groups:
+                first, last, start, stop = self._groups[0]
+                if last > slowest and stop - offset >= late and not is_last:
+                    break
+                self._groups.popleft()
+                if last <= self._stepped and start >= self._stepped_at:
+                    self._stepped = 0  # of another training, or again from a checkpoint
+                first = max(first, self._stepped + 1)
+                if last < first:
+                    continue
+                self._stepped, self._stepped_at = last, stop
+                start, stop = (max(0.0, each - offset - self._zero) for each in (start, stop))
+                unknown = (NOT_AVAILABLE,) * 4
+                devices, parent = self._highest(first, last), self._training_at(stop)
+                group = StepGroup(parent, first, last, start, stop, *unknown, devices)
+                self._session.steps.append(group)
+
+    def _training_at(self, time: float) -> int:
+        """Return the span in which a step ended at some second."""
+        around = (one for one in reversed(self._trainings.items()) if one[1] < time)
+        return next(around, (self._outer, 0.0))[0]
+
+    def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
+        """Return the highest peak of some steps over all ranks, as that of the device of all."""
+        roster = self._roster
+        peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
+        if not peak > 0:
+            return {}
+        highest = dict(zip(PHASES, phases.tolist(), strict=True))
+        device = DeviceSteps(
+            peak=peak,
+            certainty=CERTAINTIES[certainty],
+            lowest=peak,
+            worst=last,
+            worst_tokens=NOT_AVAILABLE,
+            after=NOT_AVAILABLE,
+            phases={kind: value for kind, value in highest.items() if value > 0},
+        )
+        return {OVERVIEW: device}
