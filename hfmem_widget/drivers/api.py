@@ -111,7 +111,7 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
     torch = sys.modules.get("torch")
     # Before anything is asked of it: a module may have a `__getattr__` that raises what it likes.
     if torch is not None and isinstance(subject, torch.nn.Module):
-        from hfmem_widget.drivers.training import Forwards
+        from hfmem_widget.drivers.training.forwards import Forwards
 
         # To the module itself: one to a parameter would keep `Module.to` from swapping it for another.
         return name, partial(Forwards, weakref.ref(subject)), False

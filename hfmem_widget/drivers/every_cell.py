@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hfmem_widget.drivers import install
+from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.guard import harmless, interrupts_deferred
 from hfmem_widget.monitor.companion import Companion
@@ -36,6 +38,7 @@ class EveryCell:
         label = options.label or "every cell"
         self.session: Session = monitor.begin(replace(options, label=label))
         self._recorder = monitor.recorder(self.session)
+        harmless(install.begin)
         self._span: Span | None = None
         self._companions: tuple[Companion, ...] = ()
         self.least = least
@@ -50,6 +53,7 @@ class EveryCell:
         with interrupts_deferred():
             self._span = self._monitor.open_span(self.session, "cell", title)
             self._companions = (*also, *companions_for(self._options, self._screen))
+            harmless(begin_loop, self._monitor, self.session)
             for companion in self._companions:
                 harmless(companion.begin, self._monitor, self._recorder, self._span)
 
@@ -60,6 +64,7 @@ class EveryCell:
             if span is None:
                 return
             companions, self._companions = self._companions, ()
+            harmless(end_loop, self.session, outcome_of(error))
             for companion in companions:
                 harmless(companion.end, self._recorder, self.session.span(span.id), error)
             span = self._monitor.close_span(self.session, span.id, outcome_of(error))
@@ -77,4 +82,5 @@ class EveryCell:
         with interrupts_deferred():
             harmless(self.cell_ends, None, annotate=False)
             self._monitor.end(self.session)
+            harmless(install.end)
             self._view.finish()

@@ -10,15 +10,18 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry
+from hfmem_widget.monitor.monitor import code_of
+from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
@@ -57,6 +60,30 @@ class _Followed:
 
 _here: _Followed | None = None
 
+_left_with = 0
+"""The code that the script has left with, by `sys.exit`."""
+
+
+class _Leaving:
+    """Goes along with a `SystemExit`, and notes its code if that ends the script: then nothing calls it."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:  # noqa: SLF001  (no other way)
+        global _left_with  # noqa: PLW0603  (a process leaves once)
+        if frame().f_back is None:
+            _left_with = self._code
+
+
+@contextmanager
+def _noting_exit(*_: object) -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as left:
+        left.hfmem_leaving = _Leaving(code_of(left))  # type: ignore[attr-defined]  # it has room for that
+        raise
+
 
 @entry()
 def joined() -> None:
@@ -72,26 +99,16 @@ def begin_alone() -> None:
     directory = os.environ.get(RUN)
     rank = who(os.environ)
     is_rank = rank is not None and rank.world > 1
-    if not directory or os.environ.get(SOLO) != "1" or is_rank or _launches(sys.orig_argv):
-        return
-    begin(directory, rank or alone())
-
-
-def _launches(command: list[str]) -> bool:
-    """Return whether a command starts ranks, and is none itself."""
-    return any(os.path.basename(word) in _LAUNCHERS for word in command[1:4])  # noqa: PTH119
+    launches = any(os.path.basename(word) in _LAUNCHERS for word in sys.orig_argv[1:4])  # noqa: PTH119
+    if directory and os.environ.get(SOLO) == "1" and not is_rank and not launches:
+        begin(directory, rank or alone())
 
 
 @entry(otherwise=lambda *_args, **_options: False, undo=lambda *_args, **_options: _leave())
 def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     """Begin to follow this process as a rank, and return whether that was done: not twice, nor below a rank.
 
-    Parameters
-    ----------
-    directory : path-like
-        Of the run.
-    rank : Rank, optional
-        Which one it is; by default what torch.distributed says, or else its environment.
+    `directory` is the run's. Which rank it is, torch.distributed says by default, or else its environment.
     """
     global _here  # noqa: PLW0603  (a process is one rank)
     known, launcher = truth(), _alone_around()
@@ -116,9 +133,16 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         os.environ[CLAIMED] = str(rank.pid)
     # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
     resolve("hfmem_widget.drivers.install:attach")()
+    from hfmem_widget.monitor.shared import shared_monitor
+
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
-    Context().run(watch.start)
-    _end_with_the_process()
+    session = Context().run(watch.start)
+    if session.running:
+        # Whatever else is watched here, the rank has its steps, too.
+        shared_monitor().echo_in(session)
+        # At the end of a script nothing tells any more how it has left.
+        surround(sys, "exit", _noting_exit)
+    _registered(os.getpid())
     return True
 
 
@@ -161,10 +185,6 @@ def _registered(pid: int) -> int:
     return pid
 
 
-def _end_with_the_process() -> None:
-    _registered(os.getpid())
-
-
 @entry()
 def _at_exit() -> None:
     raised = sys.exception()
@@ -173,7 +193,7 @@ def _at_exit() -> None:
     if isinstance(raised, SystemExit):
         # torch.multiprocessing leaves with a code after it has written the error to a file.
         raised = raised.__context__ or (raised if raised.code else None)
-    end(raised)
+    end(raised or (SystemExit(_left_with) if _left_with else None))
     if type(raised) is KeyboardInterrupt:
         # What Python has noted of it, to end as the signal asks, is lost with any code that runs from a text,
         # as in the making of a dataclass: by another like it the note is there again.
@@ -187,6 +207,7 @@ def _leave(error: BaseException | None = None) -> None:
     if followed is None or followed.pid != os.getpid():
         return
     followed.watch.stop(error)
+    restore(sys, "exit")
     for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
@@ -202,11 +223,7 @@ def end(error: BaseException | None = None) -> None:
 class Followed:
     """A function whose calls are followed as a rank of a run, in whatever process they happen.
 
-    Parameters
-    ----------
-    function : callable
-    run : str
-        The directory; by default what `HFMEM_RUN` says where it is called.
+    The run's directory is by default what `HFMEM_RUN` says where it is called.
     """
 
     def __init__(self, function: Callable[..., Any], run: str = "") -> None:

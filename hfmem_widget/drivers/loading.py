@@ -1,4 +1,4 @@
-"""``from_pretrained`` as a span of what is being watched, with one for each shard; ``generate`` as a span.
+"""``from_pretrained`` as a span of what is being watched, with one for each shard; where ``generate`` is.
 
 Releases of transformers read shards in two ways. Up to 4.57 a function loads one file, then the next. Since
 5.0 all files are opened at once, and their tensors put into the model in the order of their names: a shard is
@@ -16,6 +16,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, Self
 
+from hfmem_widget.drivers.generating import STEP, follow_calls, generating, leave_calls, stepping
 from hfmem_widget.drivers.shards import Shards
 from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import raised_by_handler, warn
@@ -158,12 +159,6 @@ class Load:
                 )
 
 
-def _load_here() -> Load | None:
-    """Return the load that runs on this thread, the innermost if there are several."""
-    thread = threading.get_ident()
-    return next((load for load in reversed(_loads) if load.thread == thread), None)
-
-
 @contextmanager
 def _tensors_followed() -> Iterator[None]:
     """Surround what transformers does for each tensor: only while that is watched, since they are many."""
@@ -193,10 +188,11 @@ def _loading(kind: type) -> AbstractContextManager[object]:
 
 
 def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Around:
-    """Return what surrounds a call within a load; `follow` takes the load and the call's arguments."""
+    """Return what surrounds a call in a load; `follow` takes the innermost and the arguments of the call."""
 
     def around(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
-        load = _load_here()
+        thread = threading.get_ident()
+        load = next((each for each in reversed(_loads) if each.thread == thread), None)
         return (load and follow(load, *args, **kwargs)) or _NOTHING
 
     return around
@@ -234,6 +230,8 @@ class _Place(NamedTuple):
     whole_call: bool = False
 
 
+LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
+_GENERATION = "transformers.generation.utils"
 _MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_loading"
 
 PLACES = (
@@ -247,8 +245,15 @@ PLACES = (
     _Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing)),
     _Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing)),
     _Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
-    _Place(
-        "transformers.generation.utils", "GenerationMixin", "generate", lambda _: span("generate")
+    _Place(_GENERATION, "GenerationMixin", "generate", generating, whole_call=True),
+    _Place(_GENERATION, "GenerationMixin", STEP, stepping, whole_call=True),
+    *(
+        _Place(f"{home}.fit_loop", "_FitLoop", "advance", lambda _loop: span("epoch"))
+        for home in LIGHTNING
+    ),
+    *(
+        _Place(f"{home}.evaluation_loop", "_EvaluationLoop", "run", lambda _loop: span("evaluate"))
+        for home in LIGHTNING
     ),
 )
 """A release that lacks one of them has fewer spans."""
@@ -258,12 +263,16 @@ def follow_loading(module: ModuleType) -> None:
     """Follow what this module loads from now on; doing so again does nothing."""
     for place, owner in _places_in(module):
         surround(owner, place.name, place.around, whole_call=place.whole_call)
+    if module.__name__ == _MODELS:
+        follow_calls(module)
 
 
 def leave_loading(module: ModuleType) -> None:
     """Put the originals back."""
     for place, owner in _places_in(module):
         restore(owner, place.name)
+    if module.__name__ == _MODELS:
+        leave_calls(module)
 
 
 def _places_in(module: ModuleType) -> Iterator[tuple[_Place, type | ModuleType]]:

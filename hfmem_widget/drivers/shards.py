@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-LONGEST_HEADER = 100_000_000
-"""Bytes; longer ones safetensors does not read either."""
 
 
 class Shards:
     """Which of a checkpoint's files are completed, as their tensors go into a model.
 
-    Attributes
-    ----------
-    sizes : dict
-        The bytes of each tensor, by file; empty for files that are not safetensors.
+    `sizes` are the bytes of each tensor, by file; empty for files that are not safetensors.
     """
 
     def __init__(self, files: Sequence[str] = ()) -> None:
@@ -52,14 +45,11 @@ class Shards:
 
 def _sizes_in(file: str) -> dict[str, int]:
     """Return the bytes of each tensor in a file of safetensors; nothing of any other file."""
+    if not file.endswith(".safetensors"):
+        return {}
+    from hfmem_widget.features.fit.checkpoint import entries
+
     try:
-        if not file.endswith(".safetensors"):
-            return {}
-        with Path(file).open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(length)) if length <= LONGEST_HEADER else {}
-        header.pop("__metadata__", None)
-        spans = {name: entry["data_offsets"] for name, entry in header.items()}
-        return {name: span[1] - span[0] for name, span in spans.items()}
+        return {name: size for name, _, size in entries(Path(file))}
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return {}  # transformers, which reads it next, knows better what to say

@@ -135,8 +135,8 @@ def span(label: str, **counts: float) -> SpanScope:
     ----------
     label : str
         What to call it. "train", "epoch", "step", "substep", "forward", "backward", "optimizer",
-        "evaluate", "predict", "load" and "save" are drawn and counted as a Trainer's are; anything else is a
-        block.
+        "evaluate", "predict", "load" and "save" are drawn and counted as a Trainer's are, "prefill" and
+        "decode" as those of ``generate``; anything else is a block.
     **counts : float
         What is counted in it: of a step ``tokens`` (padding included), ``samples``, ``longest``; of a
         training ``steps``, how many there will be.

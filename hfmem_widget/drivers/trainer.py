@@ -21,7 +21,9 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
-from hfmem_widget.drivers.training import ModelHooks, TrainingRun, logged, prefix_of
+from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
+from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.run import TrainingRun, is_quiet, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.guard import each, entry, warn
 from hfmem_widget.monitor import ending
@@ -35,7 +37,7 @@ from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
-    from hfmem_widget.drivers.rank_logs import RankLogs
+    from hfmem_widget.ranks.run import Run
 
 TRACKER_NOTE = (
     "skip_memory_metrics=False makes training 1.2 to 2 times slower, because the Trainer's own tracker runs "
@@ -59,12 +61,12 @@ _beginning = threading.Lock()
 """Held from seeing that no other trains until one has begun."""
 
 
-def _passed_on(event: str) -> Callable[..., None]:
-    """Return a method of the callback that passes an event on to the run."""
+def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
+    """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
     @entry()
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
-        if callback._run is not None:  # noqa: SLF001  (a method of its own)
+        if callback._run is not None and not (is_of_step and is_quiet()):  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
 
     return on_event
@@ -115,7 +117,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         options: WatchOptions | None = None,
         **given: Unpack[WatchKeywords],
     ) -> None:
-        follow_trainers()
+        follow_trainers(for_good=True)
         self.log = log
         self.ranks = run_directory(given.pop("ranks", False))
         if not given.get("label", True):  # an empty one takes the place of no other
@@ -129,7 +131,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._hooks: ModelHooks | None = None
         self._attempts = 0
         self._epochs = 0
-        self._rank_logs: RankLogs | None = None
+        self._all_ranks: Run | None = None
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -139,7 +141,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     @entry()
     def on_init_end(self, *_: Any, **__: Any) -> None:
         """Surround the Trainer's methods; its module may have been imported only now."""
-        follow_trainers()
+        follow_trainers(for_good=True)
 
     def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
@@ -169,6 +171,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 return
             accumulates = args.gradient_accumulation_steps > 1
             self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            yield_steps(self._run)
             if trainer is not None:
                 _runs[trainer] = self._run
         if getattr(args, "skip_memory_metrics", True) is False and session.running:
@@ -179,7 +182,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         each(
             self._forget_run,
             self._take_hooks_off,
-            self._end_rank_logs,
+            self._leave_ranks,
             partial(self._end_run, outcome_of(error)),
             partial(self._end_watch, error),
         )
@@ -195,13 +198,14 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._hooks.remove()
         self._hooks = None
 
-    def _end_rank_logs(self) -> None:
-        if self._rank_logs is not None:
-            self._rank_logs.close()
-        self._rank_logs = None
+    def _leave_ranks(self) -> None:
+        if self._all_ranks is not None:
+            self._all_ranks.close()
+        self._all_ranks = None
 
     def _end_run(self, outcome: str) -> None:
         if self._run is not None:
+            resume_steps(self._run.session)
             self._run.ended(outcome)
         self._run = None
 
@@ -275,7 +279,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._run is not None:
             self._run.step_begins(state.global_step + 1)
 
-    on_epoch_end = _passed_on("epoch_ended")
+    on_epoch_end = _passed_on("epoch_ended", is_of_step=False)
     on_substep_end = _passed_on("substep_ended")
     on_pre_optimizer_step = _passed_on("optimizer_begins")
     on_optimizer_step = _passed_on("optimizer_ended")
@@ -311,16 +315,19 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def _of_all_ranks(self) -> Mapping[str, float]:
         """Return what is logged of all ranks, by the one that logs; nothing where there is no run."""
-        if self._rank_logs is None:
+        if self._all_ranks is None:
             directory = directory_here()
             if directory is None:
                 warn(NO_RUN)
                 self.ranks = False
                 return {}
-            from hfmem_widget.drivers.rank_logs import RankLogs
+            from hfmem_widget.ranks.run import Run
 
-            self._rank_logs = RankLogs.of(directory)
-        return self._rank_logs.figures()
+            self._all_ranks = Run(directory)
+            self._all_ranks.start()
+        from hfmem_widget.drivers.rank_logs import figures_of
+
+        return figures_of(self._all_ranks)
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
@@ -407,15 +414,27 @@ _METHODS: dict[str, Around] = {
 }
 
 
-def follow_trainers() -> None:
-    """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing."""
+_for_good = False
+
+
+def follow_trainers(*, for_good: bool = False) -> None:
+    """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing.
+
+    What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
+    """
+    global _for_good  # noqa: PLW0603
+    _for_good = _for_good or for_good
     for trainer in _imported_trainers():
         for name, around in _METHODS.items():
             surround(trainer, name, around)
 
 
-def leave_trainers() -> None:
-    """Put the original methods back."""
+def leave_trainers(*, entirely: bool = True) -> None:
+    """Put the original methods back, if not for good or `entirely`."""
+    global _for_good  # noqa: PLW0603
+    if _for_good and not entirely:
+        return
+    _for_good = False
     for trainer in _imported_trainers():
         for name in _METHODS:
             restore(trainer, name)

@@ -7,35 +7,30 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from hfmem_widget.display import resolve
 from hfmem_widget.drivers.decorate import Decorates, failure
+from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.guard import entry, harmless, raised_by_handler, warn
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.optimizers import follow_optimizers
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
 from hfmem_widget.view.screen import Bundle, Screen
 
+if TYPE_CHECKING:
+    from hfmem_widget.drivers.training.forwards import Forwards
 
-class Follower(Protocol):
-    """Opens spans within a watch, such as one for each forward pass of a model."""
-
-    def begin(self) -> None:
-        """Open them from now on; what is to end it knows it by then."""
-        ...
-
-    def end(self) -> None:
-        """Open no more."""
-        ...
+INSTALL = "hfmem_widget.drivers.install"
+"""What follows libraries: it imports what follows Trainers, which watch."""
 
 
-Follow = Callable[[Monitor, Session], Follower]
+Follow = Callable[[Monitor, Session], "Forwards"]
 
 
 class Watch(Decorates):
@@ -50,7 +45,7 @@ class Watch(Decorates):
     title : str
         What to call it if the options have no label.
     follow : callable, optional
-        Takes the monitor and the session, and returns a `Follower`.
+        Takes the monitor and the session, and returns what opens spans within the watch.
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
     also : tuple of Companion
@@ -82,7 +77,7 @@ class Watch(Decorates):
         self._kind = kind
         self._follow = follow
         self._monitor.attribution.follow(*subjects)
-        self._followers: list[Follower] = []
+        self._followers: list[Forwards] = []
         self._session: Session | None = None
         self._recorder: Recorder | None = None
         self._span: Span | None = None
@@ -103,6 +98,7 @@ class Watch(Decorates):
         if not is_fault:
             harmless(self._monitor.end, session, outcome_of(error))
         self._monitor.break_off(session, error or RuntimeError())
+        harmless(resolve(f"{INSTALL}:end"))
         if self._span is not None:
             span = session.span(span.id)
         view, self._session, self._recorder, self._view = self._view, None, None, None
@@ -136,7 +132,7 @@ class Watch(Decorates):
             harmless(self._open_in, outer)
         if why_unrecorded:
             recorder.note(LocalNote(why_unrecorded))
-        harmless(follow_optimizers)
+        harmless(resolve(f"{INSTALL}:begin"))
         if not self._options.quiet:
             self._view = CellView(
                 recorder,
@@ -148,6 +144,7 @@ class Watch(Decorates):
             harmless(self._view.begin, self._label)
         self._span = self._monitor.open_span(session, self._kind, self._label)
         harmless(self._begin_to_follow, session)
+        harmless(begin_loop, self._monitor, session)
         for companion in companions:
             self._companions.append(companion)
             harmless(companion.begin, self._monitor, recorder, self._span)
@@ -180,10 +177,13 @@ class Watch(Decorates):
         self._monitor.end(session, outcome_of(error))
         if self._monitor.in_this_process:
             self._show(companions, session, session.span(span.id))
+        resolve(f"{INSTALL}:end")()
         self._session = self._recorder = self._view = None
 
     def _end_all(self, span: Span, error: BaseException | None) -> None:
         """End what was begun; each is forgotten once it has ended, so that after a fault the rest can end."""
+        if self._session is not None:
+            end_loop(self._session, outcome_of(error))
         while self._followers:
             self._followers[-1].end()
             self._followers.pop()

@@ -1,10 +1,8 @@
-"""Forward hooks: where a forward pass begins and ends; with a span for each, outside of a Trainer."""
+"""Forward hooks: where a forward pass begins and ends."""
 
 from __future__ import annotations
 
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
@@ -12,9 +10,7 @@ from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
-from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
-from hfmem_widget.session import Session
 
 SCRIPTING = "torch.jit._recursive"
 
@@ -31,15 +27,9 @@ class ModelHooks:
     A module that ``module.compile()`` has compiled in place gets no hooks: they would be traced, could say
     nothing, and would have it compiled anew. Who copies, pickles or scripts a module sees none of them.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The outermost one: hooks of an inner module would run in the replicas of ``nn.DataParallel``, and be
-        traced into what ``torch.compile`` compiles.
-    before : callable
-        Takes what `shape_of` says of the batch.
-    after : callable
-        Takes what the pass raised, or None.
+    The module is the outermost one: hooks of an inner module would run in the replicas of
+    ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
+    says of the batch, `after` what the pass raised, or None. Where `rests` returns True, neither is called.
     """
 
     def __init__(
@@ -48,6 +38,7 @@ class ModelHooks:
         *,
         before: Callable[[Mapping[str, float]], None],
         after: Callable[[Exception | None], None],
+        rests: Callable[[], bool] = lambda: False,
     ) -> None:
         self._handles: list[Any] = []
         self._surrounded: list[tuple[type | ModuleType, str]] = []
@@ -55,7 +46,7 @@ class ModelHooks:
             return
         try:
             self._hide_from_copies(module)
-            before_hook, after_hook = _Before(before), _After(after)
+            before_hook, after_hook = _Before(before, rests), _After(after, rests)
             self._handles.append(module.register_forward_pre_hook(before_hook, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after_hook, always_call=True))
         except BaseException:
@@ -95,8 +86,9 @@ class ModelHooks:
 class _Hook:
     """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
 
-    def __init__(self, report: Callable[[Any], None]) -> None:
+    def __init__(self, report: Callable[[Any], None], rests: Callable[[], bool]) -> None:
         self._report = report
+        self._rests = rests
         # While torch.compile is tracing, a hook must not get into what it makes.
         self._traced: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
@@ -107,7 +99,7 @@ class _Hook:
 
 class _Before(_Hook):
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._traced():
+        if not (self._traced() or self._rests()):
             self._tell(args, kwargs)
 
     @entry()
@@ -117,7 +109,7 @@ class _Before(_Hook):
 
 class _After(_Hook):
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if not self._traced():
+        if not (self._traced() or self._rests()):
             self._tell(result)
 
     @entry()
@@ -156,37 +148,3 @@ def _hidden_within(module: Any) -> Iterator[None]:
         for inner in module.modules():
             stack.enter_context(_hidden(inner))
         yield
-
-
-class Forwards:
-    """Opens a span for every forward pass of a module, if it is still there at `begin`, until `end`."""
-
-    def __init__(self, module: weakref.ref[Any], monitor: Monitor, session: Session) -> None:
-        self._module = module
-        self._monitor = monitor
-        self._session = session
-        self._thread = threading.get_ident()
-        self._open: list[tuple[int, Mapping[str, float]]] = []
-        self._hooks: ModelHooks | None = None
-
-    def begin(self) -> None:
-        """Put the hooks on the module."""
-        module = self._module()
-        if module is not None:
-            self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
-
-    def end(self) -> None:
-        """Take the hooks off the module."""
-        if self._hooks is not None:
-            self._hooks.remove()
-
-    def _begins(self, counts: Mapping[str, float]) -> None:
-        # Replicas of nn.DataParallel call hooks from threads of their own.
-        if threading.get_ident() == self._thread and self._session.running:
-            span = self._monitor.open_span(self._session, "forward", "forward")
-            self._open.append((span.id, counts))
-
-    def _ended(self, error: Exception | None) -> None:
-        if threading.get_ident() == self._thread and self._session.running and self._open:
-            span_id, counts = self._open.pop()
-            self._monitor.close_span(self._session, span_id, outcome_of(error), counts)

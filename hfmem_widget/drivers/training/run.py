@@ -6,14 +6,16 @@ import functools
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
-from hfmem_widget.guard import interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.guard import OF_AN_EVENT, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
+from hfmem_widget.session import NO_STEP, Peak, Recorder, Session, Span, SpanKind
+from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.text import GIB
 
 TRIED_AGAIN = "tried again"
@@ -28,6 +30,15 @@ _IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 P = ParamSpec("P")
 
 
+_quiet: set[int] = set()
+"""The threads on which a step goes by that is told by a Trainer and needs nothing but its edges."""
+
+
+def is_quiet() -> bool:
+    """Return whether nothing that happens within the step on this thread is looked at."""
+    return threading.get_ident() in _quiet
+
+
 def _harmless(
     method: Callable[Concatenate[TrainingRun, P], None],
 ) -> Callable[Concatenate[TrainingRun, P], None]:
@@ -37,9 +48,11 @@ def _harmless(
     def guarded(self: TrainingRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if not self.alive:
             return
+        began = self._clock()
         try:
             with interrupts_deferred():
                 method(self, *args, **kwargs)
+            self.governor.took(self._clock() - began + OF_AN_EVENT)
         except Exception as error:
             if raised_by_handler(error):
                 raise
@@ -58,12 +71,27 @@ class TrainingRun:
     """Opens and closes the spans of one training in one session, as its events come in.
 
     Every event may come on the wrong thread, twice, or never: it then does nothing. Where the run
-    `accumulates`, a step has several batches, each of which is a *substep*.
+    `accumulates`, a step has several batches, each of which is a *substep*. Its `governor` says on which
+    steps these and the phases are told apart. Where it `needs_events`, steps are told by those of torch; else
+    a step without phases goes by without. The `clock` returns seconds.
     """
 
-    def __init__(self, monitor: Monitor, session: Session, *, accumulates: bool = False) -> None:
+    needs_events = True
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        session: Session,
+        *,
+        accumulates: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.session = session
         self.accumulates = accumulates
+        self.governor = monitor.governor(session)
+        self._clock = clock
+        self._beside_edges = 0.0
+        self._is_group = False
         self._monitor = monitor
         self._recorder: Recorder | None = None
         self._open: dict[SpanKind, int] = {}
@@ -112,9 +140,19 @@ class TrainingRun:
         self._begin("epoch", label)
 
     @_harmless
-    def step_begins(self, number: int) -> None:
-        """Begin an optimizer step, with the first of its batches."""
+    def step_begins(self, number: int, *, is_group: bool = False) -> None:
+        """Begin an optimizer step, with the first of its batches, or a group of steps."""
         self._close("step")
+        self._is_group = is_group
+        if not is_group:
+            attribution, before = self._monitor.attribution, self._beside_edges
+            self._beside_edges = attribution.seconds_beside_edges
+            self.governor.took(self._beside_edges - before)
+            self.governor.begins(number, self._clock())
+            attribution.rests = self.governor.how == "bare"
+            # Without a counter a step's peak is the highest sample: one is added as its backward pass begins.
+            if attribution.rests and not self.needs_events and self._monitor.counts_peaks:
+                _quiet.add(self._thread)
         self._counts = {"step": float(number)}
         self._substeps = 0
         self._begin("step", f"step {number}")
@@ -123,21 +161,45 @@ class TrainingRun:
     @_harmless
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
-        if "step" not in self._open or self._asides or not _wants_gradients():
+        if "step" not in self._open or self._asides or not wants_gradients():
             return
         self._counts = joined(self._counts, shape)
+        if not self._tells_phases:
+            return
         if self.accumulates and "substep" not in self._open:
             self._substeps += 1
             self._begin("substep", f"batch {self._substeps}")
-        self._turn("forward")
+        if "forward" not in self._open:
+            self._turn("forward")
+
+    @_harmless
+    def count(self, shape: Mapping[str, float]) -> None:
+        """Count a batch of the step."""
+        self._counts = joined(self._counts, shape)
 
     @_harmless
     def forward_ended(self, error: Exception | None = None) -> None:
-        """Turn to what follows a forward pass: the loss and the backward pass, unless it has failed."""
+        """End a forward pass that has failed; else it goes on until the backward pass begins."""
         if error is not None:
             self._close("forward", outcome_of(error))
-        elif "forward" in self._open:
+
+    @_harmless
+    def backward_begins(self) -> None:
+        """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
+        if "step" not in self._open or self._asides:
+            return
+        if self.governor.how != "whole":
+            if not self._monitor.counts_peaks:
+                self._monitor.sample(self.session)
+        elif "backward" not in self._open:
             self._turn("backward")
+
+    @_harmless
+    def backward_ended(self, outcome: str) -> None:
+        """End a backward pass, and with it a batch of a step that has several."""
+        self._close("backward", outcome)
+        if "substep" in self._open:
+            self._close("substep", outcome)
 
     @_harmless
     def substep_ended(self) -> None:
@@ -152,7 +214,7 @@ class TrainingRun:
     def optimizer_begins(self) -> None:
         """Turn to the optimizer: the gradients are ready."""
         self._close("substep")
-        if "step" in self._open:
+        if self._tells_phases:
             self._turn("optimizer")
 
     @_harmless
@@ -161,9 +223,10 @@ class TrainingRun:
         self._close("optimizer")
 
     @_harmless
-    def step_ended(self) -> None:
-        """End the step."""
-        self._close("step")
+    def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
+        """End the step; `counts` say of a group of them which the first and the last were."""
+        self._counts = {**self._counts, **counts}
+        self._close("step", outcome)
 
     @_harmless
     def epoch_ended(self) -> None:
@@ -173,6 +236,8 @@ class TrainingRun:
     def ended(self, outcome: str = "done") -> None:
         """End everything, however it ended; ending again does nothing."""
         self._close_all(outcome)
+        self.governor.stops()
+        self.rouse()
         # A session outlives the run that it ended under.
         if self._recorder is not None:
             self._recorder.off_step(self._remember)
@@ -215,6 +280,15 @@ class TrainingRun:
                 self.session.latest(f"{device}/allocated") for device in self._trained_on()
             )
         return figures
+
+    def rouse(self) -> None:
+        """Look at everything again."""
+        _quiet.discard(self._thread)
+        self._monitor.attribution.rests = False
+
+    @property
+    def _tells_phases(self) -> bool:
+        return "step" in self._open and self.governor.how == "whole"
 
     def _is_under_way(self) -> bool:
         if self._gave_up or not self.session.running:
@@ -259,6 +333,7 @@ class TrainingRun:
         self._close(next(iter(self._open), "train"), outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
+        self.governor.took(0.0, 1)
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
 
     def _close(self, kind: SpanKind, outcome: str = "done") -> None:
@@ -267,7 +342,15 @@ class TrainingRun:
         for inner in reversed(list(self._open)):
             # A step that fails is the one whose tokens matter, so they come with however it ends.
             counts = self._counts if inner == "step" else {}
-            self._monitor.close_span(self.session, self._open.pop(inner), outcome, counts)
+            how = "done" if outcome == NO_STEP and inner != kind else outcome
+            self.governor.took(0.0, 1)
+            self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
+            if inner == "step":
+                self.rouse()
+                if how != NO_STEP:
+                    last = counts["step"]
+                    of_all = int(last - counts.get("first", last)) + 1
+                    self.governor.ended(of_all, is_group=self._is_group)
             if inner == kind:
                 return
 
@@ -278,10 +361,12 @@ class TrainingRun:
             self._begin(kind, kind)
         else:
             closing = self._open.pop(before)
+            self.governor.took(0.0, 1)
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
 
 
-def _wants_gradients() -> bool:
+def wants_gradients() -> bool:
+    """Return whether what is calculated now may be differentiated."""
     torch = sys.modules.get("torch")
     return torch is None or bool(torch.is_grad_enabled())
 

@@ -1,0 +1,261 @@
+"""Pipelines of diffusers: what is encoded first, each denoising step, and the decoding.
+
+Every pipeline has a `__call__` of its own, but they all register their parts with one method, show the loop's
+progress with one, and have a scheduler whose `step` ends a denoising step. A step begins with the first
+forward pass of a model that denoises; only what is called within a pipeline on this thread is followed.
+Where steps are so short that telling each would cost more than a share of the time, some are one group.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import ModuleType
+from typing import Self
+
+from hfmem_widget.drivers.training.loop import ALLOWANCE, MOST_GROUP, SHARE, TOLD
+from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.session import NO_STEP, Session
+
+DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
+"""How the names of the parts begin that are called at each denoising step."""
+
+OF_EVENTS = 2e-4
+"""Seconds that a step's events take before they come here: the guard's."""
+
+_NOTHING = nullcontext()
+
+_followed: dict[str, weakref.WeakSet[type]] = {
+    name: weakref.WeakSet() for name in ("__call__", "step", "decode")
+}
+"""Classes whose own method of a name is surrounded."""
+
+_told: dict[int, tuple[weakref.ref[Session], int]] = {}
+"""How many denoising steps a session has among its steps, by its `id`."""
+
+
+class _Here(threading.local):
+    """What this thread is in."""
+
+    call: Diffusion | None = None
+
+
+_here = _Here()
+
+
+class Diffusion:
+    """One call of a pipeline: a context manager that is told where its phases and steps begin and end."""
+
+    def __init__(self, monitor: Monitor, session: Session, pipeline: object) -> None:
+        self.pipeline = id(pipeline)
+        self._monitor = monitor
+        self._session = session
+        # As they lie there: asked by name, it warns of what is a setting.
+        self._parts = dict(vars(pipeline))
+        self._hooks: list[ModelHooks | None] = []
+        self._around: Diffusion | None = None
+        self._block = self._phase = self._step = 0
+        self._name = ""
+        self._number = self._first = 0
+        self._began, self._until, self._spent = time.perf_counter(), 0.0, 0.0
+        # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
+        monitor.catch_up()
+        is_alone = session.steps.count <= _steps_told(session)
+        self._tells = is_alone and not monitor.is_within(session, TOLD)
+
+    def __enter__(self) -> Self:
+        self._around, _here.call = _here.call, self
+        parts, self._parts = self._parts, {}
+        module = sys.modules["torch"].nn.Module
+        models = {name: part for name, part in parts.items() if isinstance(part, module)}
+        self._monitor.attribution.follow(*models.values())
+        self._block = self._monitor.open_span(self._session, "block", "diffusion").id
+        self._turn("encode")
+        for name, part in parts.items():
+            if name in models:
+                _follow(type(part), "decode", _decoding)
+            elif "scheduler" in name:
+                _follow(type(part), "step", _stepping, unless=_is_counted)
+        for name, model in models.items():
+            if name.startswith(DENOISERS):
+                # A place before they are on: what a fault interrupts is taken off again.
+                self._hooks.append(None)
+                self._hooks[-1] = ModelHooks(
+                    model,
+                    before=self._forward_begins,
+                    after=lambda _error: None,
+                    rests=self._is_known,
+                )
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if _here.call is self:
+            _here.call = self._around
+        while self._hooks:
+            if (hooks := self._hooks[-1]) is not None:
+                hooks.remove()
+            self._hooks.pop()
+        if self._block and self._monitor.is_open(self._session, self._block):
+            self._close(outcome_of(error))
+            self._monitor.close_span(self._session, self._block, outcome_of(error))
+
+    def loop_begins(self) -> None:
+        """Begin to denoise, as far as that has not begun."""
+        if self._name != "denoise" and self._monitor.is_open(self._session, self._block):
+            self._close()
+            self._number = 0
+            self._turn("denoise")
+
+    def counts(self) -> bool:
+        """Count a step of a group that goes on, and return whether that is all there is to do."""
+        if not self._step or time.perf_counter() >= self._until:
+            return False
+        self._number += 1
+        return True
+
+    def stepped(self) -> None:
+        """End a denoising step, or a group of them: the scheduler has made it."""
+        if self._name != "denoise":
+            return
+        began = time.perf_counter()
+        self._number += 1
+        if self._step:
+            self._end_step("done")
+        self._spent += time.perf_counter() - began + OF_EVENTS
+
+    def decoding_begins(self) -> None:
+        """Begin to decode; what is decoded within a step is part of it."""
+        is_open = self._monitor.is_open(self._session, self._block)
+        if is_open and not self._is_in_step() and self._name != "decode":
+            self._close()
+            self._turn("decode")
+
+    def _is_known(self) -> bool:
+        """Return whether a forward pass says nothing new."""
+        return bool(self._step) or (self._name == "denoise" and not self._tells)
+
+    def _forward_begins(self, _shape: object) -> None:
+        if _here.call is not self:
+            return
+        began = time.perf_counter()
+        self.loop_begins()
+        if self._tells:
+            owed = (self._spent - ALLOWANCE) / SHARE - (began - self._began)
+            self._until = began + min(owed, MOST_GROUP)
+            self._first = self._number + 1
+            self._step = self._monitor.open_span(self._session, "step", f"step {self._first}").id
+        self._spent += time.perf_counter() - began
+
+    def _end_step(self, outcome: str) -> None:
+        last = max(self._number, self._first)
+        counts = {"first": float(self._first), "step": float(last)}
+        self._monitor.close_span(self._session, self._step, outcome, counts)
+        self._step = 0
+        if outcome != NO_STEP:
+            told = _steps_told(self._session) + last - self._first + 1
+            key = id(self._session)
+            _told[key] = weakref.ref(self._session, lambda _: _told.pop(key, None)), told
+
+    def _is_in_step(self) -> bool:
+        return self._step > 0 and self._number < self._first
+
+    def _turn(self, name: str) -> None:
+        self._name = name
+        self._phase = self._monitor.open_span(self._session, "block", name).id
+
+    def _close(self, outcome: str = "done") -> None:
+        if self._step:
+            # What no scheduler has ended is none, but in a group.
+            is_none = outcome == "done" and self._number < self._first
+            self._end_step(NO_STEP if is_none else outcome)
+        counts = {"steps": float(self._number)} if self._name == "denoise" else {}
+        self._monitor.close_span(self._session, self._phase, outcome, counts)
+
+
+def follow_pipelines(module: ModuleType) -> None:
+    """Follow the pipelines that there are, and those made from now on; doing so again does nothing."""
+    base = getattr(module, "DiffusionPipeline", None)
+    if not isinstance(base, type):
+        return
+    surround(base, "register_modules", _registering)
+    surround(base, "progress_bar", _looping)
+    kinds = [base]
+    while kinds:
+        kind = kinds.pop()
+        _follow(kind, "__call__", _calling)
+        kinds += kind.__subclasses__()
+
+
+def leave_pipelines(module: ModuleType) -> None:
+    """Follow them no longer."""
+    for name, owners in _followed.items():
+        while owners:
+            restore(owners.pop(), name)
+    _told.clear()
+    base = getattr(module, "DiffusionPipeline", None)
+    if isinstance(base, type):
+        restore(base, "register_modules")
+        restore(base, "progress_bar")
+
+
+def _follow(
+    kind: type,
+    name: str,
+    around: Callable[..., AbstractContextManager[object]],
+    unless: Callable[[], bool] = lambda: False,
+) -> None:
+    """Surround a method in the class that has it."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    if owner is not None and owner not in _followed[name]:
+        _followed[name].add(owner)
+        surround(owner, name, around, unless=unless)
+
+
+def _steps_told(session: Session) -> int:
+    known, count = _told.get(id(session), (lambda: None, 0))
+    return count if known() is session else 0
+
+
+def _registering(pipeline: object) -> AbstractContextManager[object]:
+    # All of them do, when they are made: their classes are imported late.
+    _follow(type(pipeline), "__call__", _calling)
+    return _NOTHING
+
+
+def _calling(pipeline: object) -> AbstractContextManager[object]:
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    call = _here.call
+    if monitor is None or session is None or (call is not None and call.pipeline == id(pipeline)):
+        return _NOTHING
+    return Diffusion(monitor, session, pipeline)
+
+
+def _looping(pipeline: object) -> AbstractContextManager[object]:
+    if (call := _here.call) is not None and call.pipeline == id(pipeline):
+        call.loop_begins()
+    return _NOTHING
+
+
+def _decoding(_model: object) -> AbstractContextManager[object]:
+    if (call := _here.call) is not None:
+        call.decoding_begins()
+    return _NOTHING
+
+
+def _is_counted() -> bool:
+    return (call := _here.call) is None or call.counts()
+
+
+@contextmanager
+def _stepping(_scheduler: object) -> Iterator[None]:
+    yield
+    if (call := _here.call) is not None:
+        call.stepped()

@@ -1,0 +1,307 @@
+"""``generate`` as a span with its prefill and its decode, and the KV caches of whatever decodes.
+
+Every way in which ``generate`` decodes (greedy, sampling, beams, with an assistant) tells its model what
+a forward pass has returned by one method, once a step and outside of what torch.compile compiles; the first
+time is the end of the prefill. In a loop written by hand the call of the model itself is followed, where
+gradients are off: only the outermost of the models within one another, and not its layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any, Self
+from weakref import WeakSet
+
+from hfmem_widget.drivers.training.batch import shape_of
+from hfmem_widget.guard import entry
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.patch import is_compiling, restore, surround
+from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.sources.caches import growth_of, is_cache
+
+NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+"""What models call what they keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
+
+_GIVEN = ("past_key_values", "cache_params", "use_cache")
+"""Arguments of a call that decodes."""
+
+_NOTHING = nullcontext()
+
+STEP = "_update_model_kwargs_for_generation"
+"""The method that is told what a forward pass of ``generate`` has returned."""
+
+_of_their_own: WeakSet[type] = WeakSet()
+"""Classes of models whose own such method is surrounded, since it need not call the usual one."""
+
+_followed_calls: WeakSet[Any] = WeakSet()
+"""The functions that stand in for a class' own `__call__`."""
+
+
+class _Here(threading.local):
+    """What this thread is in."""
+
+    generation: Generation | None = None
+    in_call = False
+    in_step = False
+
+
+_here = _Here()
+
+
+class Generation:
+    """One call of ``generate``: a context manager that is told of every step."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        session: Session,
+        model: object,
+        given: Mapping[str, float],
+    ) -> None:
+        self.model = id(model)
+        self._monitor = monitor
+        self._session = session
+        self._given = given
+        self._block = self._phase = 0
+        self._counts: dict[str, float] = {}
+        self._most: dict[str, float] = {}
+        self._steps = 0
+        self._new = 0.0
+        self._began = self._latest = 0.0
+
+    def __enter__(self) -> Self:
+        self._block = self._monitor.open_span(self._session, "block", "generate").id
+        _here.generation = self
+        self._phase = self._open("prefill")
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if _here.generation is self:
+            _here.generation = None
+        if not self._block or not self._monitor.is_open(self._session, self._block):
+            return
+        if self._phase and self._monitor.is_open(self._session, self._phase):
+            self._monitor.close_span(
+                self._session, self._phase, outcome_of(error), self._counts_now()
+            )
+        self._monitor.close_span(self._session, self._block, outcome_of(error))
+
+    def stepped(self, caches: Iterable[object], rows: float, new: float) -> None:
+        """Take note of a step that made `new` tokens for each of some rows; NaN if that is not known."""
+        if not self._phase or not self._monitor.is_open(self._session, self._phase):
+            return
+        self._steps += 1
+        # Of every step: samples are fewer.
+        for device, parts in self._monitor.attribution.source.counted.items():
+            self._most[device] = max(parts.get("kv_cache", 0.0), self._most.get(device, 0.0))
+        now = time.monotonic()
+        if self._steps == 1:
+            growths = filter(None, map(growth_of, caches))
+            self._end_prefill(next(growths, None), rows)
+            return
+        if self._steps == 2:
+            # The device may still be at the prefill where that ends for the host; here it is not.
+            self._began = now
+        else:
+            self._new += new
+        self._latest = now
+
+    def _end_prefill(self, growth: Any, rows: float) -> None:
+        self._counts = {"samples": rows} if rows else {}
+        if growth is not None:
+            named = {
+                name: float(getattr(growth, name))
+                for name in ("token_bytes", "window_bytes", "window", "limit")
+            }
+            self._counts |= {name: size for name, size in named.items() if size}
+            if growth.length:
+                self._counts["longest"] = float(growth.length)
+        self._monitor.close_span(self._session, self._phase, "done", self._given)
+        self._phase = self._open("decode")
+
+    def _counts_now(self) -> dict[str, float]:
+        if not self._steps:
+            return dict(self._given)
+        most = {f"{device}/kv_cache": size for device, size in self._most.items() if size}
+        counts = self._counts | most
+        # The first token is the prefill's, and the step after it is not in `_new`.
+        made = self._new + (self._steps > 1)
+        if "longest" in counts:
+            counts["longest"] += made
+        counts["steps"] = float(self._steps - 1)
+        counts["tokens"] = made * counts.get("samples", 1.0)
+        passed = self._latest - self._began
+        if self._new and passed > 0:
+            counts["tokens_per_second"] = self._new * counts.get("samples", 1.0) / passed
+        return {name: count for name, count in counts.items() if math.isfinite(count)}
+
+    def _open(self, kind: SpanKind) -> int:
+        return self._monitor.open_span(self._session, kind, kind).id
+
+
+def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
+    """Return what surrounds a call of ``generate``; nothing within another, such as an assistant's."""
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    if monitor is None or session is None or _here.generation is not None:
+        return _NOTHING
+    monitor.attribution.follow(model)
+    _here.in_step = False
+    owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
+    if owner is not None:
+        _of_their_own.add(owner)
+        surround(owner, STEP, stepping, whole_call=True)
+    given = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+    shape = shape_of((), {**kwargs, "input_ids": given}) if given is not None else {}
+    wanted = ("samples", "longest", "tokens")
+    return Generation(
+        monitor, session, model, {name: shape[name] for name in wanted if name in shape}
+    )
+
+
+def stepping(
+    model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
+) -> AbstractContextManager[object]:
+    """Take note of a step of ``generate``: what the forward pass has returned is complete."""
+    monitor = running_monitor()
+    if monitor is not None and not _here.in_step:
+        caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
+        monitor.cache_grew(*caches)
+        generation = _here.generation
+        if generation is not None and generation.model == id(model):
+            new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
+            generation.stepped(caches, _rows(outputs), _number(new))
+        return _IN_STEP
+    return _NOTHING
+
+
+class _InStep:
+    """A step is told once, though a model's own method may call the usual one."""
+
+    def __enter__(self) -> None:
+        _here.in_step = True
+
+    def __exit__(self, *_: object) -> None:
+        _here.in_step = False
+
+
+_IN_STEP = _InStep()
+
+
+def follow_calls(module: ModuleType) -> None:
+    """Follow the calls of transformers' models from now on; doing so again does nothing."""
+    owner = getattr(module, "PreTrainedModel", None)
+    if not isinstance(owner, type) or "__call__" in vars(owner):
+        return
+    call = next(
+        (vars(base)["__call__"] for base in owner.__mro__ if "__call__" in vars(base)), None
+    )
+    if call is not None:
+        owner.__call__ = _followed(call)  # type: ignore[method-assign]
+
+
+def leave_calls(module: ModuleType) -> None:
+    """Follow them no longer."""
+    while _of_their_own:
+        restore(_of_their_own.pop(), STEP)
+    owner = getattr(module, "PreTrainedModel", None)
+    if isinstance(owner, type) and vars(owner).get("__call__") in _followed_calls:
+        del owner.__call__
+
+
+def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(base)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
+        # IPython leaves frames that say so out of the user's traceback.
+        __tracebackhide__ = True
+        if is_compiling() or not _begins(self, kwargs):
+            return base(self, *args, **kwargs)
+        try:
+            result = base(self, *args, **kwargs)
+        finally:
+            _here.in_call = False
+        _ended(result)
+        return result
+
+    _followed_calls.add(__call__)
+    return __call__
+
+
+def _begins(model: object, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether this call is to be followed: the outermost, where something is watched."""
+    if _is_wanted():
+        _begin(model, kwargs)
+        return _here.in_call
+    return False
+
+
+# Signals wait only where something is watched: most calls in a process are not.
+@entry(otherwise=lambda: False, defers=False)
+def _is_wanted() -> bool:
+    if _here.in_call or _here.generation is not None or sys.modules["torch"].is_grad_enabled():
+        return False
+    return running_monitor() is not None
+
+
+def _undo(*_: object) -> None:
+    _here.in_call = False
+
+
+@entry(undo=_undo)
+def _begin(model: object, kwargs: Mapping[str, Any]) -> None:
+    monitor = running_monitor()
+    if monitor is None:
+        return
+    _here.in_call = True
+    if any(kwargs.get(name) is not None for name in _GIVEN):
+        monitor.attribution.follow(model)
+        monitor.rebase()
+
+
+@entry()
+def _ended(result: Any) -> None:
+    monitor = running_monitor()
+    caches = _caches_in(result)
+    if monitor is not None and caches:
+        monitor.cache_grew(*caches)
+
+
+def _caches_in(outputs: Any) -> list[object]:
+    """Return the caches among what a model has returned, as an output, a dict or a tuple."""
+    if isinstance(outputs, Mapping):
+        found = [outputs[name] for name in NAMES if name in outputs]
+        return [each for each in found if each is not None]
+    if type(outputs) is tuple:
+        return [each for each in outputs if is_cache(each) or _is_pairs(each)]
+    return []
+
+
+def _is_pairs(value: object) -> bool:
+    """Return whether something is keys and values of layers, as tuples."""
+    tensor = sys.modules["torch"].Tensor
+    return (
+        type(value) is tuple
+        and bool(value)
+        and all(type(pair) is tuple and len(pair) in {2, 4} for pair in value)
+        and all(isinstance(each, tensor) for pair in value for each in pair)
+    )
+
+
+def _number(count: Any) -> float:
+    """Return a number that the host knows; NaN for one that would have to be waited for."""
+    place = getattr(getattr(count, "device", None), "type", "cpu")
+    return float(count) if place == "cpu" else math.nan
+
+
+def _rows(outputs: Any) -> float:
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
+    shape = getattr(logits, "shape", ())
+    return float(shape[0]) if shape else 0.0

@@ -1,0 +1,150 @@
+"""Following every optimizer of torch, and every backward pass: what any loop is made of, whoever wrote it.
+
+Optimizers are followed by the hooks that torch offers for them; a backward pass has none, so the function in
+which all of them begin is surrounded. It is done while something is watched.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hfmem_widget.drivers.training.loop import (
+    Loop,
+    backward_begins,
+    end_loops,
+    rests,
+    tell,
+    wakes,
+)
+from hfmem_widget.drivers.training.models import saw
+from hfmem_widget.guard import entry
+from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
+
+if TYPE_CHECKING:
+    from hfmem_widget.monitor.monitor import Monitor
+
+OPTIMIZER = "torch.optim.optimizer"
+
+_handles: list[Any] = []
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Where optimizers have stepped."""
+
+
+def follow_optimizers() -> None:
+    """Follow every optimizer from now on, if torch has been imported; doing so again does nothing."""
+    module: Any = sys.modules.get(OPTIMIZER)
+    if module is None or _handles or not hasattr(module, "register_optimizer_step_pre_hook"):
+        return
+    _handles.append(module.register_optimizer_step_pre_hook(_steps))
+    _handles.append(module.register_optimizer_step_post_hook(_stepped))
+    for owner, name, around in _places():
+        surround(owner, name, around, unless=rests)
+
+
+def leave_optimizers() -> None:
+    """Follow them no longer, unless another thread trains."""
+    end_loops()
+    others = (thread for thread in tuple(_threads) if thread is not threading.current_thread())
+    if any(thread.is_alive() for thread in others):
+        return  # torch may be going through its hooks there, and would raise if one went
+    while _handles:
+        _handles.pop().remove()
+    for owner, name, _ in _places():
+        restore(owner, name)
+
+
+def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if is_compiling() or rests():
+        return
+    _threads.add(threading.current_thread())
+    # The first of the arguments is the optimizer.
+    has_closure = callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
+
+    def act(monitor: Monitor) -> None:
+        tell(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
+        monitor.attribution.optimizer_steps(optimizer)
+
+    _act(act)
+
+
+def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+    if is_compiling() or (rests() and not wakes()):
+        return
+
+    def act(monitor: Monitor) -> None:
+        monitor.optimizer_stepped()
+        tell(Loop.optimizer_ended)
+
+    _act(act)
+
+
+@contextmanager
+def _made(optimizer: Any) -> Iterator[None]:
+    yield
+    _act(lambda _monitor: tell(lambda loop: loop.loop_begins(optimizer)))
+
+
+@contextmanager
+def _clearing(owner: Any) -> Iterator[None]:
+    yield
+
+    def act(monitor: Monitor) -> None:
+        monitor.attribution.gradients_cleared()
+        saw(owner)
+        if hasattr(owner, "param_groups"):
+            tell(lambda loop: loop.loop_begins(owner))
+
+    _act(act)
+
+
+@contextmanager
+def _naming(module: Any) -> Iterator[None]:
+    _act(lambda _monitor: saw(module))
+    yield
+
+
+class _Backward:
+    """One backward pass."""
+
+    def __init__(self, _loss: object) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        _act(lambda _monitor: backward_begins())
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        _act(lambda _monitor: tell(lambda loop: loop.backward_ended(error), begins=False))
+
+
+@entry()
+def _act(action: Callable[[Monitor], None]) -> None:
+    # Not imported before the first watch.
+    shared: Any = sys.modules.get("hfmem_widget.monitor.shared")
+    monitor = None if shared is None else shared.running_monitor()
+    if monitor is not None:
+        action(monitor)
+
+
+_PLACES: tuple[tuple[str, str, str, Around], ...] = (
+    (OPTIMIZER, "Optimizer", "__init__", _made),
+    (OPTIMIZER, "Optimizer", "zero_grad", _clearing),
+    ("torch.nn.modules.module", "Module", "zero_grad", _clearing),
+    ("torch.nn.modules.module", "Module", "named_parameters", _naming),
+    ("torch.autograd", "", "backward", _Backward),
+)
+"""What is surrounded: a method, or a function of a module where no class is named."""
+
+
+def _places() -> Iterator[tuple[type | ModuleType, str, Around]]:
+    for module, kind, name, around in _PLACES:
+        home = sys.modules.get(module)
+        owner = home if home is None or not kind else getattr(home, kind, None)
+        if isinstance(owner, type | ModuleType):
+            yield owner, name, around

@@ -1,0 +1,489 @@
+"""The steps of a loop that nobody names: torch tells when gradients are made and when an optimizer steps.
+
+A step begins with the first forward pass of a model that is trained, or where that is not seen with the
+backward pass, and ends when the optimizer has stepped. What lies between two steps belongs to neither, such
+as loading data and an evaluation. Where steps are so short that telling each apart would cost more than a
+share of the time, some are followed one by one, and those between them as a group with one exact peak.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
+from hfmem_widget.drivers.training.run import TrainingRun, is_quiet, wants_gradients
+from hfmem_widget.guard import OF_AN_EVENT
+from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.session import NO_STEP, Session, SpanKind
+from hfmem_widget.session.model import FINE_KINDS
+
+SHARE = 0.005
+"""Of the time: what following steps may take; counting those of a group takes about 5 microseconds each."""
+
+ALLOWANCE = 0.02
+"""Seconds that it may take beyond that, so that a short loop has each of its steps."""
+
+LEAST_GROUP, MOST_GROUP = 0.05, 1.0
+"""Seconds that a group of steps lasts: until one more may be followed; meanwhile they are only counted."""
+
+MOST_PASSES = 8
+"""Forward passes before the first backward pass of a step, where no step has told how many there are."""
+
+MOST_HOOKED = 64
+DEEPEST = 3
+"""How far below the outermost module that which is called is looked for: LightningModules are not called."""
+
+TOLD: frozenset[SpanKind] = FINE_KINDS | {"evaluate", "predict", "load", "save"}
+"""Within these somebody else tells the steps, or there are none."""
+
+
+class Loop:
+    """Follows a loop in one session, on the thread on which its first event comes."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        session: Session,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.session = session
+        self._monitor = monitor
+        self._run = TrainingRun(monitor, session)
+        self._clock = clock
+        self._began = clock()
+        self._spent = self._looked = 0.0
+        self._thread = threading.current_thread()
+        self._models: dict[int, _Model] = {}
+        self._optimizer: Callable[[], Any] = lambda: None
+        self._looked_for: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._searched_for: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._number = session.steps.count
+        # Of the span of a step, or of a group of them.
+        self._is_open = self._is_detailed = self._is_paid = False
+        self._first = 0
+        # Of the step.
+        self._within = self._is_guess = False
+        self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
+        self._stepped, self._expected = 0, 1
+        self._told, self._told_of_step = 0, 1
+        # Of what runs now.
+        self._is_armed = self._may_guess = self._has_pruned = False
+        self._forwards = self._backwards = 0
+        self._stepping: list[int] = []
+        self._has_closure = self._stepped_within = False
+        # Whether closures make gradients: some optimizers are given one that does nothing.
+        self._makes_gradients, self._made_before = True, 0
+        self._made_in_closure = False
+
+    def is_over(self) -> bool:
+        """Return whether another thread may have a loop of its own, for that of this one has ended."""
+        return not self._thread.is_alive()
+
+    def timed(self, event: Callable[[Loop], object]) -> None:
+        """Pass on an event of this thread, and count what it takes; those of other threads are none of it."""
+        if threading.current_thread() is self._thread:
+            began, self._looked = self._clock(), 0.0
+            event(self)
+            self._spent += self._clock() - began - self._looked + OF_AN_EVENT
+
+    def optimizer_is_made(self, optimizer: Any) -> None:
+        """Take an optimizer that was there before: what its models do next may be a step."""
+        with self._looking():
+            if found := trained_by(optimizer, self._monitor.attribution.subjects.all()[0]):
+                self._may_guess = True
+                self._looked_for.add(optimizer)
+                self._take(optimizer, found)
+
+    def loop_begins(self, optimizer: Any) -> None:
+        """Take an optimizer that was just made, or clears its gradients: steps follow."""
+        self._is_armed = True
+        self._look(optimizer)
+
+    def forward_begins(self, counts: Mapping[str, float]) -> bool:
+        """Begin a forward pass of a model; return whether it is one of a step."""
+        self._forwards += 1
+        if self._forwards > 1 or self._backwards or not wants_gradients():
+            return False
+        if self._is_none() or not self._begins(is_guess=not self._is_armed):
+            return False
+        self._passes += 1
+        if self._is_detailed:  # of a group only the first batch would be seen
+            self._run.count(counts)
+        if self._is_detailed and self._passes == 1:
+            self._run.forward_begins({})
+        return True
+
+    def forward_ended(self) -> None:
+        """End a forward pass; the loss is one with it, until the backward pass begins."""
+        self._forwards = max(0, self._forwards - 1)
+
+    def backward_begins(self) -> None:
+        """Begin a backward pass."""
+        self._backwards += 1
+        if self._backwards == 1 and self._begins():
+            self._usual_passes = max(self._usual_passes, self._passes)
+            self._is_guess = False
+            if self._is_detailed:
+                self._run.backward_begins()
+
+    def backward_ended(self, error: BaseException | None) -> None:
+        """End a backward pass, after which an optimizer that has called for it goes on."""
+        self._backwards = max(0, self._backwards - 1)
+        self._forwards = 0
+        if self._backwards or not self._within:
+            return
+        self._batches += 1
+        self._passes_of_step += self._passes
+        self._passes = 0
+        if self._is_detailed:
+            self._run.backward_ended(outcome_of(error))
+            if self._has_closure and error is None:
+                self._run.optimizer_begins()
+        if self._stepped_within:
+            self._stepped_within = False
+            self._step_ends()
+
+    def optimizer_begins(self, optimizer: Any, *, has_closure: bool) -> None:
+        """Begin the step of an optimizer; one with a closure makes its gradients first."""
+        if id(optimizer) in self._stepping:  # an error has ended its last one
+            del self._stepping[self._stepping.index(id(optimizer)) :]
+        self._stepping.append(id(optimizer))
+        if len(self._stepping) > 1 or self._backwards:
+            return
+        self._has_closure = has_closure
+        self._is_armed = self._is_armed or has_closure
+        self._look(optimizer)
+        self._made_before = self._batches
+        if self._within and self._is_detailed and not (has_closure and self._makes_gradients):
+            self._run.optimizer_begins()
+
+    def optimizer_ended(self) -> None:
+        """End the step of an optimizer, and with the last of them that of the loop."""
+        self._told += 1
+        if _rest.loop is self:
+            self._wakes()
+            return
+        if self._stepping:
+            self._stepping.pop()
+        if self._stepping:
+            return
+        self._made_in_closure = self._has_closure and self._batches > self._made_before
+        self._is_armed, self._has_closure = True, False
+        if self._backwards:
+            self._stepped_within = True
+            return
+        self._stepped += 1
+        self._makes_gradients = self._batches > self._made_before
+        if self._within:
+            if self._is_detailed:
+                self._run.optimizer_ended()
+            if self._stepped >= self._expected:
+                self._step_ends()
+        elif self._stepped == 1 and not self._is_told():
+            # Its optimizer was not known before, so this is all that was seen of it.
+            self._number += 1
+
+    def ends(self, outcome: str = "done") -> None:
+        """End it all, however the watch ended; what no optimizer has ended is no step."""
+        self._unhook(tuple(self._models))
+        self.yields(outcome)
+
+    def yields(self, outcome: str = "done") -> None:
+        """End the step that is open, or the group of them."""
+        if not self._is_open:
+            return
+        if _rest.loop is self:
+            self._number += _rest.steps()
+            is_idle = self._clock() - _rest.latest > LEAST_GROUP
+            _rest.end()
+            outcome = NO_STEP if is_idle or self._number < self._first else outcome
+        elif outcome == "done":
+            outcome = NO_STEP
+        self._within = False
+        self._close(outcome)
+
+    def _wakes(self) -> None:
+        """End a group of steps."""
+        self._number += _rest.steps()
+        _rest.end()
+        self._within, self._is_armed, self._stepped, self._told = False, True, 0, 0
+        self._forwards = self._backwards = 0
+        self._stepping.clear()
+        self._close()
+
+    def _is_none(self) -> bool:
+        """Return whether what was taken for a step goes on without a backward pass, as an evaluation does."""
+        most = self._usual_passes or (1 if self._is_guess else MOST_PASSES)
+        if not self._within or self._stepped or self._passes < most:
+            return False
+        self._within = self._is_armed = self._may_guess = False
+        self._close(NO_STEP)
+        return True
+
+    def _begins(self, *, is_guess: bool = False) -> bool:
+        """Begin a step unless one has begun; return False where there is none, or somebody else tells it."""
+        if self._within and self._stepped and not self._stepping:
+            self._step_ends()  # fewer optimizers than the last time
+        if self._within:
+            return True
+        if not (self._is_armed or self._may_guess):
+            return False
+        now = self._clock()
+        owed = (self._spent - ALLOWANCE) / SHARE - (now - self._began)
+        if self._is_told():
+            return False
+        # After a group comes one step by itself, unless what is owed was more than the group could pay.
+        is_affordable = owed <= 0 or self._is_paid or self._run.governor.wants_all
+        self._is_open, self._is_detailed = True, is_affordable
+        self._is_paid = not self._is_detailed and owed <= MOST_GROUP
+        self._first = self._number + 1
+        self._run.step_begins(self._first, is_group=not self._is_detailed)
+        if not self._is_detailed:
+            until = now + min(MOST_GROUP, max(LEAST_GROUP, owed))
+            _rest.begin(self, until, self._told_of_step)
+        self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
+        self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
+        return True
+
+    def _step_ends(self) -> None:
+        self._within = False
+        self._number += 1
+        self._told_of_step, self._told = max(1, self._told), 0
+        self._run.accumulates = self._batches > 1 and not self._made_in_closure
+        self._close()
+        if not self._passes_of_step:
+            self._look_closer()
+        elif not self._has_pruned:
+            self._has_pruned = True
+            self._unhook([key for key, known in self._models.items() if not known.was_called])
+
+    def _close(self, outcome: str = "done") -> None:
+        self._is_open = False
+        # One that has failed is the next.
+        last = max(self._number, self._first)
+        self._run.step_ended(outcome, {"first": float(self._first), "step": float(last)})
+
+    def _is_told(self) -> bool:
+        return self._monitor.is_within(self.session, TOLD)
+
+    def _look(self, optimizer: Any) -> None:
+        """Look once for the models that an optimizer trains."""
+        if optimizer in self._looked_for or not hasattr(optimizer, "param_groups"):
+            return
+        self._looked_for.add(optimizer)
+        with self._looking():
+            subjects = self._monitor.attribution.subjects
+            found = trained_by(optimizer, subjects.all()[0]) or searched_for(optimizer) or []
+            self._take(optimizer, found)
+
+    def _take(self, optimizer: Any, found: Iterable[Any]) -> None:
+        """Take the models of an optimizer, and what may be called instead: parts, as of a LightningModule."""
+        self._optimizer = weakref.ref(optimizer)
+        self._monitor.attribution.follow(*found)
+        self._hook(found)
+        self._hook((child for one in found for child in children_of(one)), 1)
+
+    def _look_closer(self) -> None:
+        """After a step without a forward pass, look for what is called: a wrapper, or a part of a model."""
+        optimizer = self._optimizer()
+        with self._looking():
+            if optimizer is not None and optimizer not in self._searched_for:
+                found = searched_for(optimizer)
+                if found is not None:
+                    self._searched_for.add(optimizer)
+                if found:
+                    self._monitor.attribution.follow(*found)
+                    self._unhook(tuple(self._models))
+                    self._hook(found)
+                    return
+            for key, known in tuple(self._models.items()):
+                module = known.module()
+                if module is not None and known.depth < DEEPEST:
+                    self._unhook((key,))
+                    self._hook(children_of(module), known.depth + 1)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Keep what is done once out of what the steps cost."""
+        began = self._clock()
+        yield
+        self._looked += self._clock() - began
+
+    def _unhook(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            # Forgotten once they are off: what a fault interrupts is done again.
+            if (hooks := self._models[key].hooks) is not None:
+                hooks.remove()
+            del self._models[key]
+
+    def _hook(self, modules: Iterable[Any], depth: int = 0) -> None:
+        for module in modules:
+            if id(module) in self._models or len(self._models) >= MOST_HOOKED:
+                continue
+            # Known before they are on: what a fault interrupts is taken off again.
+            model = self._models[id(module)] = _Model(weakref.ref(module), depth)
+            model.hooks = ModelHooks(
+                module,
+                before=partial(_forward_begins, model),
+                after=lambda _error: tell(Loop.forward_ended, begins=False),
+                rests=rests,
+            )
+
+
+class _Rest:
+    """While a group of steps goes by on a thread, the ends of optimizers' steps are all that is noted."""
+
+    loop: Loop | None
+
+    def __init__(self) -> None:
+        self.end()
+
+    def begin(self, loop: Loop, until: float, told_of_step: int) -> None:
+        """Begin to count alone; optimizers tell so many times that a step has ended."""
+        self.until, self.told_of_step = until, told_of_step
+        self.latest = 0.0
+        self.told, self.loop, self.thread = 0, loop, threading.get_ident()
+
+    def end(self) -> None:
+        """Do everything again."""
+        self.loop = None
+        self.thread = 0
+        self.until = self.latest = 0.0
+        self.told, self.told_of_step = 0, 1
+
+    def steps(self) -> int:
+        """Return how many steps have gone by."""
+        return self.told // self.told_of_step
+
+
+_rest = _Rest()
+
+
+def rests() -> bool:
+    """Return whether nothing is to be done on this thread but to count optimizers' steps."""
+    return _rest.thread == threading.get_ident() or is_quiet()
+
+
+def wakes() -> bool:
+    """Count the end of an optimizer's step; return whether it is time to do everything again."""
+    if _rest.loop is None:
+        return False
+    _rest.told += 1
+    _rest.latest = time.perf_counter()
+    return _rest.latest >= _rest.until and _rest.told % _rest.told_of_step == 0
+
+
+class _Model:
+    """A module whose calls are told."""
+
+    __slots__ = ("depth", "hooks", "module", "was_called")
+
+    def __init__(self, module: weakref.ref[Any], depth: int) -> None:
+        self.module, self.depth = module, depth
+        self.was_called = False
+        self.hooks: ModelHooks | None = None
+
+
+_loops: dict[int, Loop] = {}
+"""By the `id` of the session."""
+
+_told_otherwise: dict[int, TrainingRun] = {}
+"""The sessions in which a Trainer tells the steps."""
+
+
+def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
+    """Pass an event of this thread on to the loop of the session that is watched here, if one may begin."""
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    if monitor is None or session is None or id(session) in _told_otherwise:
+        return
+    # On what another thread trains no hook is put, and none is taken off, while torch goes through them.
+    if not monitor.opened_here(session):
+        return
+    loop = _loops.get(id(session))
+    if loop is None or loop.is_over():
+        if not begins:
+            return
+        end_loops(only_over=True)
+        loop = _loops[id(session)] = Loop(monitor, session)
+    loop.timed(event)
+
+
+def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
+    """Begin a forward pass of a model that is watched by name; return whether it is one of a step."""
+    loop = _loops.get(id(session))
+    if loop is None or rests() or not wants_gradients():
+        return False
+    begun: list[bool] = []
+    loop.timed(lambda loop: begun.append(loop.forward_begins(counts)))
+    if begun == [False]:
+        loop.timed(Loop.forward_ended)
+    return begun == [True]
+
+
+def begin_loop(monitor: Monitor, session: Session) -> None:
+    """Follow the loop of a session from its first step, if its optimizer is known: one of the notebook's."""
+    optimizers = monitor.attribution.subjects.all()[1]
+    if optimizers:
+        loop = _loops[id(session)] = Loop(monitor, session)
+        for optimizer in optimizers:
+            loop.optimizer_is_made(optimizer)
+
+
+def end_loop(session: Session, outcome: str = "done") -> None:
+    """End the loop of a session, if there is one."""
+    resume_steps(session)
+    loop = _loops.get(id(session))
+    if loop is not None:
+        loop.ends(outcome)
+        _loops.pop(id(session), None)
+
+
+def backward_begins() -> None:
+    """Begin a backward pass of this thread, in the training that is followed or in the loop."""
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    run = _told_otherwise.get(id(session))
+    if run is None:
+        tell(Loop.backward_begins)
+    else:
+        run.backward_begins()
+
+
+def yield_steps(run: TrainingRun) -> None:
+    """Let a training tell the steps of its session from here: what has no optimizer's step yet is none."""
+    _told_otherwise[id(run.session)] = run
+    run.needs_events = False
+    loop = _loops.get(id(run.session))
+    if loop is not None:
+        loop.yields()
+
+
+def resume_steps(session: Session) -> None:
+    """Tell the steps of a session again."""
+    run = _told_otherwise.pop(id(session), None)
+    if run is not None:
+        run.rouse()
+
+
+def end_loops(*, only_over: bool = False) -> None:
+    """End all loops, or those whose sessions have ended by themselves."""
+    for loop in tuple(_loops.values()):
+        if not (only_over and loop.session.running):
+            end_loop(loop.session)
+
+
+def _forward_begins(model: _Model, counts: Mapping[str, float]) -> None:
+    def begins(loop: Loop) -> None:
+        model.was_called |= loop.forward_begins(counts)
+
+    tell(begins, begins=False)
