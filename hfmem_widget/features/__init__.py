@@ -10,8 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hfmem_widget.display import resolve
+
 if TYPE_CHECKING:
+    from hfmem_widget.monitor.companion import Companion
     from hfmem_widget.options import WatchOptions
+    from hfmem_widget.view.screen import Screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,8 @@ class Feature:
     """
 
     name: str
-    check: str = (
-        ""  # takes a session and an outermost span that has ended, yields findings and guides
-    )
+    # Takes a session and an outermost span that has ended, yields findings and guides.
+    check: str = ""
     companion: str = ""  # a `Companion`, made with the watch's options and screen
     goes_along: Callable[[WatchOptions], bool] = lambda _options: True  # whether the companion does
     magic: str = ""  # its line magic
@@ -49,6 +52,7 @@ FEATURES = (
     ),
     Feature(
         "budget",
+        check=f"{_HERE}.budget.near_limit:near_limit",
         companion=f"{_HERE}.budget.companion:Budget",
         goes_along=lambda options: options.budget is not None,
     ),
@@ -99,3 +103,12 @@ FEATURES = (
 
 All checks are made before any companion reports: ``oom`` asks whether a leak was found.
 """
+
+
+def companions_for(options: WatchOptions, screen: Screen | None = None) -> tuple[Companion, ...]:
+    """Return the companions of a watch; `screen` is where it shows itself, if anywhere."""
+    return tuple(
+        resolve(feature.companion)(options, screen)
+        for feature in FEATURES
+        if feature.companion and feature.goes_along(options)
+    )

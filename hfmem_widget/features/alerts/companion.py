@@ -14,11 +14,8 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Session, Span
 from hfmem_widget.view.screen import Screen
 
-EVERY = 1.0
-"""Seconds between two looks while the code runs."""
-
-PATIENCE = 5.0
-"""Seconds that the end of a watch waits for the function."""
+EVERY = 1.0  # seconds between two looks while the code runs
+PATIENCE = 5.0  # seconds that the end of a watch waits for the function
 
 _watching: list[Alerts] = []
 """Those that have begun and not ended."""
@@ -28,7 +25,6 @@ class Alerts(Companion):
     """Tells of what is found in one watch."""
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
-        del screen
         self._tell: Callable[..., object] = options.on_finding or (lambda _finding: None)
         self._session: Session | None = None
         self._told: set[Subject] = set()
@@ -39,7 +35,6 @@ class Alerts(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Look at the findings from now on, and not at those of earlier cells of the session."""
-        del monitor
         self._session = recorder.session
         earlier = (each for each in self._session.findings if each.span_id != span.id)
         self._told.update(map(subject_of, earlier))
@@ -48,14 +43,12 @@ class Alerts(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer while nothing runs."""
-        del recorder, span, error
         if self in _watching:
             _watching.remove(self)
         self._ticker.stop(0.0)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Tell of the rest."""
-        del span
         # What the user's code has set up meanwhile, such as the run of a tracker.
         self._context = copy_context()
         if not done_within(PATIENCE, self.look):

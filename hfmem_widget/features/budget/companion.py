@@ -6,11 +6,11 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 
-from hfmem_widget.features.budget.crossing import Crossing, Seen, finding_of
+from hfmem_widget.features.budget.crossing import OF_WHAT, Crossing, Seen, finding_of
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import format_bytes
@@ -27,8 +27,7 @@ class Budget(Companion):
     """Notes the first crossing, on whichever thread sees it first."""
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
-        del screen
-        self._budget = math.inf if options.budget is None else options.budget
+        self._limit = limit_of(options.budget) or Limit(math.inf)
         self._stop = options.stop
         self._wanted = options.devices
         self._session: Session | None = None
@@ -45,7 +44,6 @@ class Budget(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Look at every sample, and at every step's peak, from now on."""
-        del monitor
         self._session = session = recorder.session
         self._root, self._began = span.id, span.start
         self._compare(session, span.before, "at the start")
@@ -56,7 +54,6 @@ class Budget(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
-        del span, error
         recorder.unsubscribe(self._look)
         recorder.off_step(self._step_ended)
         ending.forget(self._should_end)
@@ -70,7 +67,9 @@ class Budget(Companion):
         before, crossing = self._finding, self._crossing
         if before is not None and crossing is not None:
             highest = max(crossing.allocated, peaks.get(crossing.device, 0.0))
-            session.findings[session.findings.index(before)] = self._warning(crossing, highest)
+            session.findings[session.findings.index(before)] = self._warning(
+                session, crossing, highest
+            )
         return {}
 
     def _look(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -80,8 +79,8 @@ class Budget(Companion):
     def _compare(self, session: Session, sample: Sample, seen: Seen) -> None:
         for device in self._devices(session):
             self._draw(session, device)
-            allocated = session.value(sample, f"{device}/allocated")
-            if allocated > self._budget:
+            allocated = session.value(sample, f"{device}/{self._limit.metric}")
+            if allocated > self._on(session, device):
                 where = self._where(session) if self._crossing is None else ""
                 seconds = sample.time - self._began
                 self._cross(session, Crossing(device, seen, allocated, seconds, where))
@@ -91,7 +90,8 @@ class Budget(Companion):
         session = self._session
         for device, peak in self._peaks(session, step).items() if session is not None else ():
             seconds = step.start + step.duration - self._began
-            self._cross(session, Crossing(device, "between samples", peak, seconds, step.label))
+            where = _name_of(step, session)
+            self._cross(session, Crossing(device, "between samples", peak, seconds, where))
 
     def _should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
         session = self._session
@@ -107,18 +107,19 @@ class Budget(Companion):
         return True
 
     def _cross(self, session: Session | None, crossing: Crossing) -> None:
-        if session is None or not crossing.allocated > self._budget:
+        if session is None or not crossing.allocated > self._on(session, crossing.device):
             return
         self._over = True
         with self._lock:
             if self._crossing is not None:
                 return
             self._crossing = crossing
-        self._finding = self._warning(crossing)
+        self._finding = self._warning(session, crossing)
         session.findings.append(self._finding)
 
     def _peaks(self, session: Session, span: Span) -> dict[str, float]:
-        keys = {device: f"{device}/allocated" for device in self._devices(session)}
+        metric = self._limit.metric
+        keys = {device: f"{device}/{metric}" for device in self._devices(session)}
         return {device: span.peaks[key].value for device, key in keys.items() if key in span.peaks}
 
     def _devices(self, session: Session) -> list[str]:
@@ -129,10 +130,13 @@ class Budget(Companion):
 
     def _draw(self, session: Session, device: str) -> None:
         """Draw the budget over a device's chart, once."""
-        budget = self._budget
+        budget = self._on(session, device)
+        if math.isnan(budget):
+            return
         drawn = {(guide.device, guide.kind, guide.first) for guide in session.guides}
         if (device, "budget", budget) not in drawn:
-            label = f"budget {format_bytes(budget)}"
+            of_what = OF_WHAT[self._limit.metric]
+            label = f"budget {format_bytes(budget)}{of_what and f' {of_what}'}"
             line = Guide(device, "budget", label, self._began, math.inf, budget, budget)
             session.guides.append(line)
 
@@ -141,15 +145,22 @@ class Budget(Companion):
         step = next((span for span in inside if span.kind == "step"), None)
         phase = next((span.kind for span in inside if span.kind in PHASES), "")
         if step is not None:
-            return f"{step.label} ({phase})" if phase else step.label
+            name = _name_of(step, session)
+            return f"{name} ({phase})" if phase else name
         return (inside[0].label or inside[0].kind) if inside else ""
 
-    def _warning(self, crossing: Crossing, highest: float = math.nan) -> Finding:
+    def _on(self, session: Session, device: str) -> float:
+        """Return the budget in bytes on a device; NaN where it is a share of what is not known."""
+        total = next((each.total for each in session.devices if each.key == device), math.nan)
+        return self._limit.on(total)
+
+    def _warning(self, session: Session, crossing: Crossing, highest: float = math.nan) -> Finding:
         advice = self._advice() if math.isfinite(highest) else ()
         return finding_of(
             crossing,
-            self._budget,
+            self._on(session, crossing.device),
             self._root,
+            metric=self._limit.metric,
             began=self._began,
             highest=highest,
             ended_after=self._ended_after,
@@ -163,3 +174,10 @@ class Budget(Companion):
         if not self._was_asked:
             return (NONE_TO_STOP,)
         return (NO_STEP_LEFT if self._alone else NOT_ALONE,)
+
+
+def _name_of(step: Span, session: Session | None) -> str:
+    """Return what a step is called, with its number where it was given none."""
+    following = 0 if session is None else session.steps.count + 1
+    number = step.counts.get("step", following)
+    return f"step {number:.0f}" if step.label == "step" else step.label

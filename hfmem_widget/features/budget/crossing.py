@@ -9,6 +9,9 @@ from typing import Literal
 from hfmem_widget.session import Finding
 from hfmem_widget.text import format_bytes, format_duration
 
+OF_WHAT = {"allocated": "", "reserved": "reserved", "device_used": "in use on the device"}
+"""What is said of the metric of a budget; nothing of the usual one."""
+
 Seen = Literal["at the start", "in a sample", "between samples"]
 
 
@@ -28,6 +31,7 @@ def finding_of(
     budget: float,
     span_id: int,
     *,
+    metric: str = "allocated",
     began: float = 0.0,
     highest: float = math.nan,
     ended_after: int = 0,
@@ -38,7 +42,8 @@ def finding_of(
     The watch `began` so many seconds after its session. `highest` is the peak in bytes once it has ended, and
     `ended_after` the step after which a training was ended for it.
     """
-    title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}"
+    of_what = OF_WHAT[metric]
+    title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}{of_what and f' {of_what}'}"
     if crossing.seen == "at the start":
         title += " from the start"
     elif crossing.seen == "between samples":
@@ -50,11 +55,11 @@ def finding_of(
     if math.isfinite(highest):
         title += f", by {format_bytes(highest - budget)} at its peak"
     else:
-        title += f": {format_bytes(crossing.allocated)} allocated"
+        title += f": {format_bytes(crossing.allocated)} {of_what or 'allocated'}"
     evidence: dict[str, object] = {
         "device": crossing.device,
         "budget": round(budget),
-        "allocated": round(crossing.allocated),
+        metric: round(crossing.allocated),
         "seconds": crossing.seconds,
         "where": crossing.where,
         "seen": crossing.seen,

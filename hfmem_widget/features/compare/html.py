@@ -152,13 +152,9 @@ def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content
 def svg(scene: ComparisonScene) -> str:
     """Return the lines with axes, and below them a bar for each cell, for front ends without Plotly."""
     rows = "".join(_row(cell, scene) for cell in scene.cells)
-    keys = [
-        kit.quiet(kit.marked(palette.PARTS[name], part_label(name)), style="white-space:nowrap")
-        for name in scene.part_names
-    ]
-    style = "display:flex;flex-wrap:wrap;gap:0 14px;margin:6px 4px 0;opacity:.85"
+    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in scene.part_names)
     lines = _lines(scene) if scene.has_lines else ""
-    return f"{kit.CHART}{lines}{rows}{kit.block(style, *keys).html}</div>"
+    return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
 
 
 def _lines(scene: ComparisonScene) -> str:
@@ -182,6 +178,6 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
     words = kit.words(
         kit.Fragment(swatch(cell.stroke, 22)),
         kit.strong(cell.name),
-        kit.quiet(cell.peak, style="white-space:nowrap"),
+        kit.quiet(cell.peak),
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hfmem_widget.analysis.record import DeviceRecord, Record
@@ -11,6 +12,7 @@ from hfmem_widget.display import Shown
 from hfmem_widget.features.compare.align import Line
 from hfmem_widget.session import Certainty
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.steps import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
 By = Literal["step", "time"]
 
 MOST_PERCENT = 999
+
+RANKS = "ranks"
+"""The device of all ranks that a cell has started."""
+
+OF_RANKS = ("median", "lowest", *PHASES)
+"""What is known of that device alone."""
+
+
+def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
+    return record.ranks.get(name, NOT_AVAILABLE) if device.key == RANKS else NOT_AVAILABLE
+
 
 FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
     "peak": lambda _, device: device.peak.value,
@@ -28,8 +41,10 @@ FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
     "samples_per_second": lambda record, _: record.pace.samples_per_second,
     "tokens_per_second": lambda record, _: record.pace.tokens_per_second,
     "duration": lambda record, _: record.duration,
+    **{name: partial(_of_ranks, name) for name in OF_RANKS},
 }
-"""What is compared; memory in bytes, durations in seconds."""
+"""What is compared; memory in bytes, durations in seconds. Of ranks, `peak` is the worst one's, `median` and
+`lowest` are of the ranks' peaks, and a phase's is the highest rank's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +138,8 @@ class Comparison(Shown):
     def _row(self, cell: Compared) -> dict[str, object]:
         row: dict[str, object] = {"device": self.device, "runs": cell.runs}
         for name, figure in cell.figures.items():
+            if name in OF_RANKS and self.device != RANKS:
+                continue
             row[name] = figure.middle
             row[f"{name}/lowest"], row[f"{name}/highest"] = figure.low, figure.high
             row[f"{name}/difference"] = self.difference(cell, name).value

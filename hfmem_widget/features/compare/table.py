@@ -10,7 +10,7 @@ from statistics import median
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Record
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.align import Line, by_step, by_time, steps_a_point
-from hfmem_widget.features.compare.model import FIGURES, By, Compared, Comparison, Figure
+from hfmem_widget.features.compare.model import FIGURES, RANKS, By, Compared, Comparison, Figure
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import plain
 
@@ -75,7 +75,9 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
     if not used:
         message = "no memory was read while these cells ran"
         raise OptionError(message)
-    return wanted or max(used, key=lambda key: (len(used[key]), ":" in key, max(used[key])))
+    return wanted or max(
+        used, key=lambda key: (len(used[key]), key == RANKS, ":" in key, max(used[key]))
+    )
 
 
 def _by(wanted: str, known: Mapping[str, Sequence[DeviceRecord]]) -> By:
@@ -144,6 +146,10 @@ def _notes(
     if len(set(kinds.values())) > 1:
         each = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
         yield f"Different devices: {', '.join(each)}."
+    worst = [(name, records[-1].worst_rank) for name, records in runs.items() if known[name]]
+    if key == RANKS:
+        each = (f"rank {rank} of {plain(name)}" for name, rank in worst if rank is not None)
+        yield f"The ranks' peaks are compared. The worst: {', '.join(each)}."
     for name, records in runs.items():
         if not known[name]:
             yield f"{plain(name)} did not use {key}."

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
-from hfmem_widget.session.series import PARTS
+from hfmem_widget.session.series import OVERVIEW, PARTS
+from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import (
     MINUS,
     for_markdown,
     format_bytes,
     format_duration,
+    format_rate,
     number,
     plain,
     unit_for,
@@ -44,7 +46,8 @@ def name_of(cell: Compared, limit: int = NAME_LENGTH) -> str:
 
 def heading(comparison: Comparison) -> list[str]:
     """Return the device and the baseline, as short phrases."""
-    device = " ".join(map(plain, filter(None, (comparison.device, comparison.device_name))))
+    key = "" if comparison.device == OVERVIEW else comparison.device  # its name says how many
+    device = " ".join(map(plain, filter(None, (key, comparison.device_name))))
     baseline = comparison.cells[comparison.baseline]
     others = [f"compared with {name_of(baseline)}"] if len(comparison.cells) > 1 else []
     return [device, *others]
@@ -65,13 +68,19 @@ def about(comparison: Comparison, cell: Compared) -> str:
 def figure_columns(comparison: Comparison) -> list[Figures]:
     """Return the figures that are known of any cell."""
     known = {name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs}
-    pace = "samples" if "samples_per_second" in known else "steps"
+    samples = "samples_per_second" in known
+    pace = (
+        ("samples_per_second", "samples/s in steps") if samples else ("steps_per_second", "steps/s")
+    )
     wanted: list[tuple[str, str, Shown]] = [
         ("peak", f"{comparison.allocated_label}, peak", format_bytes),
+        ("median", "median rank", format_bytes),
+        ("lowest", "lowest rank", format_bytes),
+        *((phase, f"{phase}, highest rank", format_bytes) for phase in PHASES),
         ("left_behind", "left behind", _signed_bytes),
         ("reserved_peak", f"{comparison.reserved_label}, peak", format_bytes),
-        (f"{pace}_per_second", f"{pace}/s", rate),
-        ("tokens_per_second", "tokens/s", rate),
+        (*pace, format_rate),
+        ("tokens_per_second", "tokens/s in steps", format_rate),
         ("duration", "duration", format_duration),
     ]
     return [
@@ -132,11 +141,6 @@ def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[Row]]]:
             yield [Column(title), *(Column(column.title) for column in figures)], [*map(Row, rows)]
 
 
-def rate(value: float) -> str:
-    """Return a number per second, such as ``34.8`` or ``2,804``."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else number(value, 1.0)
-
-
 def change_text(change: Difference, shown: Shown) -> str:
     """Return a difference with its sign and in percent, such as ``+0.50 GiB · +7.2 %``."""
     if math.isnan(change.value):
@@ -194,7 +198,7 @@ def _spread(figure: Figure, shown: Shown) -> str:
     """Return the lowest and the highest, with one unit for both."""
     if figure.runs < 2:
         return ""
-    if shown is rate or shown is format_duration:
+    if shown is format_rate or shown is format_duration:
         low, high = shown(figure.low), shown(figure.high)
         return "" if low == high else f"{low}{TO}{high}"
     divisor, unit = unit_for(max(abs(figure.low), abs(figure.high)))

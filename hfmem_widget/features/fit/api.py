@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import chain
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,11 @@ from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
     from hfmem_widget.features.fit.predict import Lora
+
+MOST_TOKENS = 1 << 20  # the longest rows that are looked for
+TRIES = 6  # dry runs for these
+CLOSE = 64  # the part of them that is not looked for any more
+STEEP = 8  # times that a row's next tokens may cost less than its first ones
 
 PROBE = 2  # rows of the larger of the two batches from which all others are extrapolated
 
@@ -37,6 +43,11 @@ def fit(
     accumulation: int = 1,
     quantized: str = "",
     lora: Lora | None = None,
+    image: int | None = None,
+    kv: str = "",
+    shards: str = "",
+    longest: bool = False,
+    attempt: bool = False,
     headroom: float = 0.10,
 ) -> Fit:
     """Forecast the memory of a model, and whether it fits the devices that are here. Nothing is loaded.
@@ -66,6 +77,18 @@ def fit(
         How bitsandbytes keeps the weights of linear layers; ``nf4-double`` quantises the scales too.
     lora : int or (int, iterable of str), optional
         The rank of adapters, and the layers they go into.
+    image : int, optional
+        Side of the image in each row, in pixels, where a model takes any size.
+    kv : {"fp8", "int8", "int4", "int2"}, optional
+        Type of a quantised cache of keys and values, in inference.
+    shards : str
+        How a model is divided among ranks: ``zero1``, ``zero2``, ``zero3``, ``fsdp`` or ``tp``, and how
+        many ranks, such as ``zero3:8``.
+    longest : bool
+        Whether the longest rows that fit at this batch are looked for, by further dry runs.
+    attempt : bool
+        Whether a model with random weights makes one real step of this size, whose peak is shown beside the
+        forecast. Its memory is given back afterwards.
     headroom : float
         Share of each device's free memory to leave unused.
 
@@ -106,6 +129,9 @@ def fit(
         "accumulation": accumulation,
         "quantized": quantized,
         "lora": lora,
+        "image": image,
+        "kv": kv,
+        "shards": shards,
         "device": "cuda" if gpus or quantized else "cpu",
         "partial": True,
     }
@@ -114,14 +140,63 @@ def fit(
     more = forecast if batch == PROBE else predict(subject, batch=PROBE, **choices)
     held = _held(subject)
     verdicts = []
-    for room in gpus or here:
+    for each in gpus or here:
+        # The forecast has cuBLAS' workspaces, which the context stands for elsewhere.
+        context = max(0.0, each.context - forecast.bytes("libraries"))
+        room = replace(each, context=context)
         there = held[room.device]
         share = room.available * (1 - headroom) + there
         fits = None if math.isnan(room.available) else forecast.total <= share
         is_lower = forecast.bound == "lower"
         largest = None if fits is None or is_lower else largest_batch(one, more, share)
-        verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest))
-    return Fit(name, forecast, tuple(verdicts), float(headroom), stored)
+        tokens = None
+        if longest and largest is not None:
+            tokens = longest_rows(
+                lambda length: predict(subject, batch=batch, **choices | {"length": length}),
+                forecast,
+                share,
+                _positions(subject),
+            )
+        verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
+    tried = None
+    if attempt:
+        from hfmem_widget.features.fit.trial import tried_step
+
+        tried = tried_step(subject, forecast.setting)
+    return Fit(name, forecast, tuple(verdicts), float(headroom), stored, tried)
+
+
+def longest_rows(
+    at: Callable[[int], Forecast], known: Forecast, room: float, most: int = MOST_TOKENS
+) -> int:
+    """Return how many tokens of each row fit some bytes, by further forecasts at other lengths.
+
+    What is returned was forecast itself. A model takes `most`.
+    """
+    low, high = 0, most
+    length, total = known.setting.length, known.total
+    slope = total / length
+    for _ in range(TRIES):
+        if total <= room:
+            low = max(low, length)
+        else:
+            high = min(high, length - 1)
+        aimed = length + math.floor((room - total) / slope)
+        following = min(max(aimed, low + 1), high)
+        if following <= low or following - low < low // CLOSE:
+            break
+        before, length, last = total, following, length
+        total = at(length).total
+        slope = max((total - before) / (length - last), total / length / STEEP)
+    return max(low, length) if total <= room else low
+
+
+def _positions(model: Any) -> int:
+    """Return how many tokens a row of a model can have."""
+    config = getattr(model, "config", model)
+    config = getattr(config, "text_config", None) or config
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else MOST_TOKENS
 
 
 def largest_batch(one: Forecast, more: Forecast, room: float) -> int:

@@ -17,6 +17,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from hfmem_widget.features.fit.known import values_of
+
+_ASKING: Final = {"__format__", "any", "as_tensor", "numpy", "tensor"}
 _HALF: Final = {torch.bfloat16, torch.float16}
 
 _LOWER: Final = {
@@ -80,8 +83,8 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "any" and len(args) == 1 and not kwargs:
-            return torch.zeros((), dtype=torch.bool)  # nothing is padded, packed or out of range
+        if name in _ASKING:
+            return _told(func, args, kwargs)
         if self._autocast is not None:
             if name in _LOWER:
                 args, kwargs = tree_map(self._to_half, (args, kwargs))
@@ -92,6 +95,8 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         if name in _GROUPED:
             self.routes = True
             return _grouped_product(self._device, *args, **kwargs)
+        if name == "ctc_loss":
+            return _ctc_loss(*args, **kwargs)
         if name == "dropout" and self._device == "cuda":
             return _dropout(func, *args, **kwargs)
         return func(*args, **kwargs)
@@ -104,6 +109,41 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         if id(value) not in self.casts:
             self.casts[id(value)] = value.to(self._autocast)
         return self.casts[id(value)]
+
+
+def _told(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a tensor's values, or numbers on the meta device, are where they are known."""
+    name = func.__name__
+    if name in {"tensor", "as_tensor"}:
+        is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
+        return func(*args, **kwargs) if is_tensor else _from_numbers(func, args, kwargs)
+    values = values_of(args[0])
+    if name != "any":
+        return func(*args) if values is None else getattr(values.host, name)(*args[1:])
+    if values is None and len(args) == 1 and not kwargs:
+        return torch.zeros((), dtype=torch.bool)  # nothing is padded, packed or out of range
+    return func(*args, **kwargs)
+
+
+def _from_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a tensor of numbers, which one on the meta device would forget."""
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "meta":
+        return func(*args, **kwargs)
+    try:
+        args = tree_map(_number, args)
+    except LookupError:
+        return func(*args, **kwargs)
+    return func(*args, **(kwargs | {"device": "cpu"})).to("meta")
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    values = values_of(value)
+    if values is None:
+        raise LookupError
+    return values.host.tolist()
 
 
 def _is_float(value: Any) -> bool:
@@ -135,6 +175,8 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
     is_causal = given.get("is_causal", False)
     grouped = given.get("enable_gqa", False) and query.shape[-3] != key.shape[-3]
     kernel = _kernel(device, query, value, mask, dropout, grouped=grouped)
+    if not kernel and dropout and device == "cuda" and not grouped:
+        return _multiplied_out(query, key, value, mask, dropout, scale=given.get("scale"))
     if not kernel:
         return func(*args, **kwargs)
     bias = None if mask is None else _bias(mask, query, key)
@@ -145,16 +187,29 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
     return operator(query, key, value, dropout, is_causal, **masked)[0]
 
 
+def _multiplied_out(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, *, scale: float | None
+) -> Any:
+    """Do what PyTorch does without a kernel, but keep the dropout mask as bytes, as on a GPU."""
+    factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    scores = (query * factor) @ (key.mT * factor)
+    if mask is not None:
+        scores.add_(torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask)
+    shares = torch.ops.aten._safe_softmax(scores, -1)  # noqa: SLF001  (an operator's name)
+    del scores
+    return torch.native_dropout(shares, dropout, train=True)[0] @ value
+
+
 def _kernel(
     device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
 ) -> str:
     """Return the kernel that PyTorch chooses; empty where none can do without the scores."""
-    is_odd = query.dim() != 4 or query.shape[-1] != value.shape[-1]
-    if is_odd or (mask is not None and mask.requires_grad):
+    if query.dim() != 4 or (mask is not None and mask.requires_grad):
         return ""
+    is_even = query.shape[-1] == value.shape[-1]
     if device == "cpu":
-        return "flash_attention_for_cpu" if dropout_p == 0.0 else ""
-    if query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
+        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even else ""
+    if is_even and query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
         return "flash_attention"
     # Only the flash kernel takes heads that share keys and values.
     return "" if grouped else "efficient_attention"
@@ -164,6 +219,29 @@ def _bias(mask: Any, query: Any, key: Any) -> Any:
     """Return a mask as kernels add it."""
     bias = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
     return bias.expand(*query.shape[:2], query.shape[-2], key.shape[-2])
+
+
+def _ctc_loss(log_probs: Any, targets: Any, *_: Any, **__: Any) -> Any:
+    """Return a loss of PyTorch's own kernel, for which the meta device has no rule."""
+    return _CtcLoss.apply(log_probs, targets.shape[-1])
+
+
+class _CtcLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Keeps the probabilities of each way to a place in the text, and as many again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: Any, length: int) -> Any:
+        steps, batch, _ = log_probs.shape
+        ctx.save_for_backward(log_probs, log_probs.new_empty(batch, steps, 2 * length + 1))
+        return log_probs.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, _grad: Any) -> Any:
+        log_probs, ways = ctx.saved_tensors
+        back = torch.empty_like(ways)
+        grad = torch.empty_like(log_probs)
+        del back
+        return grad, None
 
 
 def _grouped_product(device: str, rows: Any, weights: Any, offs: Any, **_: Any) -> torch.Tensor:

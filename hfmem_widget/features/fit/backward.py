@@ -128,7 +128,7 @@ class _Walk:
         held = self._grads.setdefault(node, {})
         if at not in held:
             held[at] = (shaped, owned)
-        elif held[at][1]:
+        elif held[at][1] and not hasattr(node, "variable"):
             held[at][0].add_(shaped)
         else:
             held[at] = (held[at][0] + shaped, True)

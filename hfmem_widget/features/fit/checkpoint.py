@@ -23,7 +23,7 @@ _NEEDS_CODE: Final = (
     "pass it instead of its name"
 )
 
-MOST_HEADER: Final = 100 * 2**20  # bytes; safetensors itself allows no longer header
+MOST_HEADER: Final = 100_000_000  # bytes; safetensors itself allows no longer header
 
 TYPES: Final = {
     "F64": "float64",
@@ -118,14 +118,14 @@ def read_stored(folder: Path) -> Stored:
     paths = sorted(folder.glob("*.safetensors"))
     for path in paths:
         with foreign(f"{plain(path.name)} is not a complete safetensors file"):
-            for dtype, size in _entries(path):
+            for _, dtype, size in entries(path):
                 types[TYPES.get(dtype, dtype)] += size
                 tensors += 1
     return Stored(types, tensors, len(paths))
 
 
-def _entries(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the type and the bytes of each tensor in a file's header: eight bytes of length, then JSON."""
+def entries(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield each tensor's name, type and bytes in a file's header: eight bytes of length, then JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= MOST_HEADER:
@@ -135,4 +135,4 @@ def _entries(path: Path) -> Iterator[tuple[str, int]]:
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = (int(edge) for edge in entry["data_offsets"])
-            yield str(entry["dtype"]), max(0, end - begin)
+            yield name, str(entry["dtype"]), max(0, end - begin)

@@ -20,8 +20,12 @@ _SWITCH = "gradient_checkpointing"
 
 
 def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
-    """Have a transformers model compute its layers again in `run_backward`, or raise OptionError."""
+    """Have a transformers model compute its layers again in `run_backward`, or raise OptionError.
+
+    Where some are switched on already, these alone: transformers can do so with every second one.
+    """
     layers = [module for module in model.modules() if hasattr(module, _SWITCH)]
+    layers = [layer for layer in layers if getattr(layer, _SWITCH)] or layers
     if not layers:
         message = f"{type(model).__name__} has no layers that transformers can checkpoint"
         raise OptionError(message)
@@ -82,9 +86,11 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is no
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        # It has the layer's inputs, and through a cache among them this node: a circle that nobody collects.
+        run, ctx.run = ctx.run, None
         inputs = [saved.detach().requires_grad_(saved.requires_grad) for saved in ctx.saved_tensors]
         with torch.enable_grad():
-            values = tree_leaves(ctx.run(inputs))
+            values = tree_leaves(run(inputs))
         tensors = (value for value in values if isinstance(value, torch.Tensor))
         outputs = [
             (tensor, grad)

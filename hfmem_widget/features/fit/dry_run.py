@@ -52,6 +52,7 @@ class Step:
     kept: int  # between the two: what was saved for the backward pass, and the batch
     gradients: int  # all of them, when they are complete
     routes: bool = False  # whether tokens went to experts
+    assumed: bool = False  # whether anything went by values that only weights would give
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Inference:
     peak: int  # the cache included
     kv_cache: int
     routes: bool = False  # whether tokens went to experts
+    assumed: bool = False  # whether anything went by values that only weights would give
 
 
 def training_step(
@@ -102,15 +104,15 @@ def training_step(
         del batch
         mode.leave_autocast()
         if autocast is not None:
-            _cast_to_float(outputs)
-        roots: list[tuple[torch.Tensor, torch.Tensor | None]] = [(_loss(outputs), None)]
+            cast_to_float(outputs)
+        roots: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss_of(outputs), None)]
         del outputs
         kept = live.now - live.marked
         forward = Pass(live.peak, live.marked_at_peak)
         live.restart()
         run_backward(roots, accumulated)
         backward = Pass(live.peak, live.marked_at_peak)
-    return Step(forward, backward, kept, live.marked, mode.routes)
+    return Step(forward, backward, kept, live.marked, mode.routes, live.knowing.assumed)
 
 
 def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
@@ -118,14 +120,21 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
     live = LiveBytes(GRANULARITY[device])
     live.leave_out(chain(model.parameters(), model.buffers()))
     model.eval()
-    takes = inspect.signature(model.forward).parameters
-    extra = {"use_cache": True, "logits_to_keep": 1}
+    options = generation_options(model)
     mode = AsOnDevice(device)
     with undisturbed(), torch.no_grad(), live, mode:
         batch = dict(inputs())
-        outputs = model(**batch, **{name: extra[name] for name in extra if name in takes})
+        outputs = model(**batch, **options)
         cache = _storages(getattr(outputs, "past_key_values", None))
-        return Inference(live.peak, sum(map(live.rounded, cache.values())), mode.routes)
+        kept = sum(map(live.rounded, cache.values()))
+        return Inference(live.peak, kept, mode.routes, live.knowing.assumed)
+
+
+def generation_options(model: Any) -> dict[str, Any]:
+    """Return what `generate` gives a model in its first step, beside the batch."""
+    takes = inspect.signature(model.forward).parameters
+    options = {"use_cache": True, "logits_to_keep": 1}
+    return {name: value for name, value in options.items() if name in takes}
 
 
 @contextmanager
@@ -166,14 +175,15 @@ class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is 
         return torch.amp.autocast(device_type, *args, **kwargs)
 
 
-def _cast_to_float(outputs: Any) -> None:
+def cast_to_float(outputs: Any) -> None:
     """Cast what a model returns to float32, as accelerate does around autocast."""
     for name, value in outputs.items() if isinstance(outputs, MutableMapping) else ():
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             outputs[name] = value.float()
 
 
-def _loss(outputs: Any) -> torch.Tensor:
+def loss_of(outputs: Any) -> torch.Tensor:
+    """Return a model's own loss, or the mean of its first result."""
     loss = getattr(outputs, "loss", None)
     if loss is not None:
         return loss

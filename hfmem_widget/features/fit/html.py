@@ -20,7 +20,7 @@ MOMENTS = {
     "": "without activations",
 }
 BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about", "lower": "at least"}
-_COLOURS = {**palette.PARTS, "kv_cache": "#9C8A00"}
+_COLOURS = {"kv_cache": "#9C8A00", "libraries": "#CC79A7", "gathered": "#B3A125", **palette.PARTS}
 
 
 def fit_bundle(fit: Fit) -> dict[str, str]:
@@ -37,9 +37,14 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
 
 
 def _notes(fit: Fit) -> list[str]:
-    notes = [*fit.forecast.notes]
-    if fit.stored:
-        notes.insert(0, f"{fit.stored[:1].upper()}{fit.stored[1:]}.")
+    notes = [f"{fit.stored[:1].upper()}{fit.stored[1:]}."] if fit.stored else []
+    if fit.tried is not None:
+        share = 100 * (fit.forecast.total / fit.tried - 1)
+        notes.append(
+            f"A real step took {format_bytes(fit.tried)}; the forecast is {share:+.1f} % off. Its memory was "
+            "given back."
+        )
+    notes += [*filter(None, [_expected(fit.forecast)]), *fit.forecast.notes]
     context = max((verdict.room.context for verdict in fit.verdicts), default=0.0)
     if context:
         notes.append(
@@ -47,6 +52,13 @@ def _notes(fit: Fit) -> list[str]:
             "and libraries."
         )
     return notes
+
+
+def _expected(forecast: Forecast) -> str:
+    low, high = forecast.interval
+    if math.isnan(high) or format_bytes(low) == format_bytes(high):
+        return ""
+    return f"The real peak is expected between {format_bytes(low)} and {format_bytes(high)}."
 
 
 def _title(fit: Fit) -> str:
@@ -69,6 +81,8 @@ def _facts(forecast: Forecast) -> list[str]:
         plain(f"LoRA {setting.lora}") if setting.lora else "",
         plain(setting.optimizer),
         "gradient checkpointing" if setting.checkpointing else "",
+        plain(f"KV cache in {setting.kv}") if setting.kv else "",
+        plain(setting.shards.replace(":", " over ") + " ranks") if setting.shards else "",
     )
     return [fact for fact in facts if fact]
 
@@ -143,11 +157,20 @@ def _verdict_text(verdict: Verdict, fit: Fit) -> str:
         needs += f"; {format_bytes(verdict.held)} are allocated already"
     if verdict.fits is None:
         return f"{where}: needs more than {needs}; whether it fits is unknown"
-    batch = _batch_text(verdict.largest_batch, fit)
+    batch = _batch_text(verdict.largest_batch, fit) + _longest_text(verdict.longest, fit)
     if verdict.fits:
         return f"{where}: fits: needs {needs}; {batch}"
     excess = format_bytes(need - limit)
     return f"{where}: does not fit: needs {needs}, {excess} too much; {batch}"
+
+
+def _longest_text(tokens: int | None, fit: Fit) -> str:
+    if tokens is None:
+        return ""
+    rows = format_count(fit.forecast.setting.batch)
+    if not tokens:
+        return f"; no length fits with batch {rows}"
+    return f"; longest {format_count(tokens)} tokens with batch {rows}"
 
 
 def _batch_text(rows: int | None, fit: Fit) -> str:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (an operator's name, not a private one)
+from hfmem_widget.features.fit.known import Knowing
+from hfmem_widget.features.fit.workspaces import within
+
+# Of PyTorch's allocator for a GPU (c10/core/CachingDeviceAllocator.h, c10/cuda/CUDACachingAllocator.cpp).
+_OWN_SEGMENT: Final = 10 << 20  # from here on, a tensor gets a segment of its own
+_SEGMENT: Final = 2 << 20  # which is a multiple of this
+_UNSPLIT: Final = 1 << 20  # and the tensor gets all of it where no more than this would be left
 
 
 def storage_id(tensor: torch.Tensor) -> int:
@@ -26,7 +32,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     """The bytes of all storages made while it is active, and their peak.
 
     A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed. Each
-    storage is rounded up to a granularity. `marked` are the bytes of the tensors given to `mark`.
+    storage is rounded up to a granularity. `marked` are the bytes of the tensors given to `mark`. The
+    values that follow from the batch are known to `knowing`.
     """
 
     def __init__(self, granularity: int = 1, device: str = "meta") -> None:
@@ -34,6 +41,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         self._device = device
         self.now = self.peak = 0
         self.marked = self.marked_at_peak = 0
+        self.knowing = Knowing()
         self._granularity = granularity
         self._known: dict[int, object] = {}
 
@@ -49,7 +57,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
 
     def rounded(self, size: int) -> int:
         """Return the bytes that the allocator would give for a size."""
-        return -(-size // self._granularity) * self._granularity
+        given = -(-size // self._granularity) * self._granularity
+        segment = -(-given // _SEGMENT) * _SEGMENT
+        is_whole = self._granularity > 1 and given >= _OWN_SEGMENT and segment - given <= _UNSPLIT
+        return segment if is_whole else given
 
     def restart(self) -> int:
         """Return the peak so far, and begin a new one at what is alive now."""
@@ -60,12 +71,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is _ITEM and args[0].is_meta:
-            return torch.ones((), dtype=args[0].dtype).item()
-        out = func(*args, **(kwargs or {}))
+        out = self.knowing(func, args, kwargs or {})
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._add(leaf)
+        extra = within(func, args)
+        if extra and self.now + extra > self.peak:
+            self.peak, self.marked_at_peak = self.now + extra, self.marked
         return out
 
     def _add(self, tensor: torch.Tensor) -> None:

@@ -19,8 +19,13 @@ LABELS: Final = {
     "gradients": "gradients",
     "activations": "activations and temporaries",
     "kv_cache": "KV cache",
+    "gathered": "parameters put together",
+    "libraries": "library buffers",
 }
 """The parts from the bottom of a stack to its top, with the names that an anatomy has for them."""
+
+MEASURED: Final = (0.97, 1.015)
+"""Shares of forecasts that are estimates between which the measured peaks were; docs/measured/memfit.md."""
 
 MOST_ROWS: Final = 1 << 20  # the largest batch that is looked for
 
@@ -47,7 +52,8 @@ class Setting:
 
     `length` is in tokens, or in samples where the model takes sound. `optimizer` is empty without training.
     `lora` names the adapters, such as ``r=8 on q_proj, v_proj``. `device` is "cuda" or "cpu", which decides
-    what the kernels keep.
+    what the kernels keep. `image` is the side of an image in pixels, where the model takes any
+    size, `kv` the type of a quantised cache, and `shards` a way to divide and the ranks, such as ``zero3:8``.
     """
 
     training: bool = True
@@ -59,6 +65,9 @@ class Setting:
     accumulation: int = 1
     quantized: str = ""
     lora: str = ""
+    image: int | None = None
+    kv: str = ""
+    shards: str = ""
     device: str = "cuda"
 
 
@@ -115,6 +124,21 @@ class Forecast:
             return "lower"
         return "estimate" if "estimate" in bounds else "upper" if "upper" in bounds else "exact"
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Between how many bytes the real peak is expected; the same twice where the total is exact.
+
+        What is counted at most may not be needed at all, and then another moment has the peak. An estimate
+        may be as far off as the worst of those that were measured. The upper end is NaN where something is
+        left out.
+        """
+        least = self.total - sum(part.bytes for part in self.parts if part.bound == "upper")
+        is_estimate = any(part.bytes and part.bound == "estimate" for part in self.parts)
+        low, high = MEASURED if is_estimate else (1.0, 1.0)
+        others = max((size for name, size in self.peaks.items() if name != self.moment), default=0)
+        least_of_all = max(low * least, min(low * others, self.total))
+        return least_of_all, math.nan if self.left_out else high * self.total
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -142,6 +166,8 @@ class Verdict:
     held: int  # bytes of the model that are there already
     fits: bool | None  # None if the room is unknown, or if more than the forecast will be needed
     largest_batch: int | None  # rows; 0 if not even one fits, None if unknown
+    # Tokens of each row that fit at the forecast's batch; None if not asked.
+    longest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +185,8 @@ class Fit(Shown):
         Share of each device's free memory to leave unused.
     stored : str
         What is on disk, in a few words; empty where nothing was looked at.
+    tried : int, optional
+        Bytes allocated at the peak of a real step of that size; None where none was made.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -168,6 +196,7 @@ class Fit(Shown):
     verdicts: tuple[Verdict, ...]
     headroom: float
     stored: str = ""
+    tried: int | None = None
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

@@ -27,7 +27,7 @@ LORA_RANK_MOST = 4096
 def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
     """Return the model that a configuration of transformers describes, or raise OptionError.
 
-    Where it names no class, a model for training has a head, if there is one for causal or masked language.
+    Where it names no class, it gets a head for language if there is one, whatever goes into it.
     """
     kind = _class_of(config, for_training=for_training)
     config = copy.deepcopy(config)
@@ -35,7 +35,13 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
         config._attn_implementation = "sdpa"  # noqa: SLF001  (as transformers keeps it); its kernels need no package
     sentence = f"transformers cannot build {kind.__name__} from this configuration"
     with foreign(sentence), undisturbed(), torch.device("meta"):
-        return kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
+        made = kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
+        for module in made.modules():
+            # Some are made by `torch.Tensor(size)`, which knows of no default device.
+            for name, parameter in module.named_parameters(recurse=False):
+                if not parameter.is_meta:
+                    setattr(module, name, _ghost(parameter))
+    return made
 
 
 def copy_of(model: Any) -> Any:
@@ -89,10 +95,15 @@ def _class_of(config: Any, *, for_training: bool) -> Any:
         kind = getattr(transformers, str(name), None)
         if isinstance(kind, type) and hasattr(kind, "_from_config"):
             return kind
-    mappings = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING]
-    if for_training:
-        mappings.insert(1, transformers.MODEL_FOR_MASKED_LM_MAPPING)
-    for mapping in mappings:
+    names = ["CAUSAL_LM", *(["MASKED_LM"] if for_training else []), "CTC"]
+    if getattr(config, "is_encoder_decoder", False):
+        names[:0] = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
+    # A model of several parts may have a text half that could be had alone.
+    names.insert(0, "IMAGE_TEXT_TO_TEXT")
+    for mapping in (
+        *(getattr(transformers, f"MODEL_FOR_{name}_MAPPING", {}) for name in names),
+        transformers.MODEL_MAPPING,
+    ):
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, tuple) else found

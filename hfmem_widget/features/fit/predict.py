@@ -17,24 +17,27 @@ from hfmem_widget.features.fit.checkpointing import is_checkpointed
 from hfmem_widget.features.fit.dry_run import (
     GRANULARITY,
     Inference,
-    MakeInputs,
     Step,
     inference,
     training_step,
 )
 from hfmem_widget.features.fit.foreign import foreign
-from hfmem_widget.features.fit.inputs import batch_for, idle
+from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart, Setting
 from hfmem_widget.features.fit.on_meta import copy_of, from_config, storages, with_lora
 from hfmem_widget.features.fit.optimizers import Needs, Trained
 from hfmem_widget.features.fit.quantized import checked, quantized_bytes
-from hfmem_widget.text import format_bytes, plain
+from hfmem_widget.features.fit.sharding import parsed, sharded
+from hfmem_widget.features.fit.workspaces import of_cublas
+from hfmem_widget.text import format_bytes, plain, wrong_value
+
+KV_BITS: Final = {"fp8": 8, "int8": 8, "int4": 4, "int2": 2}
+"""The bits of an element of a quantised cache."""
 
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
 
-CANNOT_RUN: Final = "cannot run on PyTorch's meta device, so its activations are unknown"
 UNKNOWN_INPUTS: Final = "The inputs of {} are unknown, so its activations are unknown too."
 NO_INPUT: Final = (
     "gets no input in this forecast: its weights are counted, its activations are not.",
@@ -43,12 +46,18 @@ NO_INPUT: Final = (
 
 FROM_SHAPES: Final = "shapes and types"
 FROM_BITSANDBYTES: Final = "bitsandbytes' rule"
+FROM_CUBLAS: Final = "cuBLAS' workspaces"
 FROM_A_RULE: Final = "rule for shapes"
 FROM_A_DRY_RUN: Final = "dry run on meta device"
 
 ROUTED: Final = (
     "Each token is counted once per expert that it is routed to, and all experts are computed at once, as "
     "transformers does by default (grouped_mm)."
+)
+
+EVENLY: Final = (
+    "Where the model's code goes by values that only weights give, such as the experts of each token, tokens "
+    "are spread evenly and masks are full."
 )
 
 Lora = int | tuple[int, Iterable[str]]
@@ -68,6 +77,9 @@ def predict(
     accumulation: int = 1,
     quantized: str = "",
     lora: Lora | None = None,
+    image: int | None = None,
+    kv: str = "",
+    shards: str = "",
     device: str = "cuda",
     partial: bool = False,
 ) -> Forecast:
@@ -78,6 +90,10 @@ def predict(
     device, and any module, whose inputs are unknown, have a forecast without activations.
     """
     _check(batch, length, precision, accumulation, device)
+    if kv and (kv not in KV_BITS or training):
+        raise wrong_value(kv, "kv", f"one of {', '.join(KV_BITS)}, and is for inference")
+    if shards:
+        parsed(shards)
     is_config = not isinstance(model_or_config, torch.nn.Module)
     adapters = ""
     if lora is not None:
@@ -92,7 +108,7 @@ def predict(
                 "quantised weights cannot be trained; add LoRA adapters (lora=16, or --lora 16)"
             )
             raise OptionError(message)
-    dtype = _weights_type(precision, training=training, quantized=bool(quantized))
+    dtype = weights_type(precision, training=training, quantized=bool(quantized))
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
     if not hasattr(config, "model_type") and (is_config or not partial):
         kind = plain(type(model_or_config).__name__)
@@ -115,6 +131,9 @@ def predict(
         accumulation=accumulation,
         quantized=quantized,
         lora=adapters,
+        image=image,
+        kv=kv,
+        shards=shards,
         device=device,
     )
     return _forecast(model, setting, known, trainable=trainable, lora=lora, partial=partial)
@@ -179,9 +198,7 @@ def _forecast(
     if setting.quantized:
         sizes, largest = quantized_bytes(model, setting.quantized, rounded)
         unpacked = rounded(largest * 2)
-    inputs: MakeInputs = dict
-    if has_inputs:
-        inputs = batch_for(model, setting.batch, setting.length, with_labels=setting.training)
+    inputs = _batch(model, setting, partial=partial) if has_inputs else Batch({})
     model = _as_trained(model, setting, trainable, lora)
     parameters = list(storages(model.parameters()))
     trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -205,14 +222,54 @@ def _forecast(
         needed = optimizers.needs(optimizer, _trained(model, trained), rounded)
     if not has_inputs:
         return _of_what_is_held(held, needed, gradients, UNKNOWN_INPUTS.format(plain(name)))
+    if isinstance(inputs, OptionError):
+        return _of_what_is_held(held, needed, gradients, f"{inputs}.")
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
-            return _dry(model, inputs, held, unpacked, needed)
+            forecast = _dry(model, inputs, held, unpacked, needed)
+            if not setting.shards:
+                return forecast
+            gathered, share = _divisible(model, setting, weights)
+            return sharded(forecast, setting.shards, gathered=gathered, share=share)
+    except OptionError as error:
+        if not partial or error.__cause__ is None:
+            raise
+        return _of_what_is_held(held, needed, gradients, f"{error}.")
+
+
+def _batch(model: Any, setting: Setting, *, partial: bool) -> Batch | OptionError:
+    """Return a batch, or why there is none although the model takes one."""
+    labels, image = setting.training, setting.image
+    try:
+        return batch_for(model, setting.batch, setting.length, with_labels=labels, image=image)
     except OptionError as error:
         # Only a run that failed has a cause; a choice that does not exist has none.
         if not partial or error.__cause__ is None:
             raise
-        return _of_what_is_held(held, needed, gradients, f"{error}.")
+        return error
+
+
+def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
+    """Return the bytes of parameters that are put together at a time, and the share that can be divided.
+
+    FSDP and ZeRO gather a layer and the next, and what is in no layer for the whole step. Of tensor
+    parallelism transformers' plan says which parameters are divided.
+    """
+
+    def size(module: Any) -> int:
+        return sum(one.untyped_storage().nbytes() for one in storages(module.parameters()))
+
+    if setting.shards.startswith("tp"):
+        plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
+        divided = sum(
+            parameter.untyped_storage().nbytes()
+            for name, parameter in model.named_parameters()
+            if any(fnmatch(name, f"*{pattern}*") for pattern in plan)
+        )
+        return 0, min(1.0, divided / max(1, weights))
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    layers = [size(module) for module in model.modules() if type(module).__name__ in names]
+    return max(0, weights - sum(layers)) + 2 * max(layers, default=0), 1.0
 
 
 def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, lora: Any) -> Any:
@@ -229,9 +286,13 @@ def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, l
 
 
 def _dry(
-    model: Any, inputs: MakeInputs, held: Forecast, unpacked: int, needed: Needs | None
+    model: Any, inputs: Batch, held: Forecast, unpacked: int, needed: Needs | None
 ) -> Forecast:
     setting = held.setting
+    if setting.device == "cuda":
+        size, is_sure = of_cublas(training=setting.training)
+        libraries = _whole("libraries", size, FROM_CUBLAS, "exact" if is_sure else "upper")
+        held = replace(held, parts=(*held.parts, libraries))
     waiting = idle(model)
     if needed is None:
         run = inference(model, inputs, device=setting.device)
@@ -246,6 +307,9 @@ def _dry(
             accumulating=setting.accumulation > 1,
         )
         forecast = _of_training(held, unpacked, step, needed)
+    forecast = replace(forecast, notes=(*forecast.notes, *inputs.notes))
+    if inputs.notes:
+        forecast = _activations_as(forecast, "estimate")
     if not waiting:
         return forecast
     outer = {
@@ -255,11 +319,17 @@ def _dry(
     }
     names = ", ".join(f"{plain(name)} ({plain(kind)})" for name, kind in outer.items())
     note = f"{names} {NO_INPUT[len(outer) > 1]}"
+    forecast = _activations_as(forecast, "lower")
+    return replace(forecast, notes=(*forecast.notes, note), left_out=tuple(outer))
+
+
+def _activations_as(forecast: Forecast, bound: Bound) -> Forecast:
+    """Return a forecast that is less sure of what the model's run takes."""
+    names = {"gradients", "activations"} if bound == "lower" else {"activations"}
     parts = tuple(
-        replace(part, bound="lower") if part.name in {"gradients", "activations"} else part
-        for part in forecast.parts
+        replace(part, bound=bound) if part.name in names else part for part in forecast.parts
     )
-    return replace(forecast, parts=parts, notes=(*forecast.notes, note), left_out=tuple(outer))
+    return replace(forecast, parts=parts)
 
 
 def _whole(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
@@ -292,12 +362,11 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Fo
             most - gradients,
             max(total - complete for total, complete in above.values()),
             FROM_A_RULE if by_rule else FROM_A_DRY_RUN,
-            "upper" if by_rule else _bound(held, unpacked, routes=step.routes),
+            "upper" if by_rule else _bound(held, unpacked, step),
         ),
     )
     notes = [f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."]
-    if step.routes:
-        notes.append(ROUTED)
+    notes += _assumptions(step)
     if needed.paged:
         notes.append(
             f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
@@ -311,14 +380,18 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Fo
 def _of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
     """Return the forecast of a forward pass."""
     rest = run.peak + unpacked - run.kv_cache
-    bound = _bound(held, unpacked, routes=run.routes)
+    bits = next((part.bytes for part in held.parts if part.name == "weights"), 0) * 8
+    cache = run.kv_cache
+    if held.setting.kv:
+        usual = 16 if held.setting.quantized else max(1, round(bits / max(1, held.parameters)))
+        cache = min(cache, cache * KV_BITS[held.setting.kv] // usual)
+    bound = _bound(held, unpacked, run)
     parts = (
-        _whole("kv_cache", run.kv_cache, FROM_A_DRY_RUN),
+        _whole("kv_cache", cache, FROM_A_DRY_RUN, "estimate" if held.setting.kv else "exact"),
         _whole("activations", rest, FROM_A_DRY_RUN, bound),
     )
-    notes = (ROUTED,) if run.routes else ()
     total = sum(part.bytes for part in (*held.parts, *parts))
-    return _completed(held, parts, "forward", {"forward": total}, notes)
+    return _completed(held, parts, "forward", {"forward": total}, _assumptions(run))
 
 
 def _of_what_is_held(held: Forecast, needed: Needs | None, gradients: int, why: str) -> Forecast:
@@ -332,9 +405,13 @@ def _of_what_is_held(held: Forecast, needed: Needs | None, gradients: int, why: 
     return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
 
 
-def _bound(held: Forecast, unpacked: int, *, routes: bool) -> Bound:
+def _assumptions(run: Step | Inference) -> tuple[str, ...]:
+    return (ROUTED,) if run.routes else (EVENLY,) if run.assumed else ()
+
+
+def _bound(held: Forecast, unpacked: int, run: Step | Inference) -> Bound:
     """Return how a dry run is meant: kernels of a GPU, and of experts, take more."""
-    is_sure = held.setting.device == "cpu" and not unpacked and not routes
+    is_sure = held.setting.device == "cpu" and not unpacked and not run.routes and not run.assumed
     return "exact" if is_sure else "estimate"
 
 
@@ -361,17 +438,17 @@ def _check(batch: int, length: int, precision: str | None, accumulation: int, de
     counts: dict[str, object] = {"batch": batch, "length": length, "accumulation": accumulation}
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            message = f"{name} must be a whole number, 1 or more, not {plain(value)}"
-            raise OptionError(message)
+            raise wrong_value(value, name, "a whole number, 1 or more")
     if precision is not None and precision not in PRECISIONS:
-        message = f"precision must be one of {', '.join(PRECISIONS)}, not {plain(precision)!r}"
-        raise OptionError(message)
+        raise wrong_value(precision, "precision", f"one of {', '.join(PRECISIONS)}")
     if device not in GRANULARITY:
-        message = f"device must be {' or '.join(GRANULARITY)}, not {plain(device)!r}"
-        raise OptionError(message)
+        raise wrong_value(device, "device", " or ".join(GRANULARITY))
 
 
-def _weights_type(precision: str | None, *, training: bool, quantized: bool) -> torch.dtype | None:
+def weights_type(
+    precision: str | None, *, training: bool, quantized: bool = False
+) -> torch.dtype | None:
+    """Return the type that weights have with a precision; None for their own."""
     if precision is None:
         return torch.bfloat16 if quantized else None
     half = HALVES.get(precision.removeprefix("pure "))

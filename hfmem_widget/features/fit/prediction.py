@@ -96,9 +96,10 @@ def _worst(session: Session, device: str) -> dict[str, float]:
 def _batches(session: Session) -> float:
     """Return how many batches a step has, by the counts of steps and substeps."""
     for root in session.spans:
-        counts = {phase.kind: phase.count for phase in session.phases(root.id)}
-        if counts.get("step") and counts.get("substep"):
-            return max(1.0, round(counts["substep"] / counts["step"]))
+        phases = {phase.kind: phase for phase in session.phases(root.id)}
+        if "step" in phases and "substep" in phases:
+            batches = phases["substep"]
+            return max(1.0, round(batches.count / (batches.steps or phases["step"].count or 1)))
     return 1.0
 
 

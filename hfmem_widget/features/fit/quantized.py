@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from hfmem_widget.errors import OptionError
-from hfmem_widget.text import plain
+from hfmem_widget.text import wrong_value
 
 BLOCK: Final = 64  # weights that share a scale in 4 bit
 SCALES: Final = 256  # scales that share a scale of their own where they are quantised too
@@ -47,8 +46,7 @@ def quantized_bytes(
 def checked(how: str) -> str:
     """Return the name of one of `RULES`, or raise OptionError."""
     if how not in RULES:
-        message = f"quantized must be one of {', '.join(RULES)}, not {plain(how)!r}"
-        raise OptionError(message)
+        raise wrong_value(how, "quantized", f"one of {', '.join(RULES)}")
     return how
 
 

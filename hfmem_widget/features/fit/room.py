@@ -9,11 +9,13 @@ import time
 from functools import cache
 from typing import Final
 
+from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.guard import warn
 from hfmem_widget.session import Device
 from hfmem_widget.sources import Source, open_allocators, open_sources
+from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import MIB, plain
 
 CONTEXT: Final = 680 * MIB
@@ -75,17 +77,11 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 
     Nothing is initialised but NVML.
     """
-    cuda, nvml, host, _ = _sources()
-    return read_rooms(cuda, nvml, host, time.monotonic())
-
-
-def read_rooms(
-    cuda: Source, nvml: Source, host: Source, now: float
-) -> tuple[tuple[Room, ...], str]:
-    """Return what `rooms` does, read from these sources."""
+    cuda, nvml, *others = _sources()
+    host = next(source for source in others if isinstance(source, HostSource))
     readings: dict[str, float] = {}
     for source in (cuda, nvml, host):
-        values = source.read(now)
+        values = source.read(time.monotonic())
         readings |= zip((series.key for series in source.series), values, strict=True)
 
     def known(device: Device, metric: str) -> float:
@@ -94,17 +90,13 @@ def read_rooms(
     def free(device: Device) -> float:
         return device.total - known(device, "device_used")
 
-    def or_zero(device: Device, metric: str) -> float:
-        value = known(device, metric)
-        return 0.0 if math.isnan(value) else value
-
     gpus = [
         Room(
             device.key,
             device.name,
             device.total,
-            free(device) - or_zero(device, "driver_reserved"),
-            cached=or_zero(device, "reserved") - or_zero(device, "allocated"),
+            free(device) - known_of(known(device, "driver_reserved"), 0.0),
+            cached=known_of(known(device, "reserved") - known(device, "allocated"), 0.0),
             context=0.0 if cuda.devices else CONTEXT,
         )
         for device in nvml.devices

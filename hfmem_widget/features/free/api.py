@@ -13,12 +13,12 @@ from hfmem_widget.features.free.model import Change, Freeable, Release
 from hfmem_widget.features.free.request import ERRORS, Request, asked, namespace_of
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.session import Session
-from hfmem_widget.sources.heap import kernel_roots, scan
 from hfmem_widget.sources.heap.kept import Slot, errors_kept, outputs_kept
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.retained import Group, Reach, reach
-from hfmem_widget.sources.heap.roots import Rank, cells_of, error_name
+from hfmem_widget.sources.heap.roots import Rank, cells_of, error_name, kernel_roots
 from hfmem_widget.sources.heap.roots import variables as variables_of
+from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.text import plain
 from hfmem_widget.view.front_end import running_shell
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts, facts_of
 from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.record_of import overview_of, whole
 from hfmem_widget.features.history.cell import Cell, running_cell
 from hfmem_widget.features.history.file import MOST_DEVICES, MOST_FINDINGS, SENTENCE
 from hfmem_widget.features.history.log import LOG, Log
@@ -31,13 +32,11 @@ class Historian(Companion):
         *,
         log: Log = LOG,
     ) -> None:
-        del options, screen
         self._log = log
         self._cell: Cell | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note which cell it is in."""
-        del monitor, recorder, span
         self._cell = running_cell()
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -50,7 +49,10 @@ class Historian(Companion):
 def run_of(session: Session, span: Span, cell: Cell | None, kernel: str) -> CellRun:
     """Return an outermost span that has ended as a row, which refers to nothing of the session."""
     name, identity = _names(span, cell)
-    facts = facts_of(session, span)
+    # What started ranks has next to nothing itself: their memory is what the cell is about.
+    overview = overview_of(session)
+    ranks = None if overview is None else overview.ranks
+    facts = facts_of(session, span) if overview is None else facts_of(overview, whole(overview))[:1]
     moved = [each for each in facts if _has_moved(each)]
     moved = moved or sorted(facts, key=lambda each: each.peak.value)[-1:]
     return CellRun(
@@ -70,9 +72,12 @@ def run_of(session: Session, span: Span, cell: Cell | None, kernel: str) -> Cell
         ),
         tuple(
             (finding.kind, plain(finding.title, SENTENCE))
-            for finding in findings_of(session, span)[:MOST_FINDINGS]
-            if finding.span_id == span.id
+            for finding in [
+                *(() if overview is None else overview.findings),
+                *(one for one in findings_of(session, span) if one.span_id == span.id),
+            ][:MOST_FINDINGS]
         ),
+        None if ranks is None or ranks.worst is None else ranks.worst.rank,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.model import CellRun, DeviceUse
-from hfmem_widget.recording.fields import FAULTS, choice, device_key, known, number, text
+from hfmem_widget.recording.fields import FAULTS, choice, count, device_key, known, number, text
 from hfmem_widget.recording.file import (
     cannot_read,
     cannot_write,
@@ -19,6 +19,7 @@ from hfmem_widget.recording.file import (
     open_regular,
     write_all,
 )
+from hfmem_widget.recording.limits import MOST_RANKS
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import MAX_LENGTH, plain
 
@@ -107,6 +108,8 @@ def _line(run: CellRun) -> bytes:
         ],
         "findings": run.findings,
     }
+    if run.worst_rank is not None:
+        fields["worst_rank"] = run.worst_rank
     return (
         json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
     )
@@ -143,6 +146,7 @@ def _checked(fields: Mapping[str, Any]) -> CellRun:
             (text(kind, 40), text(title, SENTENCE))
             for kind, title in fields["findings"][:MOST_FINDINGS]
         ),
+        worst_rank=count(fields["worst_rank"], MOST_RANKS) if "worst_rank" in fields else None,
     )
 
 

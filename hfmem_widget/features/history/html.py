@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
@@ -25,7 +26,12 @@ MOST_ROWS = 300
 MOST_FINDINGS = 20
 MOST_OF_NAME = 40  # characters: a label may be of any length, and the table must fit its place
 
-_WORDS = {"oom": "out of memory", "rerun": "leaves more each run"}
+_WORDS = {
+    "oom": "out of memory",
+    "rerun": "leaves more each run",
+    "near_limit": "nearly full",
+    "budget": "over budget",
+}
 """What is said of a kind of finding whose name does not say it."""
 
 
@@ -76,14 +82,16 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
+    devices = [use.key for use in newest.devices]
     facts = [
         "" if newest.number is None else f"cell [{newest.number}]",
         "" if newest.kernel == history.kernel else "earlier kernel",
-        newest.devices[0].key if with_device and newest.devices else "",
+        "" if newest.worst_rank is None else f"worst: rank {newest.worst_rank}",
+        "" if newest.worst_rank is not None else devices[0] if with_device and devices else "",
         count,
         format_duration(newest.duration),
         "" if newest.outcome == "done" else newest.outcome,
-        *dict.fromkeys(_WORDS.get(kind, kind) for kind, _ in newest.findings),
+        *dict.fromkeys(_WORDS.get(kind, kind.replace("-", " ")) for kind, _ in newest.findings),
     ]
     first, *others = [_figures(use, runs) for use in newest.devices] or [("", "")]
     yield Row((_name(newest), *first), below=(kit.phrases(facts),))
@@ -98,6 +106,8 @@ def _name(run: CellRun) -> kit.Fragment:
 def _figures(use: DeviceUse, runs: Sequence[CellRun]) -> tuple[Cell, Cell]:
     moved = drift(runs, use.key)
     peak, left = peak_text(use.known_peak), format_bytes(use.left_behind, signed=True)
+    if math.isnan(use.left_behind):  # of ranks, which have ended
+        return peak if moved is None else (peak, _each(moved.peak)), ""
     if moved is None:
         return peak, left
     return (peak, _each(moved.peak)), (left, _each(moved.left_behind))

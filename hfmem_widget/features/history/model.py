@@ -74,6 +74,8 @@ class CellRun:
         Those that moved by a MiB or more; if none did, the one with the highest peak.
     findings : tuple of (str, str)
         The kind and the sentence of each.
+    worst_rank : int or None
+        Where it started the ranks of a run, which of them had the highest peak; the device is then ``ranks``.
     """
 
     kernel: str
@@ -86,6 +88,7 @@ class CellRun:
     duration: float
     devices: tuple[DeviceUse, ...]
     findings: tuple[tuple[str, str], ...] = ()
+    worst_rank: int | None = None
 
     @property
     def is_code(self) -> bool:

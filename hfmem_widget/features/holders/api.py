@@ -8,7 +8,9 @@ from typing import Any
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.monitor.subjects import main_variables
-from hfmem_widget.sources.heap import Holders, kernel_roots, scan
+from hfmem_widget.sources.heap.model import Holders
+from hfmem_widget.sources.heap.roots import kernel_roots
+from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.text import plain
 from hfmem_widget.view.front_end import running_shell
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
+from hfmem_widget.sources.storages import MANAGED
 from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
+
+ABOUT_MANAGED = "mapped files, shared memory and pinned memory, outside the heap"
 
 Held = TypeVar("Held", Holder, Grown)
 
@@ -33,16 +36,16 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
             size = kit.size_text(sum(row.bytes for row in others))
             smaller = format_counted(len(others), "smaller name")
             rows.append(Row((smaller, size), is_quiet=True))
-        for remainder in group.remainders:
+        for remainder in (each for each in group.remainders if each.bytes > 0):
             label = UNEXPLAINED_ON_THE_HOST if remainder.is_host else UNEXPLAINED
             cells = label, kit.size_text(remainder.bytes)
             rows.append(Row(cells, is_quiet=True, is_ruled=True))
-        sections.append(_section(device, "held", rows))
+        sections += [_section(device, "held", rows)] if rows else []
     objects = format_counted(holders.objects, "object")
     cost = f"Inspected {objects} in {format_duration(holders.seconds)}"
     return kit.bundle(
         kit.headed("memholders"),
-        *(sections or [kit.line("No variable holds a tensor.")]),
+        *(sections or [kit.line("No variable holds a tensor, an array or a data frame.")]),
         kit.note("; ".join(filter(None, (cost, holders.bound)))),
     )
 
@@ -80,7 +83,8 @@ def shown_rows(rows: Sequence[Held], least: float) -> tuple[Sequence[Held], Sequ
 
 def _section(device: str, head: str, rows: Sequence[Row]) -> kit.Fragment:
     columns = (Column("held by"), Column(head, is_bold=True))
-    return kit.section(device, "", table(columns, rows, names_last=True, fills=True))
+    about = ABOUT_MANAGED if device == MANAGED else ""
+    return kit.section(device, about, table(columns, rows, names_last=True, fills=True))
 
 
 def _held(row: Holder, *, detail: bool) -> Row:
@@ -98,10 +102,11 @@ def _held(row: Holder, *, detail: bool) -> Row:
 def holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
     shape = "\u00d7".join(map(str, row.shape)) or "scalar"
+    is_one = row.tensors == 1 or not row.dtype
     facts = [
         "" if row.kind == "tensors" else row.kind,
-        "" if row.tensors == 1 else f"{format_count(row.tensors)} tensors",
-        plain(f"{'' if row.tensors == 1 else 'biggest '}{shape} {row.dtype}"),
+        "" if is_one else f"{format_count(row.tensors)} {_noun(row)}s",
+        plain(f"{'' if is_one else 'biggest '}{shape} {row.dtype}"),
     ]
     return " \u00b7 ".join(filter(None, facts))
 
@@ -110,10 +115,15 @@ def growth_facts(row: Grown) -> str:
     """Return what has grown, such as ``gradients · 2 more tensors · 2.00 MiB in total``."""
     facts = [
         "" if row.kind == "tensors" else row.kind,
-        format_counted(row.tensors, "more tensor") if row.tensors > 0 else "",
+        format_counted(row.tensors, f"more {_noun(row)}") if row.tensors > 0 else "",
         f"{kit.size_text(row.now)} in total",
     ]
     return " \u00b7 ".join(filter(None, facts))
+
+
+def _noun(row: Holder | Grown) -> str:
+    nouns = {"NumPy": "array", "pandas": "array", "polars": "frame", "Arrow": "buffer"}
+    return nouns.get(row.kind, "tensor")
 
 
 def graph_note(row: Holder) -> str:

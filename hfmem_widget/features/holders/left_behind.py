@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
 from operator import not_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.analysis.facts import QUICK, active_devices
 from hfmem_widget.analysis.readings import known_of
@@ -20,12 +20,14 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Finding, Recorder, Session, Span
 from hfmem_widget.session.series import TABLE
-from hfmem_widget.sources.heap import Holder, Holders, kernel_roots, scan
 from hfmem_widget.sources.heap.paths import ATOMS
-from hfmem_widget.sources.heap.remedy import remedy
+from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
+
+if TYPE_CHECKING:
+    from hfmem_widget.sources.heap.model import Holder, Holders
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
@@ -39,7 +41,7 @@ NEARLY_ALL = 0.9
 KINDS = {TABLE[metric].label: metric for metric in HELD}
 """The kinds of holders that are counted while the cell runs, as metrics."""
 
-Holding = Sequence[tuple[Holder, int]]
+Holding = Sequence[tuple["Holder", int]]
 """Rows, each with how many of its bytes the cell left."""
 
 _ERROR = re.compile(r"the error of cell \[\d+\]")
@@ -75,12 +77,10 @@ class LeftBehind:
 class Known:
     """What is known of the time before a span, in names and figures alone."""
 
-    new: Collection[
-        str
-    ] = ()  # variables, outputs and errors that were not there, or another object
-    seen: Mapping[str, int] | None = (
-        None  # what each path held at the last search, if there was one
-    )
+    # Variables, outputs and errors that were not there, or another object.
+    new: Collection[str] = ()
+    # What each path held at the last search, if there was one.
+    seen: Mapping[str, int] | None = None
     raised: bool = False  # whether the span ended with an error
 
 
@@ -88,19 +88,16 @@ class LeftBehindHolders(Companion):
     """Searches after the span has ended, for 0.3 s at most (1.5 after an error), if much was left."""
 
     def __init__(self, options: WatchOptions | None = None, screen: Screen | None = None) -> None:
-        del options, screen
         self._noted = array("q")
         self._raised = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note which names there are."""
-        del monitor, recorder, span
         # What is kept here is held while the cell is measured: eight bytes for each name.
         self._noted = array("q", map(hash, _names_now()))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Note whether it failed: then its error is the likeliest holder."""
-        del recorder, span
         self._raised = error is not None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -118,6 +115,8 @@ class LeftBehindHolders(Companion):
         much = [left for left in much if left.device not in named_already]
         if not much:
             return {}
+        from hfmem_widget.sources.heap.scan import scan
+
         longer = LONGER_AFTER_AN_ERROR if self._raised else 1
         found = scan(
             main_variables(),
@@ -287,6 +286,8 @@ def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> boo
 
 
 def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
+    from hfmem_widget.sources.heap.remedy import remedy
+
     advice = filter(None, (remedy(row) for row, _ in holding))
     objects = format_counted(found.objects, "object")
     looked = f"inspected {objects} in {format_duration(found.seconds)}"

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.trends import Trend, trends_of
@@ -14,10 +15,11 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
-from hfmem_widget.sources.heap import Holders, kernel_roots, scan
-from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.text import format_bytes, format_duration, plain
 from hfmem_widget.view.screen import Screen
+
+if TYPE_CHECKING:
+    from hfmem_widget.sources.heap.model import Holders
 
 MOST_SECONDS = 1.0
 MOST_OBJECTS = 500_000
@@ -42,7 +44,6 @@ class Leaks(Companion):
         clock: Callable[[], float] = time.monotonic,
         look: Callable[[Session, Span], Iterable[Trend]] = trends_of,
     ) -> None:
-        del options, screen
         self._clock = clock
         self._look = look
         self._span: Span | None = None
@@ -51,13 +52,11 @@ class Leaks(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to look for trends in new data."""
-        del monitor
         self._span = span
         recorder.subscribe(self._on_tick)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Stop looking: a span that has ended is judged."""
-        del span, error
         recorder.unsubscribe(self._on_tick)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -66,6 +65,9 @@ class Leaks(Companion):
             leak for leak in session.findings if leak.kind == "leak" and leak.span_id == span.id
         ]
         if leaks:
+            from hfmem_widget.sources.heap.roots import kernel_roots
+            from hfmem_widget.sources.heap.scan import scan
+
             holders = scan(
                 main_variables(),
                 others=kernel_roots(),
@@ -77,7 +79,6 @@ class Leaks(Companion):
         return NOTHING
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
-        del samples
         began, span = self._clock(), self._span
         if span is None or began < self._due or session.steps.ended_at == self._seen:
             return
@@ -89,6 +90,8 @@ class Leaks(Companion):
 
 def with_holder(finding: Finding, holders: Holders) -> Finding:
     """Return the finding of a leak with the name that holds most of what was added again and again."""
+    from hfmem_widget.sources.heap.remedy import remedy
+
     grown = finding.evidence.get("grown")
     least = LEAST_SHARE * grown if isinstance(grown, int) else 0.0
     device = str(finding.evidence.get("device"))

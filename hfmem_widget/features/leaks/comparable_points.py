@@ -152,7 +152,7 @@ def _optimizer_steps(
     for root in roots[-MOST_RUNS:]:
         end = session.last_sample.time if root.stop is None else root.stop
         for device in session.devices if end <= stop else ():
-            metrics = ("unattributed", "weights", "buffers", "optimizer")
+            metrics = ("unattributed", "before", "libraries", "weights", "buffers", "optimizer")
             first, *others = (session.index(f"{device.key}/{metric}") for metric in metrics)
             if first is None:
                 continue

@@ -9,9 +9,18 @@ import numpy as np
 
 from hfmem_widget.features.leaks.comparable_points import A_SECOND, A_STEP
 from hfmem_widget.features.leaks.trends import Trend, trends_of
+from hfmem_widget.features.leaks.workers import growing_workers
 from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
-from hfmem_widget.text import KIB, MIB, format_bytes, format_count, format_duration, unit_for
+from hfmem_widget.text import (
+    KIB,
+    MIB,
+    format_bytes,
+    format_count,
+    format_duration,
+    ordinal,
+    unit_for,
+)
 from hfmem_widget.text import number as in_units
 
 LAST_STEPS = 32  # the steps whose highest need is taken for that of the next ones
@@ -25,6 +34,7 @@ def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
     for trend in trends:
         yield finding_of(session, span, trend)
         yield guide_of(trend)
+    yield from growing_workers(session, span)
 
 
 def draw(session: Session, span: Span, trends: Iterable[Trend]) -> None:
@@ -46,9 +56,9 @@ def draw(session: Session, span: Span, trends: Iterable[Trend]) -> None:
 
 def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
     """Return a trend as a finding."""
-    number = f"{trend.first:.0f}"
+    number = round(trend.first)
     beginnings = {A_SECOND: format_duration(trend.start), A_STEP: f"step {number}"}
-    since = beginnings.get(trend.what, f"the {_ordinal(number)}")
+    since = beginnings.get(trend.what, f"the {ordinal(number)}")
     title = (
         f"{_label(session, trend.device)} grows by {_per_point(trend.slope)} {trend.what}{_range(trend)} "
         f"since {since}: {format_bytes(trend.grown)} so far"
@@ -99,11 +109,6 @@ def _label(session: Session, device: str) -> str:
     label = next(labels, "")
     label = "allocated memory" if label in {"", "allocated"} else label
     return f"{label[0].upper()}{label[1:]}"
-
-
-def _ordinal(count: str) -> str:
-    ending = {"1": "st", "2": "nd", "3": "rd"}.get(count[-1], "th")
-    return count + ("th" if count[-2:-1] == "1" else ending)
 
 
 def _range(trend: Trend) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from hfmem_widget.analysis.record import Record
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.text import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from hfmem_widget.analysis.record import Record
 
 LEAST_RUNS = 3
 """Successive runs that left more, after one that does not count: the first may leave what stays for good."""

@@ -59,7 +59,6 @@ class LiveMemoryMap(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Take the place below the chart."""
-        del span
         self._monitor = monitor
         self._began = self._clock()
         self._read_due = self._draw_due = self._began + PATIENCE
@@ -69,7 +68,6 @@ class LiveMemoryMap(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Read once more."""
-        del span, error
         recorder.unsubscribe(self._on_tick)
         with self._lock:
             self._ended = True
@@ -77,7 +75,6 @@ class LiveMemoryMap(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
         """Show the last and the highest map in the place of the live one; without that, return them."""
-        del session, span
         moments = [("at the end", self._last)]
         if self._highest.segments and self._highest.segments != self._last.segments:
             title = f"after {format_duration(self._highest_at)}, when most was reserved"
@@ -89,7 +86,6 @@ class LiveMemoryMap(Companion):
         return {}
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
-        del samples
         now = self._clock()
         grown = self._reserved_now(session) > self._reserved
         if self._busy or now < (self._read_due if grown else self._draw_due):

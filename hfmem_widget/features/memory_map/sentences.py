@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hfmem_widget.features.memory_map.fragmentation import Fragmentation, Place
-from hfmem_widget.text import MIB, format_bytes, format_share
+from hfmem_widget.text import MIB, format_bytes, format_share, torch_module
 
 LEAST_SHARE = 0.01
 """Of what is reserved: what is less, or less than a MiB, stands in the legend only."""
@@ -45,7 +45,7 @@ def _of_gpu(found: Fragmentation) -> _Sized:
     noun = "pages" if found.expandable else "segments"
     text = (
         f"{format_bytes(whole)} is free in whole {noun}: new tensors take it first, and "
-        "torch.cuda.empty_cache() returns it to the device."
+        f"{torch_module(found.device)}.empty_cache() returns it to the device."
     )
     yield whole, text
     text = (
@@ -68,9 +68,8 @@ def _of_gpu(found: Fragmentation) -> _Sized:
     reserved, free = sum(place.reserved for place in pools), sum(place.free for place in pools)
     noun = "a private pool" if len(pools) == 1 else f"{len(pools)} private pools"
     whose = "" if free < MIB else f"; {format_bytes(free)} of that is free, for its owner only"
-    text = (
-        f"{format_bytes(reserved)} is reserved in {noun} (CUDA graph or torch.cuda.MemPool){whose}."
-    )
+    pool = f"CUDA graph or {torch_module(found.device)}.MemPool"
+    text = f"{format_bytes(reserved)} is reserved in {noun} ({pool}){whose}."
     yield reserved, text
     if found.expandable:
         text = (
@@ -83,9 +82,10 @@ def _of_gpu(found: Fragmentation) -> _Sized:
 def _holes(found: Fragmentation) -> tuple[float, str]:
     size = found.bytes("hole")
     said = f"{format_bytes(size)} ({format_share(size / found.reserved)} of reserved memory) "
+    empty = f"{torch_module(found.device)}.empty_cache()"
     if found.expandable:
         return size, said + (
-            "lies beside tensors, on partly used pages: torch.cuda.empty_cache() cannot return it, but "
+            f"lies beside tensors, on partly used pages: {empty} cannot return it, but "
             "requests that fit can use it."
         )
     sizes = (
@@ -98,7 +98,7 @@ def _holes(found: Fragmentation) -> tuple[float, str]:
         if block.state == "free"
     )
     return size, said + (
-        "lies between tensors, in partly used segments: torch.cuda.empty_cache() cannot return it, and no "
+        f"lies between tensors, in partly used segments: {empty} cannot return it, and no "
         f"request above {format_bytes(max(sizes, default=0))} fits into it."
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident
 from hfmem_widget.features.oom.places import running
 from hfmem_widget.features.oom.savings import savings
-from hfmem_widget.text import GIB, MIB, format_count, size_text
+from hfmem_widget.text import GIB, MIB, format_count, size_text, torch_module
 
 MOST = 5
 VARIES_FROM = 1.5  # the longest sequence by the shortest; then no two steps request the same sizes
@@ -47,7 +47,7 @@ def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
         yield _stop_processes(incident)
     elif cause == "full" and incident.beside_the_allocator and incident.cache >= GIB / 4:
         yield Advice(
-            "Release PyTorch's cache beforehand: torch.cuda.empty_cache()",
+            f"Release PyTorch's cache beforehand: {torch_module(incident.device.key)}.empty_cache()",
             "the library asked the driver, which cannot hand out memory that PyTorch has reserved",
             f"up to {size_text(incident.cache)}",
             incident.cache,
@@ -101,8 +101,9 @@ def _raise_limit(incident: Incident) -> Advice:
         )
     needed = incident.reserved + incident.asked
     twentieths = math.ceil(20 * needed / incident.total) if needed < incident.total else 20
+    module = torch_module(incident.device.key)
     return Advice(
-        f"Raise the limit: torch.cuda.set_per_process_memory_fraction({min(twentieths, 20) / 20:g})",
+        f"Raise the limit: {module}.set_per_process_memory_fraction({min(twentieths, 20) / 20:g})",
         f"{size_text(incident.free)} of the device is free, but this process may not use it",
     )
 

@@ -1,40 +1,35 @@
-"""Why a watched stretch of code ran out of memory: noted when it happens, judged when the code has failure.
+"""Why a watched stretch of code ran out of memory: noted when it happens, judged when the code has failed.
 
-Nothing of the error is kept, neither its traceback nor a frame nor a tensor: only figures and names.
+Nothing of the error is kept, neither its traceback nor a frame nor a tensor: only figures and names. What
+judges it is imported once some code has failed: nearly no cell does.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
-from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hfmem_widget.errors import WatchStateError
-from hfmem_widget.features.oom.advice import advise
-from hfmem_widget.features.oom.diagnosis import diagnose
-from hfmem_widget.features.oom.errors import OutOfMemoryText, about_memory
-from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.model import Failure, HostLimit, Incident, ModelFacts, OomEvent
-from hfmem_widget.features.oom.observer import OBSERVER, OomObserver, calls_of, outwards
-from hfmem_widget.features.oom.words import caught_finding, finding_of
+from hfmem_widget.features.oom.observer import OBSERVER, OomObserver
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import size_text
 from hfmem_widget.view.screen import Screen
 
+if TYPE_CHECKING:
+    from hfmem_widget.features.oom.errors import OutOfMemoryText
+    from hfmem_widget.features.oom.failed import Noted
+    from hfmem_widget.features.oom.model import Failure, OomEvent
+
 MOST_KEPT = 4  # events of one watch that are kept: the last ones
 MOST_MARKS = 8  # marks of one watch on the chart: the last ones
-MOST_MODULES = 2_000  # modules of a model that are asked what they say of themselves
 
 _watching: list[OutOfMemory] = []
 """Those that have begun and not ended."""
@@ -55,7 +50,6 @@ class OutOfMemory(Companion):
         *,
         observer: OomObserver = OBSERVER,
     ) -> None:
-        del screen
         self._observer = observer
         self._shows = options is None or not options.quiet
         self._shown_within: OutOfMemoryText | None = None
@@ -70,8 +64,7 @@ class OutOfMemory(Companion):
         self._monitor: Monitor | None = None
         self._recorder: Recorder | None = None
         self._root = 0
-        # Each with what the session had at that instant.
-        self._events: deque[tuple[OomEvent, tuple[Span, ...], Sample]] = deque(maxlen=MOST_KEPT)
+        self._events: deque[Noted] = deque(maxlen=MOST_KEPT)
         self._marks: deque[Guide] = deque()
         self._count = 0
         self._failure: Failure | None = None
@@ -86,47 +79,47 @@ class OutOfMemory(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Note what the error says."""
-        del span
         if self in _watching:
             _watching.remove(self)
         self._observer.leave(self._note)
         recorder.unsubscribe(self._attach)
         monitor, self._monitor, self._recorder = self._monitor, None, None
-        found = about_memory(error)
-        # A text that may mean something else is about memory if that did run out.
-        if found is None or not (found[1].is_certain or self._count):
+        if error is None:
             return
-        self._failure = Failure(
-            said=found[1],
-            calls=_calls_in(found[0]),
-            sample=recorder.session.last_sample,
-            model=_facts_of(monitor.attribution.subjects.all()[0]) if monitor else ModelFacts(),
-            host=HostLimit(*address_space()),
-        )
+        from hfmem_widget.features.oom.failed import failure_of
+
+        models = monitor.attribution.subjects.all()[0] if monitor else ()
+        failure = failure_of(error, recorder.session.last_sample, models, ran_out=bool(self._count))
+        if failure is None:
+            return
+        self._failure = failure
         for around in _watching:
             if self._shows:
-                around._shown_within = found[1]  # noqa: SLF001  (one of its own kind)
+                around._shown_within = failure.said  # noqa: SLF001  (one of its own kind)
             if self._folder is not None:
-                around._dumped_within = found[1]  # noqa: SLF001
+                around._dumped_within = failure.said  # noqa: SLF001
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add the finding to the session, and return the card; nothing if memory was not the reason."""
         failure = self._failure
         if failure is None:
             if self._count:
+                from hfmem_widget.features.oom.words import caught_finding
+
                 session.findings.append(caught_finding(self._events[-1][0], self._count, span))
             return NOTHING
-        incident, is_observed, time = self._incident(session, span, failure)
+        from hfmem_widget.features.oom.failed import diagnosed, judged
+        from hfmem_widget.features.oom.words import finding_of
+
+        incident, is_observed, time = judged(session, span, failure, self._events, self._observer)
         if not is_observed:
             self._mark(session, incident.device.key, incident.asked, time, incident.allocated)
-        diagnosis = diagnose(incident)
-        advice = advise(incident, diagnosis)
+        diagnosis, advice = diagnosed(incident)
         session.findings.append(finding_of(incident, diagnosis, advice, span))
         is_shown = not _are_same(self._shown_within, failure.said)
         folder = None if _are_same(self._dumped_within, failure.said) else self._folder
         if not is_shown and folder is None:
             return NOTHING
-        # Not before it is needed: nearly no cell runs out of memory.
         from hfmem_widget.features.oom.html import out_of_memory_bundle
 
         earlier = self._count - is_observed
@@ -142,24 +135,6 @@ class OutOfMemory(Companion):
 
         card = partial(card_bundle, session, span, with_chart=False, lead=lead)
         return dump(folder, self._name, session, card, self._observer.segments)
-
-    def _incident(
-        self, session: Session, span: Span, failure: Failure
-    ) -> tuple[Incident, bool, float]:
-        """Return what is known of the error, whether it was observed, and when it was."""
-        events = (known for known in reversed(self._events) if belongs_to(failure.said, known[0]))
-        event, path, sample = next(events, (None, (), failure.sample))
-        if event is None:
-            path = _raised_in(session, span)
-            # What was read as the error left the span that raised it is the nearest to it.
-            sample = path[-1].after or failure.sample
-        else:
-            path = _with_counts(session, path)
-        incident = incident_of(session, failure, event, sample, path=path, span=span)
-        if not incident.capability:
-            capability = self._observer.describe(incident.device.key)[1]
-            incident = replace(incident, capability=capability)
-        return incident, event is not None, sample.time
 
     def _note(self, event: OomEvent) -> None:
         session = self._recorder.session if self._recorder is not None else None
@@ -188,7 +163,6 @@ class OutOfMemory(Companion):
         session.guides.append(mark)
 
     def _attach(self, session: Session, samples: Sequence[Sample]) -> None:
-        del session, samples
         self._observer.attach()
         if self._observer.settled and self._recorder is not None:
             self._recorder.unsubscribe(self._attach)
@@ -199,16 +173,6 @@ def _are_same(one: OutOfMemoryText | None, other: OutOfMemoryText) -> bool:
     return one is not None and astuple(one) == astuple(other)
 
 
-def _calls_in(error: BaseException) -> tuple[str, ...]:
-    """Return the functions that ran where an error was raised, innermost first.
-
-    Its traceback crosses threads, such as from autograd's into the one that waits for it; frames do not.
-    """
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    around = outwards(frames[0].f_back if frames else None)
-    return calls_of(chain(reversed(frames), around))
-
-
 def _path_to(spans: Sequence[Span], root: int) -> tuple[Span, ...]:
     """Return the open spans from an outermost one inwards."""
     inside: dict[int, Span] = {}
@@ -216,41 +180,3 @@ def _path_to(spans: Sequence[Span], root: int) -> tuple[Span, ...]:
         if span.id == root or span.parent in inside:
             inside[span.id] = span
     return tuple(inside.values())
-
-
-def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
-    """Return the spans that an error went through, outermost first."""
-    by_id = {span.id: span for span in session.spans}
-    raised = [span for span in by_id.values() if span.outcome == root.outcome]
-    raised = [span for span in raised if span.id >= root.id]
-    path: list[Span] = []
-    span = max(raised, key=lambda span: (span.start, span.id), default=None)
-    while span is not None:
-        path.insert(0, span)
-        span = None if span.id == root.id or span.parent is None else by_id.get(span.parent)
-    return tuple(path) if path and path[0].id == root.id else (root,)
-
-
-def _with_counts(session: Session, path: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the spans as they ended: only then is it known what was counted in them."""
-    ended: list[Span] = []
-    for span in path:
-        try:
-            ended.append(session.span(span.id))
-        except WatchStateError:  # so many came after it that it was forgotten
-            ended.append(span)
-    return tuple(ended)
-
-
-def _facts_of(models: Iterable[Any]) -> ModelFacts:
-    """Return what models say of themselves, read from their own fields: no code of theirs is run."""
-    modules = [vars(module) for model in models for module in islice(model.modules(), MOST_MODULES)]
-    configs = [
-        vars(fields["config"]) for fields in modules if hasattr(fields.get("config"), "__dict__")
-    ]
-    sizes = (config.get("vocab_size") for config in configs)
-    return ModelFacts(
-        checkpointing=any(fields.get("gradient_checkpointing") is True for fields in modules),
-        vocabulary=next((size for size in sizes if isinstance(size, int) and size), 0),
-        quantized=any(config.get("quantization_config") for config in configs),
-    )

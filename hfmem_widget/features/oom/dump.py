@@ -32,31 +32,19 @@ BLOCKS, SESSION, MARK = "snapshot.pickle", f"session{SUFFIX}.gz", "about.json"
 FILES = (CARD, CARD_TEXT, BLOCKS, SESSION, MARK)
 """What a bundle has, and all that is ever deleted."""
 
-KEPT = 5
-"""Bundles in one folder: the newest."""
-
-MOST_BYTES = 512 << 20
-"""Of all bundles in one folder: the oldest go."""
+KEPT = 5  # bundles in one folder: the newest
+MOST_BYTES = 512 << 20  # of all bundles in one folder: the oldest go
 
 MOST_BLOCKS, MOST_FRAMES = 100_000, 32
-PATIENCE = 10.0
-"""Seconds that the end of a watch waits for the disk."""
-
-ABANDONED = 3600.0
-"""Seconds after which an incomplete bundle is that of a process that is gone."""
+PATIENCE = 10.0  # seconds that the end of a watch waits for the disk
+ABANDONED = 3600.0  # seconds after which an incomplete bundle is that of a process that is gone
 
 Segments = Sequence[Mapping[str, Any]]
 Pieces = Mapping[str, Callable[[Path], object]]
 
 
 def folder_of(path: str) -> Path:
-    """Return the folder for bundles, which is made when it is needed.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be written.
-    """
+    """Return the folder for bundles, which is made when it is needed; raise OptionError if it cannot be."""
     folder = expanded(path)
     there = folder if os.path.lexists(folder) else folder.parent
     if not there.is_dir():
@@ -80,18 +68,8 @@ def dump(
 ) -> str:
     """Write a bundle, and return a sentence: where it is, or why there is none.
 
-    Parameters
-    ----------
-    folder : Path
-    name : str
-        What the user calls the folder.
-    session : Session
-    card : callable
-        Returns the card by MIME type.
-    segments : callable
-        Returns the allocator's segments, or raises `SourceUnavailable`.
-    clock : callable, optional
-        Seconds since the epoch.
+    `name` is what the user calls the folder, `card` returns the card by MIME type, `segments` those of the
+    allocator (or raises `SourceUnavailable`), and `clock` seconds since the epoch.
     """
     drawn = cache(card)
     pieces: Pieces = {
@@ -174,12 +152,7 @@ def _page(label: str, card: str) -> bytes:
 def snapshot_of(segments: Segments) -> dict[str, Any]:
     """Return segments as `torch.cuda.memory._dump_snapshot` writes them: numbers and short texts alone.
 
-    Raises
-    ------
-    SourceUnavailable
-        If there are none.
-    ValueError
-        If there are too many.
+    Raise `SourceUnavailable` if there are none, and `ValueError` if there are too many.
     """
     if not segments:
         message = "there are no segments"

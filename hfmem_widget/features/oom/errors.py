@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Literal
 
+from hfmem_widget.errors import chain_of
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Origin = Literal[
@@ -21,12 +23,8 @@ Origin = Literal[
 ]  # fmt: skip
 """What could not have the memory that it requested."""
 
-MOST_ERRORS: Final = 16
-"""Errors of a chain that are looked at."""
-
-MOST_TEXT: Final = 20_000
-"""Characters that are looked at."""
-
+MOST_ERRORS: Final = 16  # errors of a chain that are looked at
+MOST_TEXT: Final = 20_000  # characters that are looked at
 BESIDE_THE_ALLOCATOR: Final[frozenset[Origin]] = frozenset(
     {"cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes"}
 )
@@ -37,8 +35,7 @@ ON_THE_HOST: Final[frozenset[Origin]] = frozenset({"cpu", "numpy", "python"})
 _DOUBTFUL: Final = ("CUDNN_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_NOT_INITIALIZED")
 """Reported if a workspace or a handle does not fit, and for other reasons as well."""
 
-_ABSURD: Final = 2.0**63
-"""Some versions write 2**64 - 1 for an unknown size."""
+_ABSURD: Final = 2.0**63  # some versions write 2**64 - 1 for an unknown size
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,27 +145,10 @@ def about_memory(error: BaseException | None) -> tuple[BaseException, OutOfMemor
     The type decides for ``torch.OutOfMemoryError`` and ``MemoryError``. A ``RuntimeError`` (all that cuBLAS,
     NCCL and the CPU allocator raise) and an ``OSError`` count by the beginning of their texts.
     """
-    for cause in _chain(error):
+    for cause in islice(chain_of(error, with_suppressed=False), MOST_ERRORS):
         if (said := _read(cause)) is not None:
             return cause, said
     return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those it came from, each once."""
-    waiting = [error]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_ERRORS:
-        cause = waiting.pop(0)
-        if cause is None or id(cause) in seen:
-            continue
-        seen.add(id(cause))
-        yield cause
-        waiting.append(cause.__cause__)
-        if not cause.__suppress_context__:
-            waiting.append(cause.__context__)
-        if isinstance(cause, BaseExceptionGroup):
-            waiting += cause.exceptions[:MOST_ERRORS]
 
 
 def _read(error: BaseException) -> OutOfMemoryText | None:

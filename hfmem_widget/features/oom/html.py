@@ -25,7 +25,7 @@ OF_THE_PROCESS = tuple(LABELS)[: tuple(LABELS).index("cache") + 1]
 _HEIGHT, _INSET = 18, 2
 
 _FRAME = kit.FRAMED.replace("border-radius", f"border-left:4px solid {palette.BAD};border-radius")
-_BADGE = f"padding:0 8px;border:1px solid {palette.BAD};border-radius:9px;font-size:12px;white-space:nowrap"
+_BADGE = f"padding:0 8px;border:1px solid {palette.BAD};border-radius:9px;font-size:12px;display:inline-block"
 _LINE = "margin:8px 0 0;font-size:12px;overflow-wrap:anywhere"
 _DOT = " \u00b7 "
 
@@ -85,7 +85,7 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
 def _figures(incident: Incident) -> kit.Fragment:
     figures = figures_of(incident)
     text = _DOT.join(f"{name} {value}" for name, value, _ in figures)
-    return kit.Fragment(kit.figures(figures, gap=12).html, text)
+    return kit.Fragment(kit.figures(figures).html, text)
 
 
 def _parts(incident: Incident) -> kit.Fragment:
@@ -174,7 +174,7 @@ def foot(advice: Sequence[Advice], earlier: int) -> list[str]:
     sentences = []
     if earlier:
         sentences.append(
-            f"The code caught {format_counted(earlier, 'earlier out-of-memory error')}."
+            f"{format_counted(earlier, 'earlier out-of-memory error')} did not end the cell."
         )
     if any(change.is_measured for change in advice):
         sentences.append(f"Our benchmark: {MEASURED_ON}.")

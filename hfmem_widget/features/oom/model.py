@@ -18,9 +18,6 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 
 Cause = Literal["fragmentation", "leak", "limit", "huge", "others", "full", "unknown"]
 
-BACKWARD = "torch.autograd.graph._engine_run_backward"
-"""The function in which a thread waits while autograd runs its backward pass."""
-
 DRIVER_KEEPS = 0.02
 """The most that the driver keeps for itself, as a share of what a device has for programs."""
 

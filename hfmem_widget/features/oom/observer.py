@@ -17,22 +17,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
-from hfmem_widget.features.oom.model import BACKWARD, Blocks, LiveBlocks, OomEvent
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator, keys_of
 
-Listener = Callable[[OomEvent], None]
+if TYPE_CHECKING:
+    from hfmem_widget.features.oom.model import Blocks, OomEvent
+
+Listener = Callable[["OomEvent"], None]
 
 MOST_BLOCKS: Final = 100_000  # with more, they are not summed up
 MOST_BIGGEST: Final = 5
 MOST_CALLS: Final = 100  # running functions that are noted
 SNAPSHOT_SHARE: Final = 0.05  # of the time, for summing up the blocks if events follow each other
 SMALL_SEGMENT: Final = 2 * 2**20  # the size of the segments in the pool of small requests
+
+BACKWARD: Final = "torch.autograd.graph._engine_run_backward"
+"""The function in which a thread waits while autograd runs its backward pass."""
 
 _AUTOGRADS: Final = "pt_autograd"  # how torch names autograd's threads, and those that they start
 _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
@@ -57,7 +62,7 @@ class OomObserver:
         self._clock = clock
         self._listeners: list[Listener] = []
         self._settled = False
-        self._look_again_at = 0.0
+        self._look_again_at: dict[int, float] = {}  # by device: several may run out at once
 
     @property
     def settled(self) -> bool:
@@ -80,6 +85,9 @@ class OomObserver:
             return
         allocator = next((known for known in self._allocators if known.devices()), None)
         if allocator is not None:
+            # Now: where memory has run out is no place to import anything for the first time.
+            import hfmem_widget.features.oom.model  # noqa: F401
+
             self._settled, self._allocator = True, allocator
             allocator.observe(self._ran_out)
 
@@ -117,6 +125,8 @@ class OomObserver:
     def _event(
         self, device: int, asked: int, ceiling: int, free: int, frame: FrameType | None
     ) -> OomEvent:
+        from hfmem_widget.features.oom.model import OomEvent
+
         began = self._clock()
         # Past the ledger of peaks, which may be in the middle of something on this very thread.
         stats = self._allocator.stats(device)
@@ -126,10 +136,10 @@ class OomObserver:
         blocks = None
         counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
         count = sum(int(known.get("current", 0)) for known in counts)
-        if began >= self._look_again_at and count <= MOST_BLOCKS:
+        if began >= self._look_again_at.get(device, 0.0) and count <= MOST_BLOCKS:
             blocks = self._blocks(device, asked)
         ended = self._clock()
-        self._look_again_at = ended + (ended - began) / SNAPSHOT_SHARE
+        self._look_again_at[device] = ended + (ended - began) / SNAPSHOT_SHARE
         key = f"{self._allocator.device_type}:{device}"
         total, capability = self.describe(key)
         return OomEvent(
@@ -204,6 +214,8 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
     returns them.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
+    from hfmem_widget.features.oom.model import Blocks, LiveBlocks
+
     own = [segment for segment in segments if segment["device"] == device]
     private, free = 0, [0]
     live: Counter[tuple[int, str]] = Counter()

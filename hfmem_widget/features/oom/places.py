@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
-from hfmem_widget.features.oom.model import BACKWARD, Incident
+from hfmem_widget.features.oom.model import Incident
+from hfmem_widget.features.oom.observer import BACKWARD
 
-NEAR = (
-    14  # the innermost functions tell what asked: between them lie the wrappers of a module's call
-)
+# The innermost functions tell what asked: between them lie the wrappers of a module's call.
+NEAR = 14
 
 _FUNCTIONS = {
     "loss": {

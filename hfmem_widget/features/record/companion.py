@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
 
 from hfmem_widget.guard import warn
 from hfmem_widget.monitor.companion import Companion
@@ -21,52 +21,25 @@ from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_counted, plain
 from hfmem_widget.view.screen import Screen
 
-EVERY = 1.0
-"""Seconds between two blocks: as much is lost at most where the process is killed."""
-
+EVERY = 1.0  # seconds between two blocks: as much is lost at most where the process is killed
 MOST_WAITING = 6000
 """Samples that wait for the disk: ten minutes at the usual interval. Older ones are not recorded."""
 
 MOST_WITH_SAMPLES = 64
 """Ranks of a world in which each has its samples written; in a larger one their folds alone."""
 
-WRITES_PER_SECOND = 256
-"""Of all ranks of a world together: what a file server is asked for at most."""
-
-PATIENCE = 5.0
-"""Seconds that the end of a watch waits for the disk."""
-
+WRITES_PER_SECOND = 256  # of all ranks of a world together: what a file server is asked for at most
+PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
 TRIES = 3
 PAUSE = 10.0
 """Tries to write where the disk refuses, and the seconds between them."""
 
 
-class File(Protocol):
-    """Where lines go."""
-
-    def write(self, data: bytes) -> None:
-        """Add whole lines."""
-        ...
-
-    def close(self) -> None:
-        """Complete it."""
-        ...
-
-
 class Recording(Companion):
-    """Follows a session into a file.
+    """Follows a session into a file: that of the options, or of a rank in the directory of its run.
 
-    Parameters
-    ----------
-    options : WatchOptions
-        With a path to record to.
-    screen : Screen, optional
-    member : Member, optional
-        Which rank this is, and the run in whose directory it is recorded instead.
-    clock : callable, optional
-        Wall clock, seconds since the epoch.
-    opened : callable, optional
-        Takes the path and makes the file.
+    `member` says which rank this is. `clock` returns seconds since the epoch; `opened` makes the file at a
+    path.
     """
 
     def __init__(
@@ -76,9 +49,8 @@ class Recording(Companion):
         *,
         member: Member | None = None,
         clock: Callable[[], float] = time.time,
-        opened: Callable[..., File] = GrowingFile,
+        opened: Callable[[Path], GrowingFile] = GrowingFile,
     ) -> None:
-        del screen
         self._clock = clock
         self._member = member
         # At once: where it cannot be, the watch is refused before the user's code has run.
@@ -86,7 +58,7 @@ class Recording(Companion):
         self._name = plain(path)
         self._path = path.absolute()  # the user's code may go to another folder
         self._opened = opened
-        self._file: File | None = None
+        self._file: GrowingFile | None = None
         self._lines: Lines | None = None
         self._session: Session | None = None
         self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
@@ -104,7 +76,6 @@ class Recording(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin the file, and take every sample from now on."""
-        del monitor, span
         rank = self._member.rank if self._member else None
         if rank is None:
             claim(self._path)
@@ -117,12 +88,10 @@ class Recording(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Take no more samples; what is found at the end is still to come."""
-        del span, error
         recorder.unsubscribe(self._take)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Write the end, and say where the recording is or why there is none."""
-        del span
         self._is_over = True
         if self._ticker.alive:
             self._ticker.tick_now(PATIENCE)

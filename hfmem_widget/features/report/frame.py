@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import sys
-from dataclasses import dataclass
 
 from hfmem_widget.session import Session
 from hfmem_widget.view.wire import protocol
@@ -21,18 +20,11 @@ FEWEST_ROWS = 240
 SLACK = 0.9  # of the room is aimed at where a frame has turned out too large
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A frame as text, and how many rows of samples it has."""
-
-    text: str
-    rows: int
-
-
-def packed(session: Session, room: int) -> Packed:
+def packed(session: Session, room: int) -> tuple[str, int]:
     """Return the whole session as a frame of at most `room` characters; what does not fit is folded.
 
-    Base64 of the gzip of a line of JSON and, behind it, the buffers. Nothing in it can end a script.
+    With it comes how many rows of samples it has. It is Base64 of the gzip of a line of JSON and, behind it,
+    the buffers. Nothing in it can end a script.
     """
     row = 8 + 4 * len(protocol.charted(session))
     share = 1.0
@@ -53,6 +45,6 @@ def packed(session: Session, room: int) -> Packed:
         data = gzip.compress(b"\n".join([head.encode(), b"".join(buffers)]), 9, mtime=0)
         text = base64.b64encode(data).decode()
         if len(text) <= room or rows == FEWEST_ROWS:
-            return Packed(text, message["rows"])
+            return text, message["rows"]
         held = min(share, message["rows"] * row / MOST_BYTES)
         share = held * SLACK * room / len(text)

@@ -25,9 +25,7 @@ from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import length
 from hfmem_widget.view.ranks import ranks_html
 
-LARGEST = 1_500_000
-"""Bytes of a page with the live chart."""
-
+LARGEST = 1_500_000  # bytes of a page with the live chart
 _SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
 _STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most of what stands behind the frame
@@ -36,24 +34,16 @@ _NO_YEAR = 2.0**37  # seconds from which on the calendar has no year; a recordin
 
 
 def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
-    """Return a session as an HTML document.
+    """Return a session as an HTML document that is written `now`, in seconds since the epoch.
 
-    Parameters
-    ----------
-    static : bool, optional
-        With the still chart alone, and without a script.
-    now : float, optional
-        When it is written, seconds since the epoch.
-
-    Raises
-    ------
-    HFMemError
-        If the live chart is wanted where the front end was not built.
+    If `static`, it has the still chart alone, and no script. HFMemError is raised if the live chart is wanted
+    where the front end was not built.
     """
     written = time.time() if now is None else now
     spans = outermost(session.spans)
     still = chart_html(session, spans[0] if len(spans) == 1 else None)
-    still += _html_of_ranks(session) if still else ""
+    ranks = ranks_html(session).html if still else ""
+    still += f"{kit.BOX}{ranks}</div>" if ranks else ""
     before, after = list(before_chart(session)), list(after_chart(session))
 
     def document(chart: str, script: str = "") -> str:
@@ -76,14 +66,8 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         f'<div id="still">{still}</div><div id="hfmem-chart" data-device="{shown}"></div>'
         '<script type="text/plain" id="hfmem-data">'
     )
-    frame = packed(session, LARGEST - len(document(chart, script).encode()) - _ROOM_BESIDE)
-    folded = _folded(session, frame.rows)
-    return document(f"{chart}{frame.text}</script>{folded}", script)
-
-
-def _html_of_ranks(session: Session) -> str:
-    found = ranks_html(session).html
-    return f"{kit.BOX}{found}</div>" if found else ""
+    frame, rows = packed(session, LARGEST - len(document(chart, script).encode()) - _ROOM_BESIDE)
+    return document(f"{chart}{frame}</script>{_folded(session, rows)}", script)
 
 
 def _folded(session: Session, rows: int) -> str:

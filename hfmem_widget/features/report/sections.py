@@ -11,6 +11,7 @@ from hfmem_widget.analysis.facts import active_devices, facts_of, outcome_of
 from hfmem_widget.analysis.findings import GRAVITY
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.session import Anatomy, Device, Session, Span, outermost
 from hfmem_widget.session.steps import PHASES, StepGroup, group_of
 from hfmem_widget.text import (
@@ -32,9 +33,8 @@ MOST_NOTES = 20
 MOST_FINDINGS = 15
 MOST_CELLS, MOST_WITH_PHASES = 40, 10  # the newest
 MOST_STEPS = 40  # rows
-MOST_WHOLE = (
-    2  # devices whose parts are told in full; of more, only those of the one that rose highest
-)
+# Devices whose parts are told in full; of more, only those of the one that rose highest.
+MOST_WHOLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,7 @@ def busiest(session: Session) -> Device | None:
 
 
 def _peak(session: Session, device: Device) -> float:
-    highest = session.peak(f"{device.key}/allocated")
-    return -1.0 if math.isnan(highest) else highest
+    return known_of(session.peak(f"{device.key}/allocated"), -1.0)
 
 
 def before_chart(session: Session) -> Iterator[Section]:

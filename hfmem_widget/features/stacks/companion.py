@@ -25,6 +25,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Recorded
+from hfmem_widget.sources.heap.roots import cells_of
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
@@ -46,7 +47,6 @@ class StacksCompanion(Companion):
     """
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
-        del screen
         devices = options.devices
         self._with_cpu = not devices or "cpu" in devices
         self._with_cuda = not devices or any(key != "cpu" for key in devices)
@@ -62,7 +62,6 @@ class StacksCompanion(Companion):
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to record what can be recorded already, and wait for the rest."""
-        del monitor, span
         if self._with_cuda:
             self._look()
             self._when_imported.begin()
@@ -73,7 +72,6 @@ class StacksCompanion(Companion):
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Follow no more operators; after an error, have the stacks ready for the card that explains it."""
-        del span
         recorder.unsubscribe(self._on_tick)
         self._when_imported.end()
         self._tracked = self._tracker.end()
@@ -96,7 +94,6 @@ class StacksCompanion(Companion):
         return stacks_bundle(_since(span.start, session.stacks))
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
-        del session, samples
         self._look()
 
     def _look(self, *, imported: bool = False) -> None:
@@ -170,7 +167,7 @@ def _live_peak(
         device=key,
         bytes=found.bytes,
         highest=found.active,
-        sites=sites_of(found.blocks, _cells()),
+        sites=sites_of(found.blocks, cells_of(running_shell())),
         time=seconds(found.time_us),
         entries=found.events,
         wrapped=began is None,
@@ -205,9 +202,3 @@ def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
         return kept, ()
     too_big = f"The snapshot was dropped: {format_bytes(len(kept))} is more than {format_bytes(MOST_KEPT)}."
     return b"", (too_big,)
-
-
-def _cells() -> Mapping[str, int]:
-    """Return the numbers of the notebook's cells by the file names under which they were compiled."""
-    found = getattr(getattr(running_shell(), "compile", None), "_filename_map", None)
-    return dict(found) if isinstance(found, dict) else {}

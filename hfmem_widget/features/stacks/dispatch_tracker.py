@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
+from hfmem_widget.errors import chain_of
 from hfmem_widget.features.stacks import operator_mode
 from hfmem_widget.features.stacks.events import (
     ACTIONS,
@@ -251,9 +252,7 @@ def _name_of(func: Any) -> str:
 
 def without_frames_of_ours(error: BaseException) -> None:
     """Take our frames out of the tracebacks of an error and of those it came from: we called no operator."""
-    waiting, seen = [error], {id(error)}
-    while waiting:
-        cause = waiting.pop()
+    for cause in chain_of(error):
         before, entry = None, cause.__traceback__
         while entry is not None:
             if entry.tb_frame.f_code.co_filename not in OUR_FILES:
@@ -263,8 +262,3 @@ def without_frames_of_ours(error: BaseException) -> None:
             else:
                 before.tb_next = entry.tb_next
             entry = entry.tb_next
-        group = cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
-        for other in (cause.__cause__, cause.__context__, *group):
-            if other is not None and id(other) not in seen:
-                seen.add(id(other))
-                waiting.append(other)

@@ -191,21 +191,15 @@ def icicle_html(peak: LivePeak) -> str:
     if not peak.bytes:
         return ""
     kinds = [kind for kind in TINTS if kind and any(site.kind == kind for site in peak.sites)]
-    key = " ".join(
-        '<span style="white-space:nowrap;margin-right:10px"><span aria-hidden="true" style="display:'
-        f"inline-block;width:10px;height:10px;background:{TINTS[kind][1]};"
-        f'margin-right:4px"></span>{TINTS[kind][0]}</span>'
-        for kind in kinds
-    )
-    levels = "line \u203a module \u203a operator"
+    keys = [kit.marked(TINTS[kind][1], TINTS[kind][0]) for kind in kinds]
+    keys.append(kit.quiet("line \u203a module \u203a operator"))
     drawn = _boxes(peak.sites, peak.bytes, peak.bytes, 0)
     return (
         f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below list the same" '
         f'style="margin:4px 0 0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(HEADS)}px;'
         'overflow:hidden">'
         f'<div style="display:flex;width:100%">{drawn}</div></div>'
-        f'<div style="margin:3px 0 5px;font-size:11.5px;opacity:.85">{key}'
-        f'<span style="white-space:nowrap;opacity:.8">{levels}</span></div>'
+        f"{kit.keys(keys, ';margin:3px 0 5px;font-size:11.5px').html}"
     )
 
 

@@ -28,9 +28,8 @@ class LiveBlock:
     address: int
     size: int  # bytes, as requested
     frames: Frames  # filename, line and name of each, innermost first; empty if none were recorded
-    seen: (
-        bool  # False if it is older than the first event that is retained, and its stack is unknown
-    )
+    # False if it is older than the first event that is retained, and its stack is unknown.
+    seen: bool
 
 
 @dataclass(frozen=True, slots=True)

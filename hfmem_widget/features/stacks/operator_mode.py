@@ -12,8 +12,7 @@ from typing import Any
 
 from hfmem_widget.guard import harmless
 
-TRIED = 50
-"""Operators that are run to see what following them costs."""
+TRIED = 50  # operators that are run to see what following them costs
 
 _STARTS, _STOPS = "_run_on_profiler_start", "_run_on_profiler_stop"
 

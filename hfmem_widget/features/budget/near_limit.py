@@ -1,0 +1,53 @@
+"""Whether a device was nearly full, budget or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfmem_widget.analysis.facts import Facts, facts_of
+from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.text import MIB, format_bytes, format_share
+
+NEARLY_FULL = 0.92  # of a device's memory
+ROOM = (
+    "A longer sequence or a larger batch may not fit. Lower the peak, for example with a smaller batch; "
+    "--budget warns at a limit of your own."
+)
+CACHED = "{} of it was memory that PyTorch had cached and can use again."
+
+
+def near_limit(session: Session, span: Span) -> Iterator[Finding]:
+    """Yield one finding if a GPU had less room left at the peak than it is safe to run with."""
+    if session.ranks is not None or any(each.kind == "oom" for each in session.findings):
+        return  # the ranks' own findings tell, or why memory ran out
+    gpus = [
+        each for each in facts_of(session, span) if ":" in each.device.key and each.device.total > 0
+    ]
+    found = sorted((each for each in gpus if _full(each) > NEARLY_FULL), key=_full)
+    if not found:
+        return
+    fullest = found[-1]
+    device, total, left = fullest.device.key, fullest.device.total, fullest.headroom
+    who = f"{device} was nearly full"
+    if len(found) > 1:
+        who = f"{len(found)} devices were nearly full, {device} most of all"
+    room = format_bytes(left) if left >= MIB else "nothing"
+    title = (
+        f"{who}: {format_share(_full(fullest))} of {format_bytes(total)} at the peak, {room} left"
+    )
+    advice = [ROOM]
+    cached = fullest.reserved_peak - fullest.peak.value
+    if cached > left:
+        advice.append(CACHED.format(format_bytes(cached)))
+    evidence = {
+        "device": device,
+        "devices": len(found),
+        "headroom": round(left),
+        "total": round(total),
+        "share": round(_full(fullest), 4),
+    }
+    yield Finding("near_limit", "warn", title, evidence, tuple(advice), span.id)
+
+
+def _full(facts: Facts) -> float:
+    return 1 - facts.headroom / facts.device.total

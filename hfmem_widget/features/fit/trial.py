@@ -1,0 +1,203 @@
+"""One real step at a forecast's size, with random weights: whether the forecast holds.
+
+It is made only where somebody asks for it, and leaves nothing: the model is thrown away, and the allocator's
+cache is given back.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.dry_run import (
+    cast_to_float,
+    generation_options,
+    loss_of,
+    undisturbed,
+)
+from hfmem_widget.features.fit.foreign import foreign
+from hfmem_widget.features.fit.inputs import Batch, batch_for
+from hfmem_widget.features.fit.live_bytes import LiveBytes
+from hfmem_widget.features.fit.model import Setting
+from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.predict import HALVES, weights_type
+from hfmem_widget.monitor.shared import running_monitor, shared_monitor
+from hfmem_widget.text import plain
+
+STEPS: Final = 2  # the optimizer's states are there from the second on
+
+_OPTIMIZERS: Final = {
+    "adamw_torch": ("AdamW", {}),
+    "adamw_torch_fused": ("AdamW", {"fused": True}),
+    "sgd": ("SGD", {}),
+    "adagrad": ("Adagrad", {}),
+    "rmsprop": ("RMSprop", {}),
+}
+
+
+def tried_step(model_or_config: Any, setting: Setting) -> int:
+    """Return the bytes that a real step of a setting takes at its peak, or raise OptionError.
+
+    A new model with random weights makes it, on the current GPU, or on the host, where tensors are counted.
+    """
+    config = getattr(model_or_config, "config", model_or_config)
+    unsupported = [name for name in ("lora", "quantized", "kv", "shards") if getattr(setting, name)]
+    if not hasattr(config, "model_type"):
+        unsupported.append("a model that is not of transformers")
+    if setting.training and setting.optimizer not in _OPTIMIZERS:
+        unsupported.append(plain(setting.optimizer))
+    if unsupported:
+        message = f"a real step cannot be tried with {', '.join(unsupported)}"
+        raise OptionError(message)
+    with foreign("the real step failed"), undisturbed():
+        try:
+            return (
+                _on_gpu(config, setting) if setting.device == "cuda" else _on_host(config, setting)
+            )
+        finally:
+            gc.collect()
+
+
+def _on_gpu(config: Any, setting: Setting) -> int:
+    index = torch.cuda.current_device()
+    ledger = shared_monitor().ledger
+    torch.empty(1, device="cuda")  # so that the allocator is in use when the window opens
+    before = 0.0
+    if torch.cuda.is_initialized():
+        before = float(ledger.allocator.stats(index)["allocated_bytes"]["all"]["current"])
+    try:
+        with torch.random.fork_rng(devices=[index]):
+            window = ledger.open()
+            try:
+                _make_workspaces(training=setting.training)
+                with Checked():
+                    _run(config, setting, "cuda")
+            finally:
+                peaks = ledger.close(window)
+        return int(peaks[f"cuda:{index}/allocated"].value - before)
+    finally:
+        gc.collect()
+        ledger.allocator.empty_cache()
+        if running_monitor() is None:
+            ledger.uninstall()
+
+
+def _make_workspaces(*, training: bool) -> None:
+    """Let cuBLAS take its workspaces, which stay, before the model is there.
+
+    In what a large tensor leaves behind, a workspace would keep all of that reserved.
+    """
+    small = torch.ones(16, 16, device="cuda", requires_grad=training)
+    with torch.set_grad_enabled(training):
+        product = (small @ small).sum()
+    if training:
+        product.backward()
+
+
+def _on_host(config: Any, setting: Setting) -> int:
+    live = LiveBytes(device="cpu")
+    with live:
+        _run(config, setting, "cpu")
+    return int(live.peak)
+
+
+def _run(config: Any, setting: Setting, device: str) -> None:
+    """Build the model, and make the steps."""
+    dtype = weights_type(setting.precision, training=setting.training) or torch.float32
+    ghost = from_config(config, dtype, for_training=setting.training)
+    batch = batch_for(
+        ghost, setting.batch, setting.length, with_labels=setting.training, image=setting.image
+    )
+    with torch.device(device):
+        model = type(ghost)._from_config(ghost.config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
+    model.train(setting.training)
+    if not setting.training:
+        with torch.no_grad():
+            model(**_real(batch, device), **generation_options(model))
+        return
+    if setting.checkpointing:
+        # Renamed in transformers 5.
+        enable: Any = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    name, options = _OPTIMIZERS[setting.optimizer]
+    optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+    autocast = HALVES.get(setting.precision)
+    for _ in range(STEPS):
+        for _ in range(setting.accumulation):
+            with torch.autocast(device, autocast, enabled=autocast is not None):
+                outputs = model(**_real(batch, device))
+            if autocast is not None:
+                cast_to_float(outputs)
+            loss = loss_of(outputs)
+            del outputs
+            loss.backward()
+            del loss
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _real(batch: Batch, device: str) -> dict[str, Any]:
+    """Return a batch with values, random where they are not whole numbers."""
+
+    def real(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor):
+            return one
+        if one.is_meta:
+            return torch.randn(one.shape, dtype=one.dtype, device=device)
+        return one.to(device, copy=True)
+
+    return {name: real(one) for name, one in batch.given.items()}
+
+
+class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Raises OptionError where an operation would go out of range: after that, no call of CUDA works."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        check = _CHECKS.get(getattr(func, "__name__", ""))
+        if check is not None:
+            check(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _scattered(whole: Any, mask: Any, source: Any) -> None:
+    places = int(mask.expand_as(whole).sum())
+    if places > source.numel():
+        message = f"{places:,} elements stand for an image or a sound, which has {source.numel():,}"
+        raise OptionError(message)
+
+
+def _embedded(input: Any, weight: Any, *_: Any, **__: Any) -> None:  # noqa: A002  (PyTorch's name)
+    if input.numel():
+        _in_range(int(input.amin()), int(input.amax()), weight.shape[0], "an embedding")
+
+
+def _lost(input: Any, target: Any, *_: Any, ignore_index: int = -100, **__: Any) -> None:  # noqa: A002  (likewise)
+    if target.is_floating_point():
+        return
+    labels = target[target != ignore_index]
+    if labels.numel():
+        classes = input.shape[1 if input.dim() > 1 else 0]
+        _in_range(int(labels.amin()), int(labels.amax()), classes, "the loss")
+
+
+def _in_range(least: int, most: int, count: int, where: str) -> None:
+    if least < 0 or most >= count:
+        message = f"{where} of {count:,} rows is asked for number {least if least < 0 else most:,}"
+        raise OptionError(message)
+
+
+_CHECKS: Final[dict[str, Callable[..., None]]] = {
+    "masked_scatter": _scattered,
+    "masked_scatter_": _scattered,
+    "embedding": _embedded,
+    "cross_entropy": _lost,
+    "nll_loss": _lost,
+}
