@@ -22,8 +22,8 @@ NOTHING_FOUND = (
 )
 SUMS = ("allocated", "reserved", "process")
 
-PROCESS = tuple(LABELS)[: tuple(LABELS).index("context") + 1]
-BESIDE = ("driver", "others", "unexplained")
+PROCESS = tuple(LABELS)[: tuple(LABELS).index("children") + 1]
+BESIDE = ("driver", "shared_memory", "others", "unexplained")
 BESIDE_UP_TO = 2.0
 """Other users of the device are drawn where they leave the process this share of the bar, as 1 to 2."""
 
@@ -43,19 +43,11 @@ def anatomy_bundle(
     title: str = "",
     contents: str = "",
 ) -> dict[str, str]:
-    """Return anatomies by MIME type: one table a device, one column a moment.
+    """Return anatomies by MIME type: one table a device, one column a moment, in the order given.
 
-    Parameters
-    ----------
-    anatomies : sequence of Anatomy
-        Those of one device stand beside each other, in this order.
-    predicted : mapping of str to mapping of str to float, optional
-        The forecast in bytes: by device key, then by the name of a part or a sum. It is
-        compared with the last moment of the device; the difference is the forecast less that.
-    title : str, optional
-        What the memory is of.
-    contents : str, optional
-        What is known of the models in it, in one line; see `contents_text`.
+    What was `predicted` is compared with the last moment of the device; the difference is the forecast less
+    that. `title` says what the memory is of, and `contents` in one line what is known of the models in it;
+    see `contents_text`.
     """
     by_device: dict[str, list[Anatomy]] = {}
     for anatomy in anatomies:
@@ -84,11 +76,14 @@ def device_section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float])
     """Return the bars, the table and the notes of one device at some moments."""
     device = anatomies[0].device
     about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
-    notes = [
-        note if len(anatomies) == 1 else f"{anatomy.moment.capitalize()}: {note}"
+    told = {
+        note
+        if all(note in each.notes for each in anatomies)
+        else f"{anatomy.moment.capitalize()}: {note}": None
         for anatomy in anatomies
         for note in anatomy.notes
-    ]
+    }
+    notes = list(told)
     if any(anatomy.allocated > 0 for anatomy in anatomies) and not any(
         anatomy.bytes(name) > 0 for anatomy in anatomies for name in HELD
     ):
@@ -151,8 +146,8 @@ def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
 def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
     """Return the table of one device: the parts, and below them the sums."""
     last = anatomies[-1]
-    known = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
-    parts = [name for name in LABELS if name in known]
+    found = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
+    parts = [name for name in LABELS if name in found]
     labels = _labels(last.device)
     sums = [
         name
@@ -163,14 +158,12 @@ def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.
     columns = [_measured(anatomy, names) for anatomy in anatomies]
     if (total := last.device.total) > 0:
         # Of the last moment only, lest the table grow too wide to be read.
-        shares = [
-            _known(value := _value(last, name), format_share(value / total)) for name in names
-        ]
+        shares = [known(value := _value(last, name), format_share(value / total)) for name in names]
         columns.append((Column(f"of {format_bytes(total)}", is_quiet=True), shares))
     if predicted:
         wanted = [predicted.get(name, NOT_AVAILABLE) for name in names]
         off = [_off(value, _value(last, name)) for name, value in zip(names, wanted, strict=True)]
-        forecast = [_known(value, format_bytes(value)) for value in wanted]
+        forecast = [known(value, format_bytes(value)) for value in wanted]
         columns += [(Column("predicted"), forecast), (Column("off by"), off)]
     notes = {
         part.name: part.note for each in reversed(anatomies) for part in each.parts if part.note
@@ -207,7 +200,7 @@ def _measured(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
     for name in names:
         value = _value(anatomy, name)
         is_bound = name == "allocated" and anatomy.certainty == "at least"
-        cells.append(_known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
+        cells.append(known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
     return Column(moment_text(anatomy)), cells
 
 
@@ -224,7 +217,8 @@ def _off(predicted: float, measured: float) -> str:
     return f"{text} ({sign}{abs(percent):.1f} %)"
 
 
-def _known(value: float, text: str) -> str:
+def known(value: float, text: str) -> str:
+    """Return what is said of a figure; nothing where it is not known."""
     return "" if math.isnan(value) else text
 
 
@@ -232,7 +226,7 @@ def contents_text(contents: Contents) -> str:
     """Return what models and optimizers consist of, in one line.
 
     Such as ``BertModel, AdamW · 110,000,000 parameters, all trainable · float32``. Empty where nothing was
-    found. Weights of several types have their bytes.
+    found. Weights of several types have their bytes, and so has what libraries keep.
     """
     texts = [", ".join((*_named(contents.modules), *_named(contents.optimizers)))]
     if contents.parameters:
@@ -245,7 +239,15 @@ def contents_text(contents: Contents) -> str:
         plain(name) if len(types) == 1 else f"{plain(name)} {format_bytes(size)}"
         for name, size in types
     ]
+    texts.append(libraries_text(contents))
     return " \N{MIDDLE DOT} ".join(text for text in texts if text)
+
+
+def libraries_text(contents: Contents) -> str:
+    """Return whose the buffers of libraries are, the largest first; empty where none was found."""
+    sizes = sorted(contents.libraries.items(), key=lambda item: -item[1])
+    told = _named([f"{plain(name)} {format_bytes(size)}" for name, size in sizes if size > 0])
+    return f"{LABELS['libraries']}: {', '.join(told)}" if told else ""
 
 
 def _named(names: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
+from hfmem_widget.analysis.children import children_text
 from hfmem_widget.analysis.facts import (
     Facts,
     active_devices,
@@ -21,6 +22,7 @@ from hfmem_widget.session import Anatomy, Device, Polling, Session, Span
 from hfmem_widget.text import (
     format_bytes,
     format_change,
+    format_count,
     format_counted,
     format_duration,
     number,
@@ -29,27 +31,26 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
+from hfmem_widget.view.anatomy import known, libraries_text
 from hfmem_widget.view.chart.svg import sparkline
-from hfmem_widget.view.findings import findings_html, findings_lines
+from hfmem_widget.view.findings import findings_html, findings_lines, sentence
+from hfmem_widget.view.kv_cache import kv_cache_text
 from hfmem_widget.view.line import (
     NAME,
     duration_text,
     headroom_text,
-    how_it_went,
     line,
-    parts,
     peak_text,
-    rank_phrases,
     reporting_text,
     size_text,
 )
-from hfmem_widget.view.phases import phases_html, worst_step_text
+from hfmem_widget.view.one_line import NOTE_LENGTH, below, outcome_colour
+from hfmem_widget.view.phases import pace_text, phases_html, worst_step_text
 from hfmem_widget.view.ranks import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_NOTES = 3
-NOTE_LENGTH = 300
-MOST_ON_LINE = 200
+MOST_ON_LINE = 220
 
 MANY_MISSED = 0.05
 LONG_GAP = 1.0
@@ -57,9 +58,6 @@ LONG_GAP_INTERVALS = 5
 
 OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
 PASSING = {"activations"}  # the parts that nobody expects to stay
-
-_ALONE = kit.root("font-size:13px;line-height:1.45;margin:2px 0")
-_ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
 
 
 def card_bundle(
@@ -77,6 +75,7 @@ def card_bundle(
             each for each in findings if (each.kind, each.severity) != ("oom", "critical")
         )
     picture = kit.Fragment("" if with_chart else _picture(session, span))
+    told = list(filter(None, (kv_cache_text(session, span), children_text(session, span))))
     card = kit.bundle(
         _header(
             session,
@@ -89,15 +88,17 @@ def card_bundle(
         ranks_html(session),
         kit.Fragment(parts_html(session, span)),
         kit.Fragment("" if session.ranks and session.ranks.phases else phases_html(session, span)),
+        kit.note(pace_text(session, span)),
+        *kit.notes(told),
         kit.NOTHING if moved.lead else picture,
         *_notes(session, facts, session.notes[:MOST_NOTES]),
     )
-    # The one line, with the worst step where it fits, and a line for each finding.
+    # The one line, with the worst step and the throughput where they fit, and a line for each finding.
     text = line(session, span)
-    worst = worst_step_text(session, span)
-    if worst and "\n" not in text and len(f"{text} · {worst}") <= MOST_ON_LINE:
-        text = f"{text} · {worst}"
-    return _below(lead, card["text/html"], (text, *findings_lines(findings)))
+    for more in filter(None, (worst_step_text(session, span), pace_text(session, span))):
+        if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
+            text = f"{text} · {more}"
+    return below(lead, card["text/html"], (text, *told, *findings_lines(findings)))
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:
@@ -110,63 +111,8 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     )["text/html"]
 
 
-def running_bundle(label: str) -> dict[str, str]:
-    """Return what stands in the card's place while the cell runs."""
-    html = _on_one_line(palette.ALLOCATED, label, "· watching …")
-    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
-
-
-LOST_CELL = "With %%memwatch --output NAME, show NAME to see its card."
-LOST_RUN = "Run this cell again to see its card."
-
-
-def lost_bundle(label: str, remedy: str = LOST_CELL) -> dict[str, str]:
-    """Return what stands in the card's place where the page did not see the end."""
-    text = f"This page was closed or reloaded before the watch ended. {remedy}"
-    html = _on_one_line(palette.DEVICE_USED, label, f"· {text}")
-    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {text}'}
-
-
-def _on_one_line(colour: str, label: str, text: str) -> str:
-    inside = kit.words(
-        kit.marked(colour, sign=kit.BULLET),
-        kit.strong(label),
-        kit.quiet(kit.shown(text, NOTE_LENGTH)),
-    )
-    return f"{_ALONE}{inside.html}</div>"
-
-
-def compact_bundle(
-    session: Session, span: Span, lead: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return the card of a quick cell: its change and its peak on one line; `lead` stands above."""
-    moved, findings = movement(session, span), findings_of(session, span)
-    devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
-    if session.ranks is not None:
-        devices = [rank_phrases(session.ranks, brief=True)]
-    first = devices.pop(0) if len(devices) == 1 and not moved.lead else []
-    first = moved.lead.split(", ") if moved.lead else first
-    devices += [[moved.beside]] if moved.beside else []
-    inside = kit.words(
-        kit.marked(_outcome_colour(span), sign=kit.BULLET),
-        kit.strong(span.label or span.kind),
-        kit.quiet(kit.phrases([*how_it_went(session, span), *first])),
-        *(kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(device)) for device in devices),
-        kit.Fragment(findings_html(findings, in_sight=1)),
-    )
-    texts = (line(session, span, brief=True), *findings_lines(findings, in_sight=1))
-    return _below(lead, f"{_ON_ONE_LINE}{inside.html}</div>", texts)
-
-
-def _below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return a card with something above it."""
-    above = lead or {"text/html": "", "text/plain": ""}
-    lines = (*([above["text/plain"]] if lead else []), *texts)
-    return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}
-
-
 def _header(session: Session, name: str, span: Span, about: Sequence[str]) -> kit.Fragment:
-    outcome = kit.marked(_outcome_colour(span), outcome_of(session, span), kit.BULLET)
+    outcome = kit.marked(outcome_colour(span), outcome_of(session, span), kit.BULLET)
     return kit.headed(name, kit.phrases(about), at_right=outcome)
 
 
@@ -214,11 +160,6 @@ def _budgets(session: Session, facts: tuple[Facts, ...]) -> list[str]:
     return [guide.label for guide in budgets if guide.device in shown][:1]
 
 
-def _outcome_colour(span: Span) -> str:
-    colours = {"": palette.ALLOCATED, "done": palette.GOOD, "interrupted": palette.STOPPED}
-    return colours.get(span.outcome, palette.BAD)
-
-
 def _columns(facts: Facts) -> list[tuple[str, str, str]]:
     """Return the five figures: the label, the value, and the small text below it."""
     certainty = "" if math.isnan(facts.peak.value) else f" ({facts.peak.certainty})"
@@ -230,23 +171,19 @@ def _columns(facts: Facts) -> list[tuple[str, str, str]]:
         (
             f"peak{certainty}",
             bound + format_bytes(facts.peak.value),
-            _known(above, f"{format_bytes(above, signed=True)} above the start"),
+            known(above, f"{format_bytes(above, signed=True)} above start"),
         ),
         (
             facts.reserved_label,
             format_bytes(facts.reserved),
-            _known(reserved, f"{format_bytes(reserved)} at its peak"),
+            known(reserved, f"{format_bytes(reserved)} at its peak"),
         ),
         (
             "headroom at the peak",
-            headroom_text(facts),
-            _known(facts.device.total, f"of {format_bytes(facts.device.total)}"),
+            headroom_text(facts.headroom, facts.device.total),
+            known(facts.device.total, f"of {format_bytes(facts.device.total)}"),
         ),
     ]
-
-
-def _known(value: float, text: str) -> str:
-    return "" if math.isnan(value) else text
 
 
 def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
@@ -294,15 +231,19 @@ def parts_html(session: Session, span: Span) -> str:
     worst = session.ranks.worst if session.ranks is not None else None
     if worst is not None:
         active = tuple(each for each in session.devices if each.key == f"rank:{worst.rank}")
-    known = [device for device in anatomies.devices_with_parts(session) if device in active]
-    if not known:
+    found = [device for device in anatomies.devices_with_parts(session) if device in active]
+    if not found:
         return ""
-    device = max(known, key=lambda device: allocated_peak(session, span, device.key).value)
+    device = max(found, key=lambda device: allocated_peak(session, span, device.key).value)
     peak = anatomies.peak_of(session, span, device)
     end = anatomies.end_of(session, span, device)
     where = f"{device.key} " if len(active) > 1 else f"rank {worst.rank} " if worst else ""
-    is_left = span.after is not None and _kinds(end) - PASSING != _kinds(peak) - PASSING
-    rows = (_parts(f"{where}{each.moment}", each) for each in ((peak, end) if is_left else (peak,)))
+    kinds = [_sizes(each).keys() - PASSING for each in (peak, end)]
+    is_left = span.after is not None and kinds[0] != kinds[1]
+    shown = (peak, end) if is_left else (peak,)
+    rows = [_parts(f"{where}{each.moment}", each) for each in shown]
+    if any(each.bytes("libraries") > 0 for each in shown):
+        rows.append(kit.block("margin:0", kit.quiet(libraries_text(session.contents))))
     return kit.block("margin:8px 0 0;font-size:12px", *rows).html
 
 
@@ -313,10 +254,6 @@ def _sizes(anatomy: Anatomy) -> dict[str, str]:
     return {
         name: text for name, text in sizes.items() if anatomy.bytes(name) > 0 and text != "0.00"
     }
-
-
-def _kinds(anatomy: Anatomy) -> set[str]:
-    return set(_sizes(anatomy))
 
 
 def _parts(moment: str, anatomy: Anatomy) -> kit.Fragment:
@@ -333,7 +270,7 @@ def _parts(moment: str, anatomy: Anatomy) -> kit.Fragment:
 
 def _picture(session: Session, span: Span) -> str:
     samples = format_counted(samples_in(session, span), "sample")
-    short = f"too short to chart: {samples} in {duration_text(session, span)}"
+    short = f"Too short to chart: {samples} in {duration_text(session, span)}."
     return sparkline(session, span) or kit.note(short).html
 
 
@@ -357,13 +294,17 @@ def _use(facts: Facts) -> kit.Fragment:
 
 
 def _polling(polling: Polling) -> str:
-    """Say how far the samples can be trusted, only where they came badly."""
+    """Say how far the samples can be trusted, where they came badly, and what was not measured."""
     texts = []
     due = polling.ticks + polling.missed
     if due and polling.missed / due > MANY_MISSED:
-        texts.append(f"{polling.missed} of {due} samples were missed")
+        texts.append(
+            f"{format_count(polling.missed)} of {format_counted(due, 'sample')} were missed."
+        )
     if polling.longest_gap > max(LONG_GAP, LONG_GAP_INTERVALS * polling.interval):
-        texts.append(f"no samples for up to {format_duration(polling.longest_gap)}")
+        texts.append(f"There were no samples for up to {format_duration(polling.longest_gap)}.")
     if polling.stopped:
-        texts.append(f"sampling stopped early: {polling.stopped}")
-    return "; ".join(texts)
+        texts.append(f"Sampling stopped early: {sentence(polling.stopped)}")
+    if polling.limited:
+        texts.append(sentence(polling.limited[0].upper() + polling.limited[1:]))
+    return " ".join(texts)

@@ -65,7 +65,9 @@ def _finding(finding: Finding, *, is_open: bool) -> Fragment:
     )
     items = (f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in finding.advice)
     if advice := "".join(islice(items, MOST_ADVICE)):
-        listed = Fragment(f'<ol style="margin:0;padding-left:20px">{advice}</ol>')
+        listed = Fragment(
+            f'<ol style="margin:0;padding-left:20px;overflow-wrap:anywhere">{advice}</ol>'
+        )
         html += fold("what to do", listed, style="margin:0 0 0 17px", is_open=is_open).html
     return block("margin:4px 0 0", Fragment(html))
 

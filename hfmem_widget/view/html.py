@@ -117,14 +117,21 @@ def notes(texts: Iterable[Content]) -> list[Fragment]:
 
 
 def phrases(contents: Sequence[Content]) -> Fragment:
-    """Return phrases with dots between them, none of them broken."""
+    """Return phrases with dots between them; one is broken only where it is wider than the page."""
     found = [shown(content) for content in contents if content]
     dots = [" \u00b7"] * (len(found) - 1) + [""]
     html = " ".join(
-        f'<span style="white-space:nowrap">{phrase.html}{after}</span>'
+        f'<span style="display:inline-block">{phrase.html}{after}</span>'
         for phrase, after in zip(found, dots, strict=False)
     )
     return Fragment(html, " \u00b7 ".join(phrase.text for phrase in found))
+
+
+def keys(contents: Iterable[Content], style: str = "") -> Fragment:
+    """Return what the colours of a drawing mean."""
+    html = " ".join(f"<span>{shown(content).html}</span>" for content in contents)
+    styled = f"display:flex;flex-wrap:wrap;gap:0 14px;opacity:.85{style}"
+    return Fragment(f'<div style="{styled}">{html}</div>') if html else NOTHING
 
 
 def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = False) -> Fragment:
@@ -137,16 +144,17 @@ def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = Fa
     return Fragment(f"{opening}{summed}{html}</details>", f"{head.text}\n{below.text}")
 
 
-def figures(found: Iterable[tuple[str, str, str]], gap: int = 22) -> Fragment:
+def figures(found: Iterable[tuple[str, str, str]]) -> Fragment:
     """Return the figures of a card, each as its label, its value, and the small text below it."""
     drawn = "".join(
-        '<div style="flex:1 1 84px;min-width:max-content;white-space:nowrap">'
+        "<div>"
         f'<div style="{TINY}">{shown(label).html}</div>'
-        f'<div style="font-size:15px;font-weight:600">{shown(value).html}</div>'
+        f'<div style="font-size:14px;font-weight:600">{shown(value).html}</div>'
         f"{block(TINY, below).html}</div>"
         for label, value, below in found
     )
-    style = f"display:flex;flex-wrap:wrap;gap:8px {gap}px;margin:9px 0 0"
+    columns = "repeat(auto-fit,minmax(min(100%,146px),1fr))"
+    style = f"display:grid;grid-template-columns:{columns};gap:8px 12px;margin:9px 0 0"
     return Fragment(f'<div style="{style}">{drawn}</div>')
 
 

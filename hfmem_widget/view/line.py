@@ -6,7 +6,7 @@ import math
 
 from hfmem_widget.analysis.facts import Facts, end_of, facts_of, outcome_of
 from hfmem_widget.analysis.moved import movement
-from hfmem_widget.session import Peak, RankRow, Ranks, Session, Span
+from hfmem_widget.session import Peak, Ranks, Session, Span
 from hfmem_widget.text import (
     format_bytes,
     format_change,
@@ -76,7 +76,8 @@ def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     divisor, _ = unit_for(facts.peak.value)
     is_alike = unit_for(facts.reserved)[0] == divisor
     reserved = number(facts.reserved, divisor) if is_alike else format_bytes(facts.reserved)
-    return [*phrases, f"{facts.reserved_label} {reserved}", f"headroom {headroom_text(facts)}"]
+    headroom = headroom_text(facts.headroom, facts.device.total)
+    return [*phrases, f"{facts.reserved_label} {reserved}", f"headroom {headroom}"]
 
 
 def change(facts: Facts) -> str:
@@ -97,12 +98,12 @@ def peak_text(peak: Peak) -> str:
     return f"≥ {size}" if peak.certainty == "at least" else f"{size} {peak.certainty}"
 
 
-def headroom_text(facts: Facts) -> str:
-    """Return the headroom in the unit of the capacity that it is a part of."""
-    if math.isnan(facts.headroom):
-        return format_bytes(facts.headroom)
-    divisor, unit = unit_for(facts.device.total)
-    return f"{number(facts.headroom, divisor)} {unit}"
+def headroom_text(room: float, total: float) -> str:
+    """Return a headroom in the unit of the capacity that it is a part of."""
+    if math.isnan(room):
+        return format_bytes(room)
+    divisor, unit = unit_for(total)
+    return f"{number(max(0.0, room), divisor)} {unit}"
 
 
 def size_text(ranks: Ranks) -> str:
@@ -140,15 +141,6 @@ def rank_phrases(ranks: Ranks, *, brief: bool = False) -> list[str]:
 
     phrases += [f"median {beside(ranks.median)}"] if ranks.world > FEW else []
     phrases += [f"lowest {beside(ranks.lowest)}"] if ranks.world > 1 else []
-    phrases.append(f"headroom {headroom_of(worst)}")
+    phrases.append(f"headroom {headroom_text(worst.total - worst.peak, worst.total)}")
     reporting = reporting_text(ranks)
     return [*phrases, reporting] if reporting else phrases
-
-
-def headroom_of(row: RankRow) -> str:
-    """Return what the device had left at the rank's peak, in the unit of its capacity."""
-    room = row.total - row.peak
-    if math.isnan(room):
-        return format_bytes(room)
-    divisor, unit = unit_for(row.total)
-    return f"{number(max(0.0, room), divisor)} {unit}"

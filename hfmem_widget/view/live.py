@@ -1,4 +1,8 @@
-"""What a cell shows while it is watched, and what it leaves behind."""
+"""What a cell shows while it is watched, and what it leaves behind.
+
+The card and the chart are imported while the cell runs, once it has run for some time: the beginning of the
+first watched cell is what a person waits for.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,8 @@ from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothi
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Recorder, Sample, Session, Span
-from hfmem_widget.view.card import (
-    LOST_RUN,
-    card_bundle,
-    compact_bundle,
-    lost_bundle,
-    running_bundle,
-)
-from hfmem_widget.view.chart.figure import chart_bundle
+from hfmem_widget.view.one_line import LOST_RUN, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.screen import Bundle, Screen
-from hfmem_widget.view.session import card_of
-from hfmem_widget.view.wire.publisher import Publisher
 
 if TYPE_CHECKING:
     from hfmem_widget.view.wire.protocol import Buffers, Message
@@ -36,6 +31,7 @@ class Broadcast:
     """
 
     def __init__(self, session: Session, *, panel: bool) -> None:
+        from hfmem_widget.view.wire.publisher import Publisher
         from hfmem_widget.view.wire.widget import MemoryWidget
 
         self._publisher = Publisher(session, self._send, panel=panel)
@@ -182,6 +178,8 @@ class CellView(_View):
         long_enough = bool(self._chart_id) and span.duration >= PATIENCE and not is_quiet
         still = None
         if long_enough:
+            from hfmem_widget.view.chart.figure import chart_bundle
+
             run = session.run
             still = chart_bundle(session, span) if run is None else chart_bundle(run.overview)
         bundle: Bundle
@@ -190,6 +188,8 @@ class CellView(_View):
         elif session.run is not None and lead is not None:
             bundle = compact_bundle(session, span, lead=lead)
         else:
+            from hfmem_widget.view.card import card_bundle
+
             bundle = card_bundle(session, span, with_chart=still is not None, lead=lead)
         if self._card_id:
             self._screen.replace(self._card_id, bundle)
@@ -212,7 +212,8 @@ class CellView(_View):
 
     def _appear(self) -> None:
         try:
-            # Takes long, so not under the lock.
+            # Takes long, so not under the lock; with what the end of the cell needs, which else waits for it.
+            import hfmem_widget.view.session
             import hfmem_widget.view.wire.widget  # noqa: F401
 
             with self._lock:
@@ -277,6 +278,8 @@ class NotebookView(_View):
         if span.duration < QUICK:
             self._screen.show(compact_bundle(self._session, span))
         else:
+            from hfmem_widget.view.card import card_bundle
+
             self._screen.show(card_bundle(self._session, span, with_chart=False))
 
     def finish(self) -> None:
@@ -285,6 +288,8 @@ class NotebookView(_View):
         if broadcast is not None:
             self._recorder.unsubscribe(broadcast)
         if self._chart_id:
+            from hfmem_widget.view.chart.figure import chart_bundle
+
             self._screen.replace(self._chart_id, chart_bundle(self._session) or {})
         if broadcast is not None:
             broadcast.close()
@@ -319,6 +324,8 @@ class RunView(NotebookView):
         with self._ending:
             card_id, self._card_id = self._card_id, ""
         if card_id:  # else another thread was first
+            from hfmem_widget.view.session import card_of
+
             self._screen.replace(card_id, card_of(session, with_chart=True))
             self.finish()
             self._kept = None

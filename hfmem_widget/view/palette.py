@@ -39,7 +39,7 @@ STROKES: dict[str, str] = {
 """Plotly's names of dashes, with their SVG."""
 
 PARTS = {name: row.color for name, row in series.PARTS.items()}
-"""Colours of the parts; greys for those that nobody chose."""
+"""Colours of the parts; greys for those that nobody chose, and sand for what was there before."""
 
 BLOCKS: dict[str, str] = {
     "used": "#5F6875",

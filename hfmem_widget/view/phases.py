@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.record_of import pace_of
 from hfmem_widget.session import Peak, Phase, Session, Span, SpanKind
-from hfmem_widget.text import format_count, format_duration, plain
+from hfmem_widget.text import format_count, format_counted, format_duration, format_rate, plain
 from hfmem_widget.view.html import fold
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, Row, table
@@ -17,11 +18,11 @@ LEAST_RIVALS = 3  # of fewer steps none is called the worst
 
 _ORDER: tuple[SpanKind, ...] = (
     *("train", "step", "forward", "backward", "optimizer", "substep"),
-    *("evaluate", "predict", "load", "shard", "save", "block"),
+    *("evaluate", "predict", "load", "shard", "save", "block", "prefill", "decode"),
 )
 """The kinds that are worth a row; the others add nothing to these and the card."""
 
-_PARTS = {"forward", "backward", "optimizer", "substep", "shard"}
+_PARTS = {"forward", "backward", "optimizer", "substep", "shard", "prefill", "decode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,24 @@ def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
         for phase in session.phases(span.id)
         if phase.kind in _ORDER and not _is_itself(phase, span) and phase.count
     ]
+    steps = sum(phase.count for phase in phases if phase.kind == "step")
     phases.sort(key=lambda phase: _ORDER.index(phase.kind))
-    return [_row(phase, devices) for phase in phases]
+    return [_row(phase, devices, steps) for phase in phases]
 
 
 def worst_step_text(session: Session, span: Span) -> str:
     """Return which step rose highest, such as ``worst step 97 (1,024 tokens)``; empty if none did."""
-    notes = (row.note for row in phase_rows(session, span) if row.name == "step" and row.note)
-    return next(notes, "").replace(":", "", 1)
+    notes = (row.note for row in phase_rows(session, span) if row.name == "step")
+    _, worst, which = next(notes, "").partition("worst: ")
+    return f"{worst.replace(':', '')}{which}"
+
+
+def pace_text(session: Session, span: Span) -> str:
+    """Return how quick the steps were, such as ``34.8 samples/s · 2,804 tokens/s in steps``."""
+    pace = pace_of(session, span)
+    rates = {"samples": pace.samples_per_second, "tokens": pace.tokens_per_second}
+    known = [f"{format_rate(rate)} {noun}/s" for noun, rate in rates.items() if rate > 0]
+    return f"{' · '.join(known)} in steps" if known else ""
 
 
 def phases_html(session: Session, span: Span, *, is_open: bool = False) -> str:
@@ -81,7 +92,7 @@ def _is_itself(phase: Phase, span: Span) -> bool:
     )
 
 
-def _row(phase: Phase, devices: list[str]) -> PhaseRow:
+def _row(phase: Phase, devices: list[str], steps: int) -> PhaseRow:
     peaks = {
         device: phase.highest[key].peaks[key]
         for device in devices
@@ -96,18 +107,44 @@ def _row(phase: Phase, devices: list[str]) -> PhaseRow:
         seconds=phase.seconds,
         device=device,
         peak=peaks.get(device, Peak(math.nan, "sampled")),
-        note=_note(worst) if phase.kind == "step" and phase.count >= LEAST_RIVALS else "",
+        note=_note_of(phase, worst, steps),
     )
 
 
-def _note(worst: Span | None) -> str:
-    if worst is None:
+def _note_of(phase: Phase, worst: Span | None, steps: int = 0) -> str:
+    if phase.kind == "step":
+        groups = phase.count - phase.steps if phase.steps else 0
+        texts = (
+            f"{format_count(groups)} measured in groups" if groups else "",
+            _worst(phase, worst),
+        )
+        return " \u00b7 ".join(filter(None, texts))
+    # One that fails has not all of its phases.
+    if 0 < phase.steps < steps - 1:
+        return f"on {format_count(phase.steps)} of {format_counted(steps, 'step')}"
+    is_one = phase.kind in {"prefill", "decode"} and phase.count == 1
+    return _tokens_of(worst) if is_one and worst is not None else ""
+
+
+def _worst(phase: Phase, worst: Span | None) -> str:
+    if worst is None or phase.count < LEAST_RIVALS:
         return ""
     counts = worst.counts
     number = counts.get("step", math.nan)
+    first = counts.get("first", number)
+    if first < number:  # of a group nobody knows which
+        return f"worst: in steps {first:.0f}\N{EN DASH}{number:.0f}"
     name = f"step {number:.0f}" if math.isfinite(number) else plain(worst.label)
     tokens = counts.get("largest_batch", counts.get("tokens", math.nan))
     return f"worst: {name}" + (f" ({format_count(tokens)} tokens)" if tokens > 0 else "")
+
+
+def _tokens_of(span: Span) -> str:
+    """Return how many tokens were read or made, and how many a second where that is known."""
+    tokens, rate = (span.counts.get(name, math.nan) for name in ("tokens", "tokens_per_second"))
+    if not tokens > 0:
+        return ""
+    return format_counted(tokens, "token") + (f", {format_rate(rate)} a second" if rate > 0 else "")
 
 
 def _shown(row: PhaseRow, *, names_device: bool) -> Row:

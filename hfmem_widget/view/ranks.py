@@ -19,7 +19,7 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.line import FEW, NAME, headroom_of, length, peak_text
+from hfmem_widget.view.line import FEW, NAME, headroom_text, length, peak_text
 from hfmem_widget.view.strip import strip_html
 from hfmem_widget.view.table import Column, Row, table
 
@@ -76,7 +76,7 @@ def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
         figures.append(("lowest peak", format_bytes(ranks.lowest), f"rank {ranks.lowest_rank}"))
     headroom = "headroom of the worst" if ranks.world > 1 else "headroom"
     of = f"of {format_bytes(worst.total)}" if worst.total > 0 else ""
-    figures.append((headroom, headroom_of(worst), of))
+    figures.append((headroom, headroom_text(worst.total - worst.peak, worst.total), of))
     if (skew := skew_of(ranks)) is not None and ranks.world > 1:
         kind, rank, share = skew
         where = "skew of the peaks" if kind == "peak" else f"skew in {kind}"
@@ -86,16 +86,11 @@ def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
     return figures
 
 
-def seconds_text(seconds: float) -> str:
-    """Return whole seconds, and what is longer as any other duration."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 60 else format_duration(whole)
-
-
 def flag_text(row: RankRow) -> str:
     """Return why a rank is worth looking at."""
     if row.flag == "silent" and row.silent > 0:
-        return f"silent for {seconds_text(row.silent)}"
+        whole = round(row.silent)
+        return f"silent for {whole} s" if whole < 60 else f"silent for {format_duration(whole)}"
     return _FLAGS.get(row.flag, row.flag)
 
 
@@ -163,7 +158,8 @@ def _drawn(heads: list[str], rows: Cells, flagged: Sequence[bool] = ()) -> kit.F
     columns = [Column(head, is_words=head in _WORDS, is_quiet=not head) for head in heads]
     lines = []
     for at, (first, *rest) in enumerate(rows):
-        is_marked = at < len(flagged) and flagged[at]
-        name = kit.marked(palette.BAD, first, kit.BULLET) if is_marked else first
+        # One that is not marked keeps the mark's place, so that all stand below each other.
+        colour = palette.BAD if at < len(flagged) and flagged[at] else "transparent"
+        name = kit.marked(colour, first, kit.BULLET) if any(flagged) else first
         lines.append(Row((name, *rest), is_sum=bool(flagged) and at == 0))
     return table(columns, lines, size=12)

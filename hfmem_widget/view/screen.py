@@ -86,7 +86,8 @@ class Screen:
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
-        self._cleared = False
+        self.cleared = False
+        """Whether the user's code has cleared the outputs."""
         self._stop_listening: Callable[[], None] | None = None
 
     @property
@@ -110,23 +111,18 @@ class Screen:
         publisher = getattr(self._shell, "display_pub", None)
         return getattr(publisher, "pub_socket", None) is not None
 
-    @property
-    def cleared(self) -> bool:
-        """Whether the user's code has cleared the outputs."""
-        return self._cleared
-
-    def show(self, bundle: Bundle, *, display_id: str = "", lost: Bundle | None = None) -> str:
+    def show(self, bundle: Bundle, *, lost: Bundle | None = None) -> str:
         """Show a bundle of MIME types as a new output, and return its display id.
 
         `lost` stands there if nothing comes to replace this output.
         """
-        display_id = display_id or f"hfmem-{secrets.token_hex(8)}"
+        display_id = f"hfmem-{secrets.token_hex(8)}"
         self._publish(bundle, display_id, update=False, lost=lost)
         return display_id
 
     def replace(self, display_id: str, bundle: Bundle, *, lost: Bundle | None = None) -> None:
         """Show a bundle in the place of an earlier one; as a new output if the user cleared that."""
-        self._publish(bundle, display_id, update=not self._cleared, lost=lost)
+        self._publish(bundle, display_id, update=not self.cleared, lost=lost)
 
     def watch_clearing(self) -> None:
         """Watch from now on whether the user's code clears the outputs."""
@@ -138,7 +134,7 @@ class Screen:
         def notice() -> None:
             # A callback clears the outputs of its own request, and a widget those that it catches.
             if request_of(publisher) == request and not is_caught(request):
-                self._cleared = True
+                self.cleared = True
 
         self._stop_listening = Clearing.of(publisher).add(notice)
 

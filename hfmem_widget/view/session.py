@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from hfmem_widget.session import Session, Span, outermost
 from hfmem_widget.text import format_counted
-from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.html import BOX
+from hfmem_widget.view.one_line import compact_bundle
 from hfmem_widget.view.screen import Bundle
 
 MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest

@@ -22,17 +22,8 @@ FINE = 100  # a scale up to here has a colour for each cell; further up two shar
 EMPTY_CELL = 251  # of the image, before the first column
 
 SCALE = (
-    "440154",
-    "482475",
-    "414487",
-    "355f8d",
-    "2a788e",
-    "21918c",
-    "22a884",
-    "44bf70",
-    "7ad151",
-    "bddf26",
-    "fde725",
+    *("440154", "482475", "414487", "355f8d", "2a788e", "21918c"),
+    *("22a884", "44bf70", "7ad151", "bddf26", "fde725"),
 )
 """Viridis: told apart by every eye, in grey print, on white and on black."""
 

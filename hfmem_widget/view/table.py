@@ -12,17 +12,16 @@ from hfmem_widget.view import html as kit
 
 GAP = "  "
 LINE = 300  # characters in one cell, at most
-MOST_LETTERS = 28  # of a name: a longer name breaks where there is little room
+MOST_LETTERS = 28  # of a name or some words: what is longer breaks where there is little room
 
 _NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
 _FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
 _WORDS = "padding:2px 0 2px 16px;text-align:left;border:0"
 _SCROLLS = (
-    "overflow-x:auto;background:linear-gradient(to left,var(--jp-layout-color0,Canvas) 40%,transparent) "
-    "right/28px 100% no-repeat local,linear-gradient(to left,rgba(128,128,128,.45),transparent) "
-    "right/10px 100% no-repeat scroll"
+    "overflow-x:auto;background:linear-gradient(270deg,var(--jp-layout-color0,Canvas) 40%,#0000) "
+    "right/28px 100% no-repeat local,linear-gradient(270deg,#80808073,#0000) right/10px 100% no-repeat"
 )
-"""Style of what may be wider than its frame: a shadow at the right for as long as there is more."""
+"""Where a table is wider than its frame, a shadow at the right tells for as long as there is more."""
 
 Cell = kit.Content | tuple[kit.Content, ...]
 """The content of a cell; of several, the first is the figure, the others stand small below it."""
@@ -81,16 +80,14 @@ def table(
     is_high = any(column.is_words for column in columns[1:]) or any(
         row.facts or row.below or any(isinstance(cell, tuple) for cell in row.cells) for row in rows
     )
-    longest = max(len(_figure(row.cells[0])) for row in rows)
-    width = f"{min(longest, MOST_LETTERS) * size / 2:.0f}px"
-    heads = "".join(_head_html(at, column, width) for at, column in enumerate(columns))
+    heads = "".join(_head_html(at, columns, rows, size) for at in range(len(columns)))
     # JupyterLab stripes rows, and gives every table columns of the same width.
     head = f'<thead style="border:0"><tr style="background:none">{heads}</tr></thead>'
     body = "".join(_row_html(columns, row, is_high=is_high) for row in rows)
     filled = ";width:100%;max-width:680px" if fills else ""
     more = f' tabindex="0" role="group" aria-label="{kit.shown(scrolls).html}"' if scrolls else ""
     return kit.Fragment(
-        f'<div{more} style="{_SCROLLS if scrolls else "overflow-x:auto"};margin:6px 0 0">'
+        f'<div{more} style="{_SCROLLS};margin:6px 0 0">'
         '<table style="border-collapse:collapse;table-layout:auto;border:0;margin:0;'
         f'font-size:{size:g}px;color:inherit{filled}">'
         f"{head if any(column.head for column in columns) else ''}<tbody>{body}</tbody></table></div>",
@@ -116,8 +113,14 @@ def _place(at: int, column: Column) -> str:
     return _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
 
 
-def _head_html(at: int, column: Column, width: str) -> str:
-    place = _place(at, column) + (f";min-width:{width}" if at == 0 else ";white-space:normal")
+def _head_html(at: int, columns: Sequence[Column], rows: Sequence[Row], size: float) -> str:
+    column = columns[at]
+    place = _place(at, column) + ";white-space:normal"
+    if at == 0 or column.is_words:
+        longest = max(
+            (len(_figure(row.cells[at])) for row in rows if at < len(row.cells)), default=0
+        )
+        place += f";min-width:{min(0.62 * longest, MOST_LETTERS / 2) * size:.0f}px"
     faint = "font-weight:normal" + (f";{kit.TINY}" if isinstance(column.head, str) else "")
     return f'<th scope="col" style="{place};vertical-align:bottom;{faint}">{kit.shown(column.head).html}</th>'
 

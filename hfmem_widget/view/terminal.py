@@ -24,14 +24,13 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view.findings import IN_SIGHT, MARKS, sentence
-from hfmem_widget.view.line import length
+from hfmem_widget.view.line import length, rank_phrases
 from hfmem_widget.view.table import aligned
 from hfmem_widget.view.terminal_ranks import (
     RanksNow,
     ranks_data,
     ranks_head,
     ranks_now,
-    ranks_phrase,
     ranks_table,
 )
 
@@ -77,37 +76,18 @@ class DeviceNow:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a screen shows of a session.
-
-    Attributes
-    ----------
-    label, state : str
-        `state` is "running", or how it ended.
-    elapsed : float
-        Seconds up to the newest sample, or to the end.
-    phase : tuple of str
-        The open spans but those of steps, outermost first.
-    step, steps : int
-        The number of the newest finished step, and how many there were; 0 before the first.
-    devices : tuple of DeviceNow
-    finding : Finding or None
-        The newest.
-    silent : float
-        Seconds since the last sign of life.
-    ranks : RanksNow or None
-        All ranks of a run, which are shown in place of the device.
-    """
+    """What a screen shows of a session."""
 
     label: str
-    state: str
-    elapsed: float
-    phase: tuple[str, ...]
-    step: int
-    steps: int
+    state: str  # "running", or how it ended
+    elapsed: float  # seconds up to the newest sample, or to the end
+    phase: tuple[str, ...]  # the open spans but those of steps, outermost first
+    step: int  # the number of the newest finished step; 0 before the first
+    steps: int  # how many there were
     devices: tuple[DeviceNow, ...]
-    finding: Finding | None
-    silent: float = 0.0
-    ranks: RanksNow | None = None
+    finding: Finding | None  # the newest
+    silent: float = 0.0  # seconds since the last sign of life
+    ranks: RanksNow | None = None  # all ranks of a run, which are shown in place of the device
 
     @property
     def how(self) -> str:
@@ -216,7 +196,7 @@ def line(now: Glance) -> str:
         for each in shown
     ]
     if now.ranks is not None:
-        devices = [ranks_phrase(now.ranks)]
+        devices = rank_phrases(now.ranks.ranks)
     more = [f"{len(left)} more"] if left else []
     state = [] if now.how == "running" else [now.how]
     where = [where] if (where := _where(now)) else []

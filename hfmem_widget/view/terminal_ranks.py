@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -15,7 +14,7 @@ from hfmem_widget.session import Finding, Ranks, Session
 from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import format_bytes, json_number
 from hfmem_widget.view.line import rank_phrases
-from hfmem_widget.view.ranks import Cells, flag_text, rank_cells
+from hfmem_widget.view.ranks import flag_text, rank_cells
 from hfmem_widget.view.table import aligned
 
 SECONDS = 120
@@ -32,23 +31,13 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class RanksNow:
-    """How all ranks stand.
-
-    Attributes
-    ----------
-    ranks : Ranks
-    course : tuple of (float, float)
-        The lowest and the highest of each of the newest seconds, in bytes; NaN where nothing is known.
-    total : float
-        Bytes of the smallest device.
-    findings : tuple of Finding
-        The gravest first.
-    """
+    """How all ranks stand."""
 
     ranks: Ranks
     course: tuple[Range, ...]
-    total: float
-    findings: tuple[Finding, ...]
+    """The lowest and the highest of each of the newest seconds, in bytes; NaN where nothing is known."""
+    total: float  # bytes of the smallest device
+    findings: tuple[Finding, ...]  # the gravest first
 
 
 def ranks_now(session: Session) -> RanksNow | None:
@@ -109,24 +98,14 @@ def ranks_table(ranks: Ranks, width: int, room: int) -> list[str]:
     rows = [rows[at] for at in sorted(wanted)]
     for gone in ("", *_LESS_WANTED):
         if gone in heads and gone:
-            heads, rows = _without(heads, rows, heads.index(gone))
-        text = aligned([heads, *rows], _words(heads)) if rows else ""
+            at = heads.index(gone)
+            heads = [*heads[:at], *heads[at + 1 :]]
+            rows = [[*row[:at], *row[at + 1 :]] for row in rows]
+        words = {at for at, head in enumerate(heads) if head in {"rank", "node", "device", ""}}
+        text = aligned([heads, *rows], words) if rows else ""
         if max(map(len, text.split("\n"))) <= width:
             break
     return text.split("\n")
-
-
-def _without(heads: list[str], rows: Cells, at: int) -> tuple[list[str], Cells]:
-    return [*heads[:at], *heads[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
-
-
-def _words(heads: Sequence[str]) -> set[int]:
-    return {at for at, head in enumerate(heads) if head in {"rank", "node", "device", ""}}
-
-
-def ranks_phrase(now: RanksNow) -> str:
-    """Return them in a few words, such as for a log."""
-    return " · ".join(rank_phrases(now.ranks))
 
 
 def ranks_data(now: RanksNow) -> dict[str, Any]:

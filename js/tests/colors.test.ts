@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { bars } from "../../tests/contract/rules.json";
-import { contrast, laidOn, PEAK, spanColor } from "../src/core/colors.ts";
+import { contrast, laidOn, PEAK, SHARE, spanColor } from "../src/core/colors.ts";
+import { SERIES } from "../src/core/series.ts";
 import root from "../src/styles/root.css";
 
 const PAGES = { light: ["#ffffff", "#000000"], dark: ["#212121", "#ffffff"] } as const;
@@ -17,6 +18,16 @@ describe("contrast", () => {
       for (const lane of [0, 1, 2, 3]) expect(known).toContain(spanColor(kind, lane));
     expect(known).toContain(PEAK);
   });
+
+  test.each(Object.entries(PAGES))(
+    "memory of no known purpose is of two lightnesses on a %s page",
+    (_, [page]) => {
+      const [before, rest] = [SERIES.before, SERIES.unattributed].map(({ color }) =>
+        laidOn(page, color, SHARE),
+      );
+      expect(contrast(before!, rest!)).toBeGreaterThanOrEqual(1.6);
+    },
+  );
 
   test.each(Object.entries(PAGES))("a warning reads well on a %s page", (_, [page, text]) => {
     const [, color, percent] = /--hfmem-warning: color-mix\(in srgb, (#\w+) (\d+)%/.exec(root) ?? [];

@@ -152,10 +152,23 @@ describe("paceTexts", () => {
     expect(paceTexts({ ...pace, total: null, steps: null, tokens: null, left: null })).toEqual(["step 17"]);
   });
 
-  test("after the end there is the average", () => {
+  test("numbers of steps read as on the card", () => {
+    const long = { ...pace, number: 5999, total: 6000, count: 6000 };
+    expect(paceTexts(long)[0]).toBe("step 5,999 of 6,000");
+    expect(paceTexts({ ...long, isOver: true })[0]).toBe("6,000 steps");
+  });
+
+  test("after the end there is the speed of all steps, and over what time", () => {
     const over = { ...pace, left: null, isOver: true };
-    expect(paceTexts(over)).toEqual(["17 steps", "4.2 steps/s", "8,600 tokens/s on average"]);
-    expect(paceTexts({ ...over, tokens: null })).toEqual(["17 steps", "4.2 steps/s on average"]);
+    expect(paceTexts(over)).toEqual([
+      "17 steps",
+      "4.2 steps/s",
+      "8,600 tokens/s including the time between steps",
+    ]);
+    expect(paceTexts({ ...over, tokens: null })).toEqual([
+      "17 steps",
+      "4.2 steps/s including the time between steps",
+    ]);
   });
 
   test("a step that takes longer than a second is told by how long", () => {

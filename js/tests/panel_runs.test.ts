@@ -307,12 +307,12 @@ describe("the status bar's text", () => {
     expect([text, title].every((each) => each.endsWith(words))).toBe(true);
   });
 
-  test("is about the device of which the run holds most, as long as none is nearly full", () => {
+  test("is of this run, and of all that is in use where that is nearly everything", () => {
     const schema = schemaOf(device("cuda:0", 100 * GIB), device("cpu", 10 * GIB));
     const calm = storeOf("snapshot", 1, [[0, 4 * GIB, 5 * GIB, 0.1 * GIB, 3 * GIB]], { schema });
     const full = storeOf("snapshot", 1, [[0, 4 * GIB, 5 * GIB, 0.1 * GIB, 9.2 * GIB]], { schema });
     expect(fullnessOf(calm)!.text).toBe("4.00 / 100.0 GiB");
-    expect(fullnessOf(full)!.text).toBe("cpu 102.4 MiB / 10.0 GiB · filling up");
+    expect(fullnessOf(full)!.text).toBe("cpu 9.20 / 10.0 GiB · filling up");
   });
 
   test("is nothing before the first sample", () => {

@@ -64,7 +64,7 @@ describe("stackOf", () => {
   };
 
   test("each band stands on the one below, and the last ends at what is allocated", () => {
-    const bands = stackOf("cuda:0", allocated, read).map(({ part, top, thickest }) => ({
+    const bands = stackOf(allocated, read).map(({ part, top, thickest }) => ({
       part,
       top: [...top],
       thickest,
@@ -80,7 +80,7 @@ describe("stackOf", () => {
   test("no band rises above what is allocated by the rounding of its sum", () => {
     const next = random(9);
     const values = () => Float32Array.from({ length: 2000 }, () => 1e11 * next());
-    const tops = stackOf("cuda:0", values(), {
+    const tops = stackOf(values(), {
       weights: values(),
       buffers: values(),
       unattributed: values(),
@@ -92,6 +92,6 @@ describe("stackOf", () => {
   });
 
   test("of nothing there is no band", () => {
-    expect(stackOf("cuda:0", new Float32Array(3), {})).toEqual([]);
+    expect(stackOf(new Float32Array(3), {})).toEqual([]);
   });
 });

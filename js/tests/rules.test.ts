@@ -8,6 +8,7 @@ import {
   formatBytes,
   formatChange,
   formatCount,
+  formatCounted,
   formatDuration,
   formatShare,
   formatTick,
@@ -42,6 +43,7 @@ interface Rules extends Pick<typeof table, Objects> {
   bytes: [Known, string][];
   changes: [Known, string][];
   counts: [Known, string][];
+  counted: [Known, string, string][];
   durations: [Known, string][];
   peaks: [Known, Certainty, string][];
   shares: [Known, string][];
@@ -86,6 +88,10 @@ describe("texts are those of Python", () => {
 
   test.each(rules.counts)("a count of %s is %s", (count, text) => {
     expect(formatCount(known(count))).toBe(text);
+  });
+
+  test.each(rules.counted)("%s of a %s are %s", (count, noun, text) => {
+    expect(formatCounted(known(count), noun)).toBe(text);
   });
 
   test.each(rules.durations)("%s seconds are %s", (seconds, text) => {
@@ -137,9 +143,9 @@ describe("colours are those of Python", () => {
 });
 
 describe("parts stand as in Python", () => {
-  test.each(rules.stacks)("$name", ({ device, allocated, read, stack }) => {
+  test.each(rules.stacks)("$name", ({ allocated, read, stack }) => {
     const found = Object.entries(read).map(([name, bytes]) => [name, Float32Array.of(known(bytes))]);
-    const bands = stackOf(device, Float32Array.of(allocated), Object.fromEntries(found));
+    const bands = stackOf(Float32Array.of(allocated), Object.fromEntries(found));
     expect(bands.map(({ part, top }) => [part, top[0]])).toEqual(stack);
   });
 });

@@ -9,7 +9,7 @@ import { placeLabel } from "../src/core/place.ts";
 import { LANE_PIXELS, namesIn } from "../src/core/scene.ts";
 import { defaultSettings } from "../src/core/settings.ts";
 import { Store } from "../src/core/store.ts";
-import { level, message, PARTS_SCHEMA, partRow, STATUS, span, stepRow, tableOf } from "./frames.ts";
+import { level, message, PARTS_SCHEMA, partRow, SCHEMA, STATUS, span, stepRow, tableOf } from "./frames.ts";
 
 const THEME = { text: "#111", muted: "#666", line: "#ddd", surface: "#fff", font: "sans-serif" };
 const HOSTILE = [
@@ -78,6 +78,28 @@ describe("composeScene", () => {
     const far = sceneOf(storeWith([row(0, 50, 60, 700), row(1, 50, 60, 700)]));
     expect(near.lines.map(({ metric }) => metric)).toContain("device_used");
     expect(far.lines.map(({ metric }) => metric)).toEqual(["allocated", "reserved"]);
+  });
+
+  test("what child processes hold is a line on the host from 256 MiB on", () => {
+    const series = [...SCHEMA.series, { device: "cpu", metric: "children", label: "child processes (PSS)" }];
+    const schema = { ...SCHEMA, series };
+    const sceneAt = (held: number) => {
+      const rows: ReturnType<typeof level>[] = [0, 1].map((time) => [
+        time,
+        1,
+        1,
+        1,
+        1 << 20,
+        1 << 21,
+        9,
+        held,
+      ]);
+      return sceneOf(storeWith(rows, { schema }), undefined, { device: "cpu" });
+    };
+    const [little, much] = [2 ** 28 - 32, 2 ** 28].map((held) => sceneAt(held).lines);
+    expect(little!.map(({ metric }) => metric)).not.toContain("children");
+    expect(much!.at(-1)).toMatchObject({ metric: "children", look: "children" });
+    expect(Math.max(...much!.at(-1)!.values)).toBe(2 ** 28);
   });
 
   test("capacity is drawn from sixty percent of it", () => {

@@ -238,7 +238,7 @@ describe("View", () => {
       ]);
       expect(bar.title).toBe(bar.getAttribute("aria-label"));
       const widths = [...bar.children].map((piece) => Number.parseFloat((piece as HTMLElement).style.width));
-      expect(widths).toEqual([0.5, 0, 1, 0.1, 2, 1, 0.2, 1.7, 2, 0.5]);
+      expect(widths.filter((width) => width > 0)).toEqual([0.5, 1, 0.1, 2, 1, 0.2, 1.7, 2, 0.5]);
     });
 
     test("without them the bar tells what is allocated as one", () => {
@@ -338,6 +338,14 @@ describe("View", () => {
     test("where the training is stands beside the legend", () => {
       const { element } = withSteps();
       expect(element.querySelector(".hfmem-progress")!.textContent).toBe("step 4");
+    });
+
+    test("what is measured on some steps only stands beside it", () => {
+      const { store, element } = withSteps();
+      const limited = "phases on every 4th step, to stay below 1 %";
+      store.apply(message("rows", 1, [level(2, 1)], { status: { ...STATUS, limited } }));
+      vi.advanceTimersByTime(600);
+      expect(element.querySelector(".hfmem-progress")!.textContent).toContain(limited);
     });
 
     test("by tokens draws points, with a legend of their own, and over time goes back", () => {

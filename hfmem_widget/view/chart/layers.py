@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hfmem_widget.analysis.curve import Points, chosen_rows
 from hfmem_widget.session import HELD, Device, Session, Timeline
 from hfmem_widget.session.series import OVERVIEW, PARTS, over_ranks
+from hfmem_widget.session.timeline import Floats
 
 STACK = tuple(name for name, row in PARTS.items() if row.stacked)
-"""The parts from the bottom to the top, without what rounding adds, which is too little to be seen."""
+"""The parts without what rounding adds, which is too little to be seen; the last are cut first."""
 
-_ON_HOST = tuple(sorted(STACK, key=lambda name: name != "unattributed"))
-"""On the host, what is not attributed is the process itself, and almost constant."""
+UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
+"""From the bottom to the top of the chart: what was there before, and stays, is the ground."""
 
 SLIVER = 0.002  # a layer that is never as high as this share of the stack is not drawn
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ class Layer:
 
 def layers_of(session: Session) -> int:
     """Return how many layers a stack of a session may have at most."""
-    metrics = {series.metric for series in session.series} & set(HELD)
-    return len(metrics) + len(STACK) - len(HELD) if metrics else 0
+    metrics = {series.metric for series in session.series} | {"unattributed", "activations"}
+    return len(metrics.intersection(STACK)) if metrics.intersection(HELD) else 0
 
 
 def lines_of(session: Session, layer_costs: float = 1.0) -> float:
@@ -70,29 +68,28 @@ def layers(
         at = session.index(f"{device.key}/{metric}")
         return at if at is not None and at < part.width else None
 
-    held = {name: at for name in HELD if (at := index(name)) is not None}
-    own, unattributed = index("allocated"), index("unattributed")
-    if own is None or not any((part.high[:, at] > 0).any() for at in held.values()):
+    known_at = {name: at for name in STACK if (at := index(name)) is not None}
+    own = index("allocated")
+    if own is None or not any(
+        (part.high[:, at] > 0).any() for name, at in known_at.items() if name in HELD
+    ):
         return ()
-    order = STACK if ":" in device.key else _ON_HOST
-    runs: dict[str, list[Points]] = {name: [] for name in order}
-    heights: dict[str, list[list[float]]] = {name: [] for name in order}
+    runs: dict[str, list[Points]] = {name: [] for name in UPWARDS}
+    heights: dict[str, list[list[float]]] = {name: [] for name in UPWARDS}
     for chosen in chosen_rows(part, own, start, stop, columns=columns):
         rows, is_high = np.array(chosen).T
         read = np.where(is_high[:, None], part.high[rows], part.low[rows])
-        wanted = {name: np.nan_to_num(read[:, at]) for name, at in held.items()}
-        if unattributed is not None:
-            wanted["unattributed"] = read[:, unattributed]
+        wanted = {name: read[:, at] for name, at in known_at.items()}
         time = (part.time[rows].clip(start, stop) - start).tolist()
         known, edge = _cut(read[:, own], wanted), np.zeros(len(rows))
-        for name in order:
+        for name in UPWARDS:
             edge = edge + known[name]
             runs[name].append(list(zip(time, edge.tolist(), strict=True)))
             heights[name].append(known[name].tolist())
-    least = SLIVER * max((edge for run in runs[order[-1]] for _, edge in run), default=0.0)
+    least = SLIVER * max((edge for run in runs[UPWARDS[-1]] for _, edge in run), default=0.0)
     return tuple(
         Layer(name, tuple(runs[name]), tuple(heights[name]))
-        for name in order
+        for name in UPWARDS
         if max(map(max, heights[name]), default=0.0) > least
     )
 
@@ -104,10 +101,8 @@ def _cut(allocated: Floats, wanted: dict[str, Floats]) -> dict[str, Floats]:
     """
     room, heights = allocated, {}
     for name in STACK:
-        if name == "activations":
-            height = room
-        else:
-            height = wanted.get(name, room if name == "unattributed" else np.zeros(len(room)))
-        heights[name] = np.clip(np.where(np.isnan(height), room, height), 0.0, room)
+        otherwise = room if name in {"unattributed", "activations"} else np.zeros(len(room))
+        height = wanted.get(name, otherwise)
+        heights[name] = np.clip(np.where(np.isnan(height), otherwise, height), 0.0, room)
         room = room - heights[name]
     return heights

@@ -100,7 +100,9 @@ def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
     if not curve.fill:
         points = curve.points
         if not curve.is_key and curve.tip and len(points) == 2:
-            points = _between(*points)
+            (x, y), (right, top) = points
+            shares = np.linspace(0, 1, HOVER_POINTS)
+            points = [(x + share * (right - x), y + share * (top - y)) for share in shares]
         return [_points(points, frame, len(curve.points)) | hover | line]
     fill = {
         "fill": "toself" if curve.is_closed else "tozeroy",
@@ -157,12 +159,6 @@ def _line(stroke: Stroke | None) -> Trace:
         return line
     pixels = ",".join(f"{length}px" for length in stroke.dash.split())
     return line | {"dash": stroke.dash if stroke.dash in palette.STROKES else pixels}
-
-
-def _between(start: tuple[float, float], stop: tuple[float, float]) -> Points:
-    shares = np.linspace(0, 1, HOVER_POINTS)
-    (x, y), (right, top) = start, stop
-    return [(x + share * (right - x), y + share * (top - y)) for share in shares]
 
 
 def _translucent(colour: str, opacity: float) -> str:

@@ -175,11 +175,8 @@ def legend(curves: Iterable[Curve], style: str = "") -> str:
     ranked = sorted(
         (curve for curve in curves if curve.is_key), key=lambda curve: curve.rank or 1000
     )
-    keys = "".join(
-        f'<span style="white-space:nowrap">{_key(curve)} {kit.shown(curve.name).html}</span> '
-        for curve in ranked
-    )
-    return f'<div style="display:flex;flex-wrap:wrap;gap:0 14px;opacity:.85{style}">{keys}</div>'
+    keys = (kit.words(kit.Fragment(_key(curve)), curve.name) for curve in ranked)
+    return kit.keys(keys, style).html
 
 
 def _key(curve: Curve) -> str:

@@ -22,7 +22,7 @@ from hfmem_widget.analysis.curve import (
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.moved import METRIC, movement
 from hfmem_widget.session import Device, Peak, Session, Span
-from hfmem_widget.session.series import LINES, OVERVIEW, Row, over_ranks, row_of
+from hfmem_widget.session.series import LINES, OVERVIEW, Row, is_charted, over_ranks, row_of
 from hfmem_widget.text import unit_for
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
@@ -220,12 +220,13 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         points = [] if index is None else curve(part, index, start, stop, columns=columns)
         return Line(device.key, metric, label_of(session, device, metric), points)
 
-    metrics = [each for each in LINES if each != METRIC]
+    metrics = [each for each in LINES if each != METRIC and is_charted(primary.key, each)]
     if primary.key == OVERVIEW:
         worst = session.ranks.worst if session.ranks is not None else None
         known = (series.metric for series in session.series if series.device == OVERVIEW)
         metrics = over_ranks(known, None if worst is None else worst.rank)
     lines = [] if moved else [line(primary, each) for each in metrics]
+    lines = [each for each in lines if not each.row.least > _highest_point([each])]
     others = [line(device, metric) for device in devices if device.key != primary.key]
     used = line(primary, METRIC)
     data = _highest_point([*lines, *others, *([used] if moved else [])], peak)

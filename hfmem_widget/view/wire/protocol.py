@@ -11,7 +11,9 @@ import numpy as np
 
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline, outermost
-from hfmem_widget.session.series import LINES, TABLE
+from hfmem_widget.session.series import LINES, TABLE, is_charted
+from hfmem_widget.session.steps import Table
+from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import plain
 
 PROTOCOL = 1
@@ -43,15 +45,17 @@ FEWEST_ROWS, FEWEST_STEPS = 8, 2  # there is always room for so many, whatever t
 
 MOST_IN_PATH = 6
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-StepRows = Floats
 Message = dict[str, Any]
 Buffers = list[bytes]
 
 
 def charted(session: Session) -> list[int]:
     """Return the columns of the session that are sent, in order."""
-    return [at for at, series in enumerate(session.series) if series.metric in METRICS]
+    return [
+        at
+        for at, series in enumerate(session.series)
+        if series.metric in METRICS and is_charted(series.device, series.metric)
+    ]
 
 
 def describe(session: Session, *, panel: bool = True) -> Message:
@@ -127,11 +131,11 @@ def describe_status(session: Session) -> Message:
         "cost": _number(round(polling.cost, 7)),
         "text": polling.stopped,
     }
-    told = {"path": _path(session), "lead": _lead(session)}
+    told = {"path": _path(session), "lead": _lead(session), "limited": polling.limited}
     return status | {name: each for name, each in told.items() if each}
 
 
-def new_steps(session: Session, after: float, detail: Detail = NEWS) -> StepRows:
+def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:
     """Return the steps that ended after some second, for a `rows` message."""
     fits = detail.step_bytes // (8 * len(session.steps.columns))
     return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
@@ -162,7 +166,7 @@ def rows(
     samples: Sequence[tuple[float, Sequence[float]]],
     spans: Iterable[Span],
     *,
-    steps: StepRows | None = None,
+    steps: Table | None = None,
     detail: Detail = NEWS,
 ) -> tuple[Message, Buffers]:
     """Return what is new: samples as (seconds, all values), spans that changed, and `new_steps`.
@@ -223,7 +227,7 @@ def _most_rows(columns: int, detail: Detail) -> float:
 
 
 def _packed(
-    message: Message, time: Floats, values: Floats, steps: StepRows | None
+    message: Message, time: Floats, values: Floats, steps: Table | None
 ) -> tuple[Message, Buffers]:
     buffers = [time.astype("<f8").tobytes(), values.astype("<f4").tobytes()]
     if steps is None or not len(steps):
@@ -243,21 +247,11 @@ def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
-    """Return a timeline as at most `most` rows that keep every lowest and highest value.
+    """Return a timeline as at most `most` rows (8 or more) that keep every lowest and highest value.
 
-    Parameters
-    ----------
-    timeline : Timeline
-    most : int
-        Rows allowed, at least 8.
-
-    Returns
-    -------
-    time : ndarray, shape (rows,)
-        Seconds, never decreasing.
-    values : ndarray, shape (rows, timeline.width)
-        A stretch that was folded gives two rows at the same time, its lowest and its highest values;
-        a gap gives a row of NaN.
+    These are seconds of shape ``(rows,)``, never decreasing, and values of shape ``(rows, timeline.width)``.
+    A stretch that was folded gives two rows at the same time, its lowest and its highest values; a gap gives
+    a row of NaN.
     """
     gaps = sorted(timeline.gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
     time, low, high = timeline.time, timeline.low, timeline.high

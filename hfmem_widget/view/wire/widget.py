@@ -46,18 +46,10 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
 
 
 class MemoryWidget(anywidget.AnyWidget):
-    """A live chart of one session.
+    """A live chart of one session; the publisher's messages belong to the `run`.
 
-    Parameters
-    ----------
-    session : Session
-    run : str
-        The run that the publisher's messages belong to.
-    panel : bool, optional
-        Whether JupyterLab's panel may open by itself.
-    on_seen, on_resync : callable
-        Called when the page says that someone watches, or that it missed something, on whichever thread
-        handles the message.
+    `panel` says whether JupyterLab's panel may open by itself. `on_seen` and `on_resync` are called when the
+    page says that someone watches, or that it missed something, on whichever thread handles the message.
     """
 
     # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).

@@ -1,14 +1,12 @@
 /** Memory over time as Plotly's traces: lines, and areas under them. */
 
-import { laidOn } from "./colors.ts";
+import { laidOn, SHARE } from "./colors.ts";
 import type { Line, Scene } from "./scene.ts";
 import { dashOf, type LineName, SERIES } from "./series.ts";
 import type { Band } from "./stack.ts";
 import type { Theme } from "./theme.ts";
 
 const TRACE = { type: "scatter", hoverinfo: "skip", connectgaps: false };
-/** So much of a part's colour, on the page's own. */
-const PART_SHARE = 0.84;
 /** Turns a pixel, up to which a line is a line and not a texture. */
 const SPARSE = 0.15;
 
@@ -31,7 +29,7 @@ function lineTraces({ metric, look, values }: Line, scene: Scene, theme: Theme):
 }
 
 function bandTrace({ part, top }: Band, scene: Scene, theme: Theme): object {
-  const color = laidOn(theme.surface, SERIES[part].color, PART_SHARE);
+  const color = laidOn(theme.surface, SERIES[part].color, SHARE);
   return { ...areaTrace({ x: scene.x, y: inUnit(top, scene) }, color), uid: `${part}-area` };
 }
 

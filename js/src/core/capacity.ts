@@ -1,5 +1,6 @@
 /** The slim bar of a device's capacity: what of it is taken by what, and what is free. */
 
+import { SHARE } from "./colors.ts";
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes } from "./format.ts";
 import { STACK, toldOf } from "./parts.ts";
@@ -8,18 +9,19 @@ import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
 
 /** From left to right. The page's own greys, in headline.css, are for what has no colour here. */
-const PIECES: { name: string; color?: string }[] = [
+const PIECES: { name: string; color?: string; share?: number }[] = [
   { name: "context", color: SERIES.context.color },
   { name: "allocated", color: SERIES.allocated.color },
-  ...STACK.map((name) => ({ name, color: SERIES[name].color })),
+  ...STACK.map((name) => ({ name, color: SERIES[name].color, share: SHARE })),
   { name: "cache" },
   { name: "other" },
 ];
 
 export class Capacity {
-  private readonly pieces = PIECES.map(({ name, color = "" }) => {
+  private readonly pieces = PIECES.map(({ name, color = "", share = 1 }) => {
     const piece = make("span", `capacity-part capacity-${name}`);
     piece.style.backgroundColor = color;
+    piece.style.opacity = `${share}`;
     return piece;
   });
   readonly element = make("div", "capacity", { role: "img" }, this.pieces);

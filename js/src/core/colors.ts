@@ -2,6 +2,8 @@
 
 import { SERIES } from "./series.ts";
 
+/** So much of a part's colour lies on the page's own. */
+export const SHARE = 0.84;
 export const ALLOCATED = SERIES.allocated.color;
 export const OTHER = SERIES.device_used.color;
 export const PEAK = "#D55E00";

@@ -19,7 +19,7 @@ import {
   type Scene,
   timeToPixel,
 } from "./scene.ts";
-import { LINES, type LineName, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
+import { LINES, type LineName, leastOf, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
 import type { Range, Settings } from "./settings.ts";
 import { stackOf } from "./stack.ts";
 import type { Store } from "./store.ts";
@@ -138,15 +138,11 @@ function drawnLines(
     // The uppermost band has no column of its own.
     lines: columns.length + (isSplit ? 1 : 0),
   });
-  const lines = shown.map(({ metric }, index) => ({
-    metric,
-    look: lookOf(settings.device, metric),
-    values: drawn.y[index]!,
-  }));
+  const lines = shown
+    .map(({ metric }, index) => ({ metric, look: lookOf(settings.device, metric), values: drawn.y[index]! }))
+    .filter(({ look, values }) => maximum(values) >= leastOf(look));
   const read = parts.map(({ metric }, index) => [metric, drawn.y[shown.length + index]!]);
-  const bands = isSplit
-    ? stackOf(settings.device, valuesOf(lines, "allocated"), Object.fromEntries(read))
-    : [];
+  const bands = isSplit ? stackOf(valuesOf(lines, "allocated"), Object.fromEntries(read)) : [];
   const own = Math.max(0, ...lines.filter(({ metric }) => !isHaze(metric)).map((l) => maximum(l.values)));
   const isLed = own === 0 && store.status?.lead !== undefined;
   const fits = (line: Line) =>

@@ -45,6 +45,11 @@ export function formatCount(count: number): string {
   return String(Number(fixed(count, 0))).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
+/** With its noun: `1 step`, `6,000 steps`. */
+export function formatCounted(count: number, noun: string): string {
+  return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 export function formatChange(bytes: number): string {
   if (!Number.isFinite(bytes)) return "n/a";
   const text = formatBytes(bytes);

@@ -1,5 +1,6 @@
 /** What each line and each colour means, and a switch for it. */
 
+import { SHARE } from "./colors.ts";
 import { button, make, setAttribute, setText } from "./dom.ts";
 import { type PartName, STACK, shortName } from "./parts.ts";
 import { BAND } from "./rankwords.ts";
@@ -69,6 +70,7 @@ export class Legend {
   private readonly names = STACK.map((name) => {
     const swatch = make("span", "swatch");
     swatch.style.background = SERIES[name].color;
+    swatch.style.opacity = `${SHARE}`;
     const node = make("span", "legend-part", {}, [swatch, shortName(name)]);
     return { name, node };
   });

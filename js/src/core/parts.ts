@@ -8,13 +8,8 @@ export { type PartName, STACK };
 export type ReadName = Exclude<PartName, "activations">;
 export const READ = STACK.filter((name) => name !== "activations");
 
-/** On the host what is not attributed is the process itself, and as good as constant: there it is the ground. */
-const ON_HOST = [...STACK].sort((a, b) => Number(b === "unattributed") - Number(a === "unattributed"));
-
-/** The parts of a device from the bottom up, by the device's key. */
-export function stackOrder(device: string): readonly PartName[] {
-  return device.includes(":") ? STACK : ON_HOST;
-}
+/** From the bottom of a chart up: what was there before, and stays, is the ground. */
+export const UPWARDS = [...STACK].sort((a, b) => Number(b === "before") - Number(a === "before"));
 
 export type Parts = Record<PartName, number>;
 

@@ -1,15 +1,17 @@
 /** Where a training is and how fast it goes, in a place that is kept for it. */
 
-import { make, setText } from "./dom.ts";
-import { formatCount } from "./format.ts";
+import { make, setAttribute, setText } from "./dom.ts";
+import { formatCount, formatCounted } from "./format.ts";
 import { type Pace, readPace } from "./pace.ts";
 import type { Store } from "./store.ts";
 
 /** What does not fit any more is left out from the end: the most useful stands first. */
-const MOST_PARTS = 4;
+const MOST_PARTS = 5;
+
+const SPEED = "The speed includes the time between steps, but not evaluations and saves.";
 
 export class Progress {
-  readonly element = make("div", "progress");
+  readonly element = make("div", "progress", { title: SPEED });
   private readonly parts = Array.from({ length: MOST_PARTS }, () => make("span", "progress-part"));
 
   constructor() {
@@ -19,6 +21,9 @@ export class Progress {
   update(store: Store): void {
     const pace = readPace(store);
     const texts = pace === null ? [] : paceTexts(pace);
+    const limited = store.status?.limited;
+    if (limited !== undefined) texts.push(limited);
+    setAttribute(this.element, "title", limited ?? SPEED);
     this.parts.forEach((part, index) => {
       setText(part, texts[index] ?? "");
       part.hidden = index >= texts.length;
@@ -26,14 +31,14 @@ export class Progress {
   }
 }
 
-/** `step 17 of 100`, `about 20 s left`, `4.2 steps/s`, `8,600 tokens/s`. */
+/** `step 17 of 6,000`, `about 20 s left`, `4.2 steps/s`, `8,600 tokens/s`. */
 export function paceTexts({ number, total, count, steps, tokens, left, isOver }: Pace): string[] {
-  const average = isOver ? " on average" : "";
+  const average = isOver ? " including the time between steps" : "";
   const speed = steps === null ? [] : [rate(steps)];
   if (tokens !== null) speed.push(`${formatCount(twoDigits(tokens))} tokens/s`);
   if (speed.length > 0) speed.push(speed.pop() + average);
-  if (isOver) return [count === 1 ? "1 step" : `${count} steps`, ...speed];
-  const place = total === null ? `step ${number}` : `step ${number} of ${total}`;
+  if (isOver) return [formatCounted(count, "step"), ...speed];
+  const place = `step ${formatCount(number)}${total === null ? "" : ` of ${formatCount(total)}`}`;
   return [place, ...(left === null ? [] : [remaining(left)]), ...speed];
 }
 

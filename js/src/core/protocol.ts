@@ -64,6 +64,8 @@ export interface Status {
   path?: string[];
   /** What other processes did to the devices, where this one used none; left out where it did. */
   lead?: string;
+  /** What is measured on some steps only, so that measuring costs little; left out where that is nothing. */
+  limited?: string;
 }
 
 /** `time` in seconds since the session began; `values` in bytes, row-major, `columns` to a row. */
@@ -160,6 +162,7 @@ const isStatus = shape<Status>({
   text: isText,
   path: maybe(listOf(isText)),
   lead: maybe(isText),
+  limited: maybe(isText),
 });
 
 /** Never throws. Returns the message, or null for a kind that is not known or a frame that does not add up. */

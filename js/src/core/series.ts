@@ -35,6 +35,12 @@ export function lookOf(device: string, metric: LineName): LineName {
   return device === OVERVIEW && metric === "allocated" ? "highest" : metric;
 }
 
+/** From so many bytes on it is drawn. */
+export function leastOf(look: LineName): number {
+  const row: { label: string; least?: number } = SERIES[look];
+  return row.least ?? 0;
+}
+
 /** By Plotly's name. */
 export function dashOf(look: LineName): string {
   const row: { label: string; dash?: string } = SERIES[look];

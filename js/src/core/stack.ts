@@ -1,6 +1,6 @@
 /** Allocated memory as areas that stand on one another. */
 
-import { type PartName, type Parts, partsOf, type ReadName, stackOrder } from "./parts.ts";
+import { type PartName, type Parts, partsOf, type ReadName, UPWARDS } from "./parts.ts";
 
 /** The upper edge of a part at every instant, in bytes; its lower edge is the band's below. */
 export interface Band {
@@ -11,12 +11,8 @@ export interface Band {
 }
 
 /** The bands from the bottom up, without those of which there is nothing. The last one's top is `allocated`. */
-export function stackOf(
-  device: string,
-  allocated: Float32Array,
-  read: Partial<Record<ReadName, Float32Array>>,
-): Band[] {
-  const bands = stackOrder(device).map((part) => ({
+export function stackOf(allocated: Float32Array, read: Partial<Record<ReadName, Float32Array>>): Band[] {
+  const bands = UPWARDS.map((part) => ({
     part,
     top: new Float32Array(allocated.length),
     thickest: 0,

@@ -34,7 +34,9 @@ export function fullnessOf(store: Store): Fullness | null {
   ];
   const title = [...parts, words].filter(Boolean).join(", ");
   const isFirst = device === store.schema?.devices[0];
-  const figures = [isFirst ? "" : device.key, amounts(held, device.total)].filter(Boolean).join(" ");
+  // What fills it need not be this run's.
+  const figure = level === "" ? held : share * device.total!;
+  const figures = [isFirst ? "" : device.key, amounts(figure, device.total)].filter(Boolean).join(" ");
   return { level, text: [figures, words].filter(Boolean).join(" · "), title };
 }
 

@@ -1,0 +1,84 @@
+"""What a cell shows as one line: while it runs, where its end was not seen, and where it was quick.
+
+The first watched cell of a kernel waits for what this module imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hfmem_widget.analysis.facts import facts_of
+from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.moved import movement
+from hfmem_widget.session import Session, Span
+from hfmem_widget.text import plain
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.findings import findings_html, findings_lines
+from hfmem_widget.view.line import how_it_went, line, parts, rank_phrases
+
+NOTE_LENGTH = 300
+
+_ALONE = kit.root("font-size:13px;line-height:1.45;margin:2px 0")
+_ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
+
+
+def running_bundle(label: str) -> dict[str, str]:
+    """Return what stands in the card's place while the cell runs."""
+    html = _on_one_line(palette.ALLOCATED, label, "· watching …")
+    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
+
+
+LOST_CELL = "With %%memwatch --output NAME, show NAME to see its card."
+LOST_RUN = "Run this cell again to see its card."
+
+
+def lost_bundle(label: str, remedy: str = LOST_CELL) -> dict[str, str]:
+    """Return what stands in the card's place where the page did not see the end."""
+    text = f"This page was closed or reloaded before the watch ended. {remedy}"
+    html = _on_one_line(palette.DEVICE_USED, label, f"· {text}")
+    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {text}'}
+
+
+def _on_one_line(colour: str, label: str, text: str) -> str:
+    inside = kit.words(
+        kit.marked(colour, sign=kit.BULLET),
+        kit.strong(label),
+        kit.quiet(kit.shown(text, NOTE_LENGTH)),
+    )
+    return f"{_ALONE}{inside.html}</div>"
+
+
+def compact_bundle(
+    session: Session, span: Span, lead: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the card of a quick cell: its change and its peak on one line; `lead` stands above."""
+    moved, findings = movement(session, span), findings_of(session, span)
+    devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
+    if session.ranks is not None:
+        devices = [rank_phrases(session.ranks, brief=True)]
+    first = devices.pop(0) if len(devices) == 1 and not moved.lead else []
+    first = moved.lead.split(", ") if moved.lead else first
+    devices += [[moved.beside]] if moved.beside else []
+    inside = kit.words(
+        kit.marked(outcome_colour(span), sign=kit.BULLET),
+        kit.strong(span.label or span.kind),
+        kit.quiet(kit.phrases([*how_it_went(session, span), *first])),
+        *(kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(device)) for device in devices),
+        kit.Fragment(findings_html(findings, in_sight=1)),
+    )
+    texts = (line(session, span, brief=True), *findings_lines(findings, in_sight=1))
+    return below(lead, f"{_ON_ONE_LINE}{inside.html}</div>", texts)
+
+
+def below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return a card with something above it, if anything is."""
+    above = lead or {"text/html": "", "text/plain": ""}
+    lines = (*([above["text/plain"]] if lead else []), *texts)
+    return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}
+
+
+def outcome_colour(span: Span) -> str:
+    """Return the colour of a span's outcome."""
+    colours = {"": palette.ALLOCATED, "done": palette.GOOD, "interrupted": palette.STOPPED}
+    return colours.get(span.outcome, palette.BAD)
