@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+
+import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import device_keys
@@ -14,38 +15,16 @@ from hfmem_widget.text import parse_bytes, plain, wrong_value
 EXAMPLE = 'limit_vram("6 GiB", left="1 MiB")'
 
 
-class Marker(Protocol):
-    """What is read of a `pytest.Mark`."""
-
-    @property
-    def args(self) -> Sequence[Any]:
-        """What was given by position."""
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """What was given by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a test may allocate, in bytes; infinite where there is no limit.
+    """What a test may allocate, in bytes; infinite where there is no limit."""
 
-    Attributes
-    ----------
-    peak : float
-        Above what was allocated at the start.
-    left : float
-        Allocated at the end above that.
-    device : str
-        The key of the device it is for; empty for each GPU.
-    """
-
-    peak: float = math.inf
-    left: float = math.inf
-    device: str = ""
+    peak: float = math.inf  # above what was allocated at the start
+    left: float = math.inf  # allocated at the end above that
+    device: str = ""  # the key of the device it is for; empty for each GPU
 
 
-def limits_of(markers: Iterable[Marker]) -> tuple[Limit, ...]:
+def limits_of(markers: Iterable[pytest.Mark]) -> tuple[Limit, ...]:
     """Return the limits of a test, the closest marker first: for each device the closest holds.
 
     Raises `OptionError` for a marker that cannot be read.
@@ -62,7 +41,7 @@ def default_limit(size: str) -> tuple[Limit, ...]:
     return (Limit(parse_bytes(size, of="hfmem_limit_vram")),) if size else ()
 
 
-def _limit(marker: Marker) -> Limit:
+def _limit(marker: pytest.Mark) -> Limit:
     unknown = [plain(name) for name in marker.kwargs if name not in {"peak", "left", "device"}]
     if unknown:
         message = f"limit_vram takes peak, left and device, not {unknown[0]}, such as in {EXAMPLE}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
@@ -15,6 +16,7 @@ from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Stats
+from hfmem_widget.sources.counters import readings
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import plain
 
@@ -26,25 +28,34 @@ __tracebackhide__ = True  # pytest leaves these frames out of a test's traceback
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a test did to one device, in bytes.
+    """What a test did to one device, in bytes; in its report, properties with ``hfmem_`` before each name."""
 
-    Attributes
-    ----------
-    device : str
-        Its key.
-    peak, left : float
-        The highest allocated, and what is allocated at the end, above what was allocated at the start.
-    reserved : float
-        The highest reserved, with what was reserved at the start.
-    certainty : {"exact", "at least"}
-        How the peak is known. The heap is read at both ends alone.
-    """
+    device: str  # its key
+    peak: float  # the highest allocated, above what was allocated at the start
+    left: float  # what is allocated at the end, above the same
+    reserved: float  # the highest reserved, with what was reserved at the start
+    certainty: Certainty = "exact"  # of the peak; the heap's is read at both ends alone
+    environment: str = ""  # what peaks depend on; empty of the heap
 
-    device: str
-    peak: float
-    left: float
-    reserved: float
-    certainty: Certainty = "exact"
+    def properties(self) -> list[tuple[str, object]]:
+        """Return names and values; what is not known has none."""
+        return [
+            (f"hfmem_{name}", round(value) if isinstance(value, float) else value)
+            for name, value in asdict(self).items()
+            if value != "" and not (isinstance(value, float) and math.isnan(value))
+        ]
+
+    @classmethod
+    def read(cls, properties: Sequence[tuple[str, Any]]) -> Figures | None:
+        """Return what a report's properties say; None if the test was not measured."""
+        named = {name.removeprefix("hfmem_"): value for name, value in properties}
+        if not {"device", "certainty"} <= named.keys():
+            return None
+        peak, left, reserved = (
+            float(named.get(name, math.nan)) for name in ("peak", "left", "reserved")
+        )
+        where = named.get("environment", "")
+        return cls(named["device"], peak, left, reserved, named["certainty"], where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +190,9 @@ class Memory:
                 strict=False,
             )
         )
-        allocated = {f"{kind}:{index}": _allocated(each) for index, each in stats.items()}
+        allocated = {f"{kind}:{index}": readings(each)[0] for index, each in stats.items()}
         return _Reading(
-            {key: size for key, size in allocated.items() if size is not None},
+            {key: size for key, size in allocated.items() if not math.isnan(size)},
             heap.get("allocated", math.nan),
             heap.get("reserved", math.nan),
         )
@@ -197,10 +208,3 @@ def environment(ledger: PeakLedger, device: str) -> str:
     name = plain(ledger.allocator.device(int(device.partition(":")[2])).name)
     version = str(getattr(sys.modules.get("torch"), "__version__", "unknown"))
     return f"{name}, torch {plain('.'.join(version.split('.')[:2]))}"
-
-
-def _allocated(stats: Stats) -> float | None:
-    try:
-        return float(stats["allocated_bytes"]["all"]["current"])
-    except (KeyError, TypeError):
-        return None

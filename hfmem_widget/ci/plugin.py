@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,13 @@ def pytest_runtest_makereport(
     yield
     option = item.config.option
     if option.hfmem_clear and call.excinfo is not None and not option.usepdb:
-        from hfmem_widget.ci.frames import clear
+        from hfmem_widget.errors import chain_of
 
-        clear(call.excinfo.value)
+        for error in chain_of(call.excinfo.value):
+            traceback.clear_frames(error.__traceback__)
+            for frame, _line in traceback.walk_tb(error.__traceback__):
+                # Up to Python 3.12 who has read the variables, as pytest does, left a copy: this renews it.
+                _ = frame.f_locals
 
 
 def runner(config: pytest.Config) -> Runner:
@@ -108,9 +113,8 @@ def runner(config: pytest.Config) -> Runner:
     return made
 
 
-@pytest.hookimpl(
-    hookwrapper=True
-)  # of the old kind: a pytest that is too old for the rest loads this, too
+# Of the old kind: a pytest that is too old for the rest loads this, too.
+@pytest.hookimpl(hookwrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pluggy.Result[pytest.CollectReport], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,7 @@ from hfmem_widget.ci.baseline import change_text, differs, read, share_of
 from hfmem_widget.ci.limits import Limit, default_limit, limits_of
 from hfmem_widget.ci.measure import HOST, Figures, Memory, busiest, environment
 from hfmem_widget.ci.recording import Recordings
-from hfmem_widget.ci.summary import Record, Summary
+from hfmem_widget.ci.summary import Summary
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, harmless
 from hfmem_widget.monitor.on_import import WhenImported
@@ -120,7 +121,7 @@ class Runner:
         figures = memory.figures()
         most = busiest(figures)
         where = "" if most.device == HOST else environment(shared_monitor().ledger, most.device)
-        item.user_properties += Record.of(most, where).properties()
+        item.user_properties += replace(most, environment=where).properties()
         if error is not None or self._failed_within:
             return ""
         limits = item.stash.get(LIMITS, ()) or self._default

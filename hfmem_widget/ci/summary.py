@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from hfmem_widget.ci.baseline import Baseline, Peaks, change_text, differs
 from hfmem_widget.ci.measure import HOST, Figures
 from hfmem_widget.guard import entry
-from hfmem_widget.session import Certainty
 from hfmem_widget.text import format_bytes, format_counted, plain
 from hfmem_widget.view.table import aligned
 
@@ -22,45 +19,6 @@ MOST_NAMES = 5
 HEAP = "No GPU was used: these figures are of the process' heap, read at each test's start and end alone."
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a report says of a test; also its properties in a JUnit file, with ``hfmem_`` before each name."""
-
-    device: str
-    peak: float
-    left: float
-    reserved: float
-    certainty: Certainty
-    environment: str = ""
-
-    @classmethod
-    def of(cls, figures: Figures, environment: str) -> Record:
-        """Return the record of what was measured."""
-        known = (figures.peak, figures.left, figures.reserved, figures.certainty)
-        return cls(figures.device, *known, environment)
-
-    def properties(self) -> list[tuple[str, object]]:
-        """Return names and values; what is not known has none."""
-        named = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return [
-            (f"hfmem_{name}", round(value) if isinstance(value, float) else value)
-            for name, value in named
-            if value != "" and not (isinstance(value, float) and math.isnan(value))
-        ]
-
-    @classmethod
-    def read(cls, properties: Sequence[tuple[str, Any]]) -> Record | None:
-        """Return what a report's properties say; None if the test was not measured."""
-        named = {name.removeprefix("hfmem_"): value for name, value in properties}
-        if not {"device", "certainty"} <= named.keys():
-            return None
-        peak, left, reserved = (
-            float(named.get(name, math.nan)) for name in ("peak", "left", "reserved")
-        )
-        where = named.get("environment", "")
-        return cls(named["device"], peak, left, reserved, named["certainty"], where)
-
-
 class Summary:
     """Takes the reports of all tests."""
 
@@ -68,7 +26,7 @@ class Summary:
         self._config = config
         self._baseline = baseline
         self._tolerance = tolerance
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, Figures] = {}
         self._passed: set[str] = set()
         self._faults: set[str] = set()
         self._unrecorded: dict[str, str] = {}
@@ -83,7 +41,7 @@ class Summary:
 
     def take(self, report: pytest.TestReport) -> None:
         """Keep what the report of a call says; the last one of a test counts."""
-        name, record = self.name_of(report.nodeid), Record.read(report.user_properties)
+        name, record = self.name_of(report.nodeid), Figures.read(report.user_properties)
         if any(each[0] == "hfmem_fault" for each in report.user_properties):
             self._faults.add(name)
         if why := dict(report.user_properties).get("hfmem_unrecorded"):
@@ -160,7 +118,7 @@ class Summary:
             for line in lines:
                 to.line(line)
 
-    def _comparable(self) -> dict[str, Record]:
+    def _comparable(self) -> dict[str, Figures]:
         return {
             name: each
             for name, each in self._records.items()
@@ -201,7 +159,9 @@ class Summary:
             return [self._done] if self._done else []
         path, measured = plain(baseline.path), self._comparable()
         known = {
-            n: baseline.of(e.environment)[n] for n, e in measured.items() if self._is_known(n, e)
+            n: baseline.of(e.environment)[n]
+            for n, e in measured.items()
+            if n in baseline.of(e.environment)
         }
         lower = [
             f"  {plain(name)}: {change_text(measured[name].peak, before)}"
@@ -232,9 +192,6 @@ class Summary:
             *lower,
             *(_named(what, names) for what, names in groups.items() if names),
         ]
-
-    def _is_known(self, name: str, record: Record) -> bool:
-        return self._baseline is not None and name in self._baseline.of(record.environment)
 
 
 def _named(what: str, names: set[str]) -> str:

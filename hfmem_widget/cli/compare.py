@@ -13,12 +13,10 @@ from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Figures
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.cli.output import FINE, NO, say
-from hfmem_widget.cli.write import stem
+from hfmem_widget.cli.write import session_in, stem
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.features.compare.text import markdown, percent_text, text
-from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import read
 from hfmem_widget.session import Session
 from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
 
@@ -50,8 +48,9 @@ class Limit:
 def compare(arguments: Namespace) -> int:
     """Show both, and judge the second where a limit is given."""
     limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
-    sessions = _read(arguments.A), _read(arguments.B)
-    a, b = _records(sessions, (arguments.A, arguments.B))
+    paths = arguments.A, arguments.B
+    sessions = [session_in(Path(path).expanduser()) for path in paths]
+    a, b = _records(sessions, paths)
     comparison = compare_records({a.name: [a], b.name: [b]})
     say(markdown(comparison) if arguments.markdown else text(comparison))
     if limit is None:
@@ -109,11 +108,6 @@ def judge(a: Record, b: Record, metric: str, limit: Limit) -> Iterator[tuple[boo
             f"({change}), {'more than' if is_over else 'within'} the limit of {limit.said}."
         )
         yield is_over, line
-
-
-def _read(path: str) -> Session:
-    place = Path(path).expanduser()
-    return overview_of(place) if place.is_dir() else read(place)
 
 
 def _records(sessions: Sequence[Session], paths: Sequence[str]) -> tuple[Record, Record]:

@@ -17,8 +17,7 @@ RUN = (
     "distributed run"
 )
 
-INTERRUPTED = 130
-"""What shells make of a command that ctrl-C ended."""
+INTERRUPTED = 130  # what shells make of a command that ctrl-C ended
 
 
 def main(words: Sequence[str] | None = None) -> int:

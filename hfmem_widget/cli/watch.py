@@ -22,11 +22,8 @@ from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 from hfmem_widget.view.terminal import Glance, data, glance, line, screen
 
-PACE = 1.0
-"""Seconds between two looks."""
-
-NEWEST_STEPS = 100
-"""Steps that are looked at again each time."""
+PACE = 1.0  # seconds between two looks
+NEWEST_STEPS = 100  # steps that are looked at again each time
 
 HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 

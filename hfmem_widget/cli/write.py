@@ -11,6 +11,7 @@ from hfmem_widget.ranks.run import overview_of
 from hfmem_widget.recording.file import read
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
+from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 
 _WRITTEN = {"csv": (".csv",), "parquet": (".parquet",), "perfetto": TRACES}
@@ -20,12 +21,7 @@ def report(arguments: Namespace) -> int:
     """Write the page of a run."""
     run = Path(arguments.RUN).expanduser()
     path = arguments.output or f"{stem(run)}.html"
-    say(
-        plain(
-            (overview_of(run) if run.is_dir() else read(run)).report(path, static=arguments.static),
-            4096,
-        )
-    )
+    say(plain(session_in(run).report(path, static=arguments.static), 4096))
     return FINE
 
 
@@ -53,6 +49,11 @@ def export(arguments: Namespace) -> int:
     resolution = 1.0 if arguments.resolution is None else arguments.resolution
     say(plain(session.save(path, table=table, resolution=resolution), 4096))
     return FINE
+
+
+def session_in(run: Path) -> Session:
+    """Return the session of a recording, or that of all ranks of a run."""
+    return overview_of(run) if run.is_dir() else read(run)
 
 
 def stem(run: Path) -> str:

@@ -12,7 +12,7 @@ from hfmem_widget.analysis.history import History
 from hfmem_widget.display import resolve
 from hfmem_widget.drivers.install import attach, detach
 from hfmem_widget.features import FEATURES
-from hfmem_widget.guard import harmless
+from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.completion import Offered, complete
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
@@ -34,6 +34,7 @@ _shells: WeakKeyDictionary[InteractiveShell, Callable[[], None]] = WeakKeyDictio
 def register(shell: InteractiveShell) -> None:
     """Add the magics and their completion, and follow what they watch."""
     unregister(shell)
+    forget_faults()
     history = History()
     memwatch.register(shell, history)
     offered: dict[str, Offered] = {

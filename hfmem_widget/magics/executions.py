@@ -18,26 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """A cell that runs.
-
-    Attributes
-    ----------
-    info : ExecutionInfo
-    count : int
-        The shell's execution count when it began.
-    is_outermost : bool
-        Whether no other cell runs it.
-    thread : int
-        The cells of a subshell run on a thread of its own.
-    watches : list of Watch
-        The watches that end with it.
-    """
+    """A cell that runs."""
 
     info: ExecutionInfo
-    count: int
-    is_outermost: bool
+    count: int  # the shell's execution count when it began
+    is_outermost: bool  # no other cell runs it
     thread: int = field(default_factory=threading.get_ident)
+    """The cells of a subshell run on a thread of its own."""
     watches: list[Watch] = field(default_factory=list)
+    """The watches that end with it."""
 
     @property
     def cell_id(self) -> str:

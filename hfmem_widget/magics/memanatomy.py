@@ -6,7 +6,6 @@ from argparse import Namespace
 from dataclasses import replace
 
 from IPython.core.error import UsageError
-from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HOW_TO_WATCH
@@ -16,7 +15,6 @@ from hfmem_widget.text import plain
 NOW, PEAK = "now", "peak"
 
 
-@magics_class
 class MemanatomyMagics(ReportMagics):
     """Shows what the memory of the newest watched cell is for."""
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 
 from IPython.core.error import UsageError
-from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HOW_TO_WATCH
-from hfmem_widget.magics.report import ReportMagics, report
-from hfmem_widget.magics.usage import check_output
+from hfmem_widget.magics.report import ReportMagics, output, report
 
 
-@magics_class
 class MemcompareMagics(ReportMagics):
     """Compares watched cells."""
 
@@ -41,9 +38,7 @@ class MemcompareMagics(ReportMagics):
         default="",
         help="The cell that the others are compared with. Default: the first.",
     )
-    @argument(
-        "-o", "--output", default="", metavar="NAME", help="Keep the comparison in this variable."
-    )
+    @output("comparison")
     def memcompare(self, arguments: Namespace) -> None:
         """Compare watched cells side by side.
 
@@ -63,7 +58,6 @@ class MemcompareMagics(ReportMagics):
 
         ``%memcompare`` alone lists the watched cells.
         """
-        check_output(arguments.output, self._shell)
         from hfmem_widget.features.compare.api import compare_named
         from hfmem_widget.features.compare.html import chart_bundle, list_bundle, table_bundle
 
@@ -81,5 +75,4 @@ class MemcompareMagics(ReportMagics):
         )
         self.show(table_bundle(comparison))
         self.show(chart_bundle(comparison))
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = comparison
+        self.keep(arguments, comparison)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from argparse import Namespace
 
 from IPython.core.error import UsageError
-from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.magics.report import ReportMagics, report
-from hfmem_widget.magics.usage import check_output
+from hfmem_widget.magics.report import ReportMagics, output, report
 from hfmem_widget.text import plain
 
+_AS_GIVEN = (
+    *("batch", "length", "optimizer", "checkpointing", "accumulation", "quantized", "image", "kv"),
+    *("shards", "longest", "attempt", "headroom"),
+)
+"""Arguments that are those of `fit`."""
 
-@magics_class
+
 class MemfitMagics(ReportMagics):
     """Forecasts."""
 
@@ -38,6 +41,8 @@ class MemfitMagics(ReportMagics):
     @argument(
         "--optim",
         "--optimizer",
+        dest="optimizer",
+        metavar="OPTIM",
         default="adamw_torch_fused",
         help="The optimizer, as TrainingArguments names it. Default: %(default)s.",
     )
@@ -48,7 +53,14 @@ class MemfitMagics(ReportMagics):
         help="fp32; bf16 or fp16, with autocast when training; or pure-bf16, pure-fp16. Default: the type of "
         "the weights.",
     )
-    @argument("-c", "--checkpointing", action="store_true", help="Use gradient checkpointing.")
+    @argument(
+        "-c",
+        "--checkpointing",
+        "--activation-checkpointing",
+        "--gradient-checkpointing",
+        action="store_true",
+        help="Compute activations again in the backward pass.",
+    )
     @argument("--accumulation", type=int, default=1, help="Batches per step. Default: %(default)s.")
     @argument(
         "--lora",
@@ -63,14 +75,37 @@ class MemfitMagics(ReportMagics):
         help="How bitsandbytes stores the weights: int8, nf4, or nf4-double.",
     )
     @argument(
+        "--image",
+        type=int,
+        default=None,
+        metavar="PIXELS",
+        help="Side of the image in each row, where the model takes any size.",
+    )
+    @argument("--kv", default="", help="Type of a quantised KV cache: fp8, int8, int4 or int2.")
+    @argument(
+        "--shards",
+        default="",
+        metavar="WAY:RANKS",
+        help="Forecast one of several ranks: zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
+    )
+    @argument(
+        "--longest",
+        action="store_true",
+        help="Look for the longest rows that fit at this batch, by further dry runs.",
+    )
+    @argument(
+        "--try",
+        dest="attempt",
+        action="store_true",
+        help="Make one real step of this size with random weights, and give the memory back.",
+    )
+    @argument(
         "--headroom",
         type=float,
         default=0.10,
         help="Share of the free memory to leave unused. Default: %(default)s.",
     )
-    @argument(
-        "-o", "--output", default="", metavar="NAME", help="Keep the forecast in this variable."
-    )
+    @output("forecast")
     def memfit(self, arguments: Namespace) -> None:
         """Forecast the memory of a model, part by part, and whether it fits here. Nothing is loaded.
 
@@ -82,7 +117,6 @@ class MemfitMagics(ReportMagics):
 
         runs one step of the model on PyTorch's meta device, where tensors have shapes but no memory.
         """
-        check_output(arguments.output, self._shell)
         if arguments.train and arguments.inference:
             message = "use --train or --inference, not both"
             raise UsageError(message)
@@ -93,19 +127,12 @@ class MemfitMagics(ReportMagics):
         fitted = fit(
             self._shell.user_ns.get(model, model) if model.isidentifier() else model,
             training=not arguments.inference,
-            batch=arguments.batch,
-            length=arguments.length,
-            optimizer=arguments.optim,
             precision=arguments.precision and arguments.precision.replace("-", " "),
-            checkpointing=arguments.checkpointing,
-            accumulation=arguments.accumulation,
-            quantized=arguments.quantized,
             lora=lora_of(arguments.lora),
-            headroom=arguments.headroom,
+            **{name: getattr(arguments, name) for name in _AS_GIVEN},
         )
         self.show(fit_bundle(fitted))
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = fitted
+        self.keep(arguments, fitted)
 
 
 def lora_of(text: str) -> tuple[int, tuple[str, ...]] | None:

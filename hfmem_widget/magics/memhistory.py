@@ -5,16 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 
 from IPython.core.error import UsageError
-from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HOW_TO_WATCH
-from hfmem_widget.magics.report import ReportMagics, report
-from hfmem_widget.magics.usage import check_output
+from hfmem_widget.magics.report import ReportMagics, output, report
 from hfmem_widget.text import format_counted, plain
 
 
-@magics_class
 class MemhistoryMagics(ReportMagics):
     """Lists what was watched."""
 
@@ -39,9 +36,7 @@ class MemhistoryMagics(ReportMagics):
         "are in it.",
     )
     @argument("--clear", action="store_true", help="Forget all runs. Files stay as they are.")
-    @argument(
-        "-o", "--output", default="", metavar="NAME", help="Keep the history in this variable."
-    )
+    @output("history")
     def memhistory(self, arguments: Namespace) -> None:
         """List every watched cell, block and training so far.
 
@@ -56,7 +51,6 @@ class MemhistoryMagics(ReportMagics):
         The history ends with the kernel, unless ``--keep PATH`` names a file for it.
         In code, use ``hfmem_widget.history()``.
         """
-        check_output(arguments.output, self._shell)
         from hfmem_widget.features.history.html import history_bundle
         from hfmem_widget.features.history.log import LOG
 
@@ -71,8 +65,7 @@ class MemhistoryMagics(ReportMagics):
             asked = LOG.history(sort=arguments.sort, last=arguments.last, each_run=arguments.runs)
         if not asked.runs and not arguments.keep:
             raise UsageError(HOW_TO_WATCH)
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = asked
+        self.keep(arguments, asked)
         if arguments.csv:
             path = asked.save(arguments.csv)
             runs = format_counted(len(asked.runs), "run")

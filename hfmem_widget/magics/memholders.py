@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import History
@@ -15,10 +14,9 @@ from hfmem_widget.magics.report import ReportMagics, report
 from hfmem_widget.text import parse_bytes
 
 if TYPE_CHECKING:
-    from hfmem_widget.sources.heap import Holders
+    from hfmem_widget.sources.heap.model import Holders
 
 
-@magics_class
 class MemholdersMagics(ReportMagics):
     """Shows which variables hold which memory."""
 
@@ -52,11 +50,11 @@ class MemholdersMagics(ReportMagics):
 
             %memholders
 
-        lists the names that hold tensors, largest first, with their paths: ``losses[0..99]`` and the
-        autograd graphs behind it, ``Out[12]``, ``the error of cell [7] → train() → activations``. Each byte
-        counts once, for the most likely culprit; other names that reach it are listed as "also". The last
-        row is allocated memory that no name explains. ``--since`` shows what has grown since the last
-        %memholders.
+        lists the names that hold tensors, arrays or data frames, largest first, with their paths:
+        ``losses[0..99]`` and the autograd graphs behind it, ``Out[12]``, ``the error of cell [7] → train() →
+        activations``. Each byte counts once, for the most likely culprit; other names that reach it are
+        listed as "also". The last row is allocated memory that no name explains. ``--since`` shows what has
+        grown since the last %memholders.
 
         It searches only when you run it, runs no code of your objects, frees nothing and holds no object.
         In code, use ``hfmem_widget.holders()``.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument
 
 from hfmem_widget.magics.report import ReportMagics, report
 
 
-@magics_class
 class MemmapMagics(ReportMagics):
     """Shows the segments of an allocator, and the blocks in them."""
 

@@ -31,6 +31,7 @@ from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_h
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.open import open_parser, open_recording
+from hfmem_widget.magics.report import output
 from hfmem_widget.magics.usage import (
     asks_for_help,
     check_output,
@@ -80,14 +81,7 @@ class _OptionFlags(ArgDecorator):
 
 @magics_class
 class MemwatchMagics(Magics):
-    """``%memwatch`` and ``%%memwatch`` of one shell, and the watches of its cells.
-
-    Parameters
-    ----------
-    shell : InteractiveShell
-    history : History
-        Keeps the cells that were watched.
-    """
+    """``%memwatch`` and ``%%memwatch`` of one shell; `history` keeps the cells that were watched."""
 
     def __init__(self, shell: InteractiveShell, history: History) -> None:
         super().__init__(shell)
@@ -107,9 +101,7 @@ class MemwatchMagics(Magics):
         "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' takes ipyparallel's engines.",
     )
     @_OptionFlags()
-    @argument(
-        "-o", "--output", default="", metavar="NAME", help="Keep the session in this variable."
-    )
+    @output("session")
     @argument(
         "--min",
         default="",
@@ -144,10 +136,7 @@ class MemwatchMagics(Magics):
     def arm_cell(self, line: str) -> None:
         """Watch the cell that is running; the transformed first line calls this.
 
-        Raises
-        ------
-        UsageError
-            If an option is wrong. Nothing else is raised.
+        Raises `UsageError` if an option is wrong, and nothing else.
         """
         # One frame above is the cell.
         self._arm(line, sys._getframe(1))  # noqa: SLF001  (inspect.currentframe is the same)

@@ -25,10 +25,7 @@ def open_parser(command: str) -> ArgumentParser:
 def open_recording(path: str, shell: InteractiveShell) -> tuple[Session | Run, Session]:
     """Show what is at a path, and return it, and its session: of a run that of all ranks.
 
-    Raises
-    ------
-    OptionError
-        If there is none, or it is no recording.
+    Raises `OptionError` if there is none, or it is no recording.
     """
     from hfmem_widget.ranks.api import open as open_path
     from hfmem_widget.session import Session

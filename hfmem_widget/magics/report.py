@@ -8,28 +8,24 @@ from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic
-from IPython.core.magic_arguments import magic_arguments
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.analysis.history import History
-from hfmem_widget.magics.usage import asks_for_help, parse, usage_errors, words_of
+from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
 
 
 class ReportMagics(Magics):
-    """One line magic: parse, ask, show.
-
-    Parameters
-    ----------
-    shell : InteractiveShell
-    history : History
-        The cells that were watched.
-    """
+    """One line magic: parse, ask, show; `history` has the cells that were watched."""
 
     name: ClassVar[str]
     """What follows the % sign; the method has this name, too."""
 
     words: ClassVar[tuple[str, ...]] = ()
     """What the Tab key offers besides the options."""
+
+    def __init_subclass__(cls) -> None:
+        magics_class(cls)
 
     def __init__(self, shell: InteractiveShell, history: History) -> None:
         super().__init__(shell)
@@ -42,8 +38,19 @@ class ReportMagics(Magics):
 
         Screen(self._shell).show(bundle)
 
+    def keep(self, arguments: Namespace, result: object) -> None:
+        """Put a result into the variable of `output`, if one was named."""
+        if arguments.output:
+            self._shell.user_ns[arguments.output] = result
+
 
 Report = TypeVar("Report", bound=ReportMagics)
+
+
+def output(what: str) -> Any:
+    """Return the option that names a variable in which a result is kept."""
+    text = f"Keep the {what} in this variable."
+    return argument("-o", "--output", default="", metavar="NAME", help=text)
 
 
 def report(action: Callable[[Report, Namespace], None]) -> Callable[[Report, str], None]:
@@ -56,7 +63,9 @@ def report(action: Callable[[Report, Namespace], None]) -> Callable[[Report, str
             print(parser.format_help())  # noqa: T201
             return
         with usage_errors():
-            action(self, parse(parser, words))
+            arguments = parse(parser, words)
+            check_output(getattr(arguments, "output", ""), self._shell)
+            action(self, arguments)
 
     made: Any = magic_arguments()(magic)
     parser = made.parser

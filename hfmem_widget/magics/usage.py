@@ -43,17 +43,8 @@ def asks_for_help(words: Sequence[str]) -> bool:
 def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespace:
     """Return words as the arguments of a magic.
 
-    Parameters
-    ----------
-    parser : ArgumentParser
-    words : list of str
-    magic : str, optional
-        What the user wrote, such as ``%%memwatch``. Default: the magic's name after one % sign.
-
-    Raises
-    ------
-    UsageError
-        If the magic does not take them; the message says what it takes.
+    `magic` is what the user wrote, such as ``%%memwatch``; by default the magic's name after one % sign.
+    Raises `UsageError` if the magic does not take the words; the message says what it takes.
     """
     _Line(parser, magic or f"%{parser.prog}").check(words)
     try:

@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hfmem_widget.recording import limits
 from hfmem_widget.recording.fields import (
     FAULTS,
     Wrong,
@@ -29,18 +29,6 @@ from hfmem_widget.recording.fields import (
     require,
     text,
 )
-from hfmem_widget.recording.limits import (
-    DEEPEST,
-    FORMAT,
-    LARGEST,
-    LONGEST_LINE,
-    LONGEST_TEXT,
-    MOST_FIGURES,
-    MOST_IN_BLOCK,
-    MOST_OF_A_LIST,
-    MOST_RANKS,
-    MOST_SERIES,
-)
 from hfmem_widget.session import (
     Certainty,
     Contents,
@@ -49,6 +37,7 @@ from hfmem_widget.session import (
     Guide,
     Peak,
     Phase,
+    Polling,
     Sample,
     Series,
     Span,
@@ -56,10 +45,10 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
-
-Floats = NDArray[np.float64]
+from hfmem_widget.session.timeline import Floats
 
 _PEAK, _CERTAINTY, _WORST = (PER_DEVICE.index(name) for name in ("peak", "certainty", "worst"))
+_CERTAIN = frozenset(range(len(CERTAINTIES)))
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FIGURES = frozenset({int, float, type(None)})
 _BRACKETS = re.compile(rb"[][{}]")
@@ -181,17 +170,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How the run ended, and how the poller did."""
+    """How the run ended, and how the poller did, of which the head has the interval."""
 
     time: float
     stopped: float | None
     broken_off: bool
-    ticks: int
-    missed: int
-    longest_gap: float
-    cost: float
-    current_interval: float
-    why: str
+    polling: Polling
     software: Mapping[str, str]
 
 
@@ -201,23 +185,17 @@ Line = (
 
 
 def parse(line: bytes) -> Line | None:
-    """Return what a line says; None where it says nothing that we know.
+    """Return what a line, without its end, says; None where it says nothing that we know.
 
-    Parameters
-    ----------
-    line : bytes
-        Without its end.
-
-    Raises
-    ------
-    ValueError
-        If it is not what a recording may have.
+    Raises `ValueError` if it is not what a recording may have.
     """
-    is_fine = len(line) <= LONGEST_LINE and (len(line) <= _SHORT or not _is_deep(line))
+    is_fine = len(line) <= limits.LONGEST_LINE and (len(line) <= _SHORT or not _is_deep(line))
     require(is_fine, "too long or too deep")
     try:
-        fields = _JSON.decode(line.decode())
-        read = _READERS.get(text(fields["k"]))
+        words = line.decode().strip()
+        fields, end = _JSON.raw_decode(words)
+        require(end == len(words), "more than one value")
+        read = _READERS.get(fields["k"])
         return None if read is None else read(fields)
     except FAULTS as error:
         raise Wrong(str(error)) from None
@@ -227,7 +205,7 @@ def _is_deep(line: bytes) -> bool:
     depth = 0
     for bracket in _BRACKETS.finditer(line):
         depth += 1 if bracket[0] in b"[{" else -1
-        if depth > DEEPEST:
+        if depth > limits.DEEPEST:
             return True
     return False
 
@@ -248,7 +226,7 @@ def _places(value: object) -> tuple[int, ...]:
     return tuple(places)
 
 
-def _floats(value: object, most: int = MOST_SERIES) -> Floats:
+def _floats(value: object, most: int = limits.MOST_SERIES) -> Floats:
     figures = items(value, most)
     return _array(figures, figures)
 
@@ -266,12 +244,13 @@ def _array(value: list[Any], figures: Iterable[object]) -> Floats:
 
 
 def _within_range(values: Floats) -> Floats:
-    require(not (np.abs(values) >= LARGEST).any(), "a figure out of range")
+    # `any` takes as long as all the rest of a short line.
+    require(not np.count_nonzero(np.abs(values) >= limits.LARGEST), "a figure out of range")
     return values
 
 
 def _head(fields: Mapping[str, Any]) -> Head:
-    choice(fields["format"], (FORMAT,))
+    choice(fields["format"], (limits.FORMAT,))
     return Head(
         count(fields["version"]),
         known(fields["started"]),
@@ -284,12 +263,12 @@ def _head(fields: Mapping[str, Any]) -> Head:
 
 
 def _rank(fields: Mapping[str, Any]) -> Rank:
-    world = count(fields["world"], MOST_RANKS + 1)
+    world = count(fields["world"], limits.MOST_RANKS + 1)
     return Rank(
         count(fields["rank"], world),
-        count(fields.get("local", 0), MOST_RANKS),
+        count(fields.get("local", 0), limits.MOST_RANKS),
         world,
-        count(fields.get("attempt", 0), MOST_RANKS),
+        count(fields.get("attempt", 0), limits.MOST_RANKS),
         text(fields.get("host", ""), 64),
         count(fields.get("pid", 0)),
         text(fields.get("engine", ""), 40),
@@ -318,7 +297,7 @@ def _device(fields: Mapping[str, Any]) -> Device:
 
 def _columns(fields: Mapping[str, Any]) -> Columns:
     series, labels = items(fields["series"]), items(fields["labels"])
-    first = count(fields["first"], MOST_SERIES - len(series) + 1)
+    first = count(fields["first"], limits.MOST_SERIES - len(series) + 1)
     return Columns(
         first,
         tuple(map(_device, items(fields["devices"]))),
@@ -327,9 +306,9 @@ def _columns(fields: Mapping[str, Any]) -> Columns:
 
 
 def _rows(fields: Mapping[str, Any]) -> Rows:
-    time = _floats(fields["t"], MOST_IN_BLOCK)
+    time = _floats(fields["t"], limits.MOST_IN_BLOCK)
     columns, values = _places(fields["s"]), items(fields["v"])
-    most = max(len(columns), MOST_FIGURES)
+    most = max(len(columns), limits.MOST_FIGURES)
     fits = len(columns) == len(values) and len(columns) * len(time) <= most
     require(fits, "too few columns, or too many")
     require((np.diff(time) >= 0).all() and not np.isnan(time).any(), "times that run backwards")
@@ -353,7 +332,8 @@ def _fold(fields: Mapping[str, Any]) -> Fold:
     start, stop = map(known, items(fields["t"], 2))
     parts = [items(fields[name]) for name in ("low", "high", "last")]
     low, high, last = _table(parts, len(parts[0]))
-    require(start <= stop and not (low > high).any(), "extremes that do not go together")
+    is_fine = start <= stop and not np.count_nonzero(low > high)
+    require(is_fine, "extremes that do not go together")
     return Fold(start, stop, count(fields["samples"]), low, high, last)
 
 
@@ -384,19 +364,20 @@ def _span(fields: Mapping[str, Any]) -> SpanLine:
 
 def _steps(fields: Mapping[str, Any]) -> StepsLine:
     devices = tuple(map(device_key, items(fields["devices"]))) if "devices" in fields else None
-    rows = items(fields["rows"], MOST_IN_BLOCK)
+    rows = items(fields["rows"], limits.MOST_IN_BLOCK)
     width = len(rows[0]) if rows else len(FIGURES)
     table = _table(rows, width)
     devices_told, left = divmod(width - len(FIGURES), len(PER_DEVICE))
-    numbers = table[:, :5]  # parent, first, last, start, stop
-    per_device = table[:, len(FIGURES) :].reshape(len(table), max(0, devices_told), len(PER_DEVICE))
-    peaks, certainties, worst = (per_device[..., at] for at in (_PEAK, _CERTAINTY, _WORST))
-    is_certain = (certainties == np.rint(certainties)) & (certainties >= 0)
-    is_certain &= certainties < len(CERTAINTIES)
     require(devices_told >= 0 and not left, "steps of no width that there is")
-    require((numbers >= 0).all() and (numbers[:, 1] <= numbers[:, 2]).all(), "steps out of order")
-    has_step = np.isnan(peaks) | (is_certain & ~np.isnan(worst))
-    require(has_step.all(), "peaks of no step")
+    begins = range(len(FIGURES), width, len(PER_DEVICE))
+    # A line has few rows, for which arrays take longer than this; what is null cannot be compared.
+    for row in rows:
+        parent, first, last, start, stop = row[:5]
+        is_in_order = min(parent, start, stop) >= 0 and 0 <= first <= last
+        require(is_in_order, "steps out of order")
+        for at in begins:
+            is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
+            require(row[at + _PEAK] is None or is_told, "peaks of no step")
     return StepsLine(devices, count(fields["count"]), table)
 
 
@@ -404,8 +385,9 @@ def _phases(fields: Mapping[str, Any]) -> PhasesLine:
     rows = []
     for row in items(fields["phases"], 64):
         kind = choice(row["kind"], get_args(SpanKind))
-        phase = Phase(kind, text(row["label"]), count(row["count"]), known(row["seconds"]))
-        rows.append((phase, mapping(row["highest"], count, MOST_SERIES)))
+        times = count(row["count"]), known(row["seconds"])
+        phase = Phase(kind, text(row["label"]), *times, steps=count(row.get("steps", 0)))
+        rows.append((phase, mapping(row["highest"], count, limits.MOST_SERIES)))
     spans = tuple(map(_span, items(fields["spans"])))
     return PhasesLine(count(fields["root"]), tuple(rows), spans)
 
@@ -413,7 +395,7 @@ def _phases(fields: Mapping[str, Any]) -> PhasesLine:
 def _item(of: Callable[[Mapping[str, Any]], str | Finding | Guide], field: str) -> Any:
     def read(fields: Mapping[str, Any]) -> Item:
         item = of(fields) if field in fields else None
-        return Item(fields["k"], count(fields["i"], MOST_OF_A_LIST), item)
+        return Item(fields["k"], count(fields["i"], limits.MOST_OF_A_LIST), item)
 
     return read
 
@@ -423,21 +405,21 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
     return Finding(
         text(fields["kind"]),
         choice(fields["severity"], ("info", "warn", "critical")),
-        text(fields["title"], 4 * LONGEST_TEXT),
+        text(fields["title"], 4 * limits.LONGEST_TEXT),
         mapping(fields["evidence"], _evidence),
-        tuple(text(advice, 4 * LONGEST_TEXT) for advice in items(fields["advice"], 64)),
+        tuple(text(advice, 4 * limits.LONGEST_TEXT) for advice in items(fields["advice"], 64)),
         None if span is None else count(span),
     )
 
 
-def _evidence(value: object, depth: int = DEEPEST) -> object:
+def _evidence(value: object, depth: int = limits.DEEPEST) -> object:
     require(depth, "evidence that is too deep")
     if isinstance(value, dict):
-        return mapping(value, lambda one: _evidence(one, depth - 1), MOST_SERIES)
+        return mapping(value, lambda one: _evidence(one, depth - 1), limits.MOST_SERIES)
     if isinstance(value, list):
         return [_evidence(one, depth - 1) for one in items(value)]
     if isinstance(value, str):
-        return text(value, 4 * LONGEST_TEXT)
+        return text(value, 4 * limits.LONGEST_TEXT)
     if value is None or isinstance(value, bool):
         return value
     figure = number(value)
@@ -473,6 +455,7 @@ def _contents(fields: Mapping[str, Any]) -> Contents:
         mapping(fields["dtypes"], count),
         count(fields["tensors"]),
         count(fields["optimizer_bytes"]),
+        mapping(fields.get("libraries", {}), count),
     )
 
 
@@ -482,12 +465,17 @@ def _end(fields: Mapping[str, Any]) -> End:
         known(fields["time"]),
         None if stopped is None else known(stopped),
         bool(fields.get("broken_off", False)),
-        count(fields.get("ticks", 0)),
-        count(fields.get("missed", 0)),
-        number(fields.get("longest_gap", 0)),
-        number(fields.get("cost")),
-        known(fields.get("current_interval", 0.1)),
-        text(fields.get("why", "")),
+        Polling(
+            current_interval=known(fields.get("current_interval", 0.1)),
+            ticks=count(fields.get("ticks", 0)),
+            missed=count(fields.get("missed", 0)),
+            longest_gap=number(fields.get("longest_gap", 0)),
+            cost=number(fields.get("cost")),
+            stopped=text(fields.get("why", "")),
+            steps=count(fields.get("steps", 0)),
+            steps_with_phases=count(fields.get("steps_with_phases", 0)),
+            share=number(fields.get("share")),
+        ),
         _software(fields),
     )
 
@@ -500,7 +488,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Line]] = {
     "span": _span,
     "steps": _steps,
     "phases": _phases,
-    "note": _item(lambda fields: text(fields["text"], 4 * LONGEST_TEXT), "text"),
+    "note": _item(lambda fields: text(fields["text"], 4 * limits.LONGEST_TEXT), "text"),
     "finding": _item(_finding, "title"),
     "guide": _item(_guide, "device"),
     "gap": _gap,

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.limits import (
@@ -25,9 +25,11 @@ from hfmem_widget.recording.limits import (
     MOST_STEPS,
     SUFFIX,
 )
-from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain, readable, wrong_value
+
+if TYPE_CHECKING:
+    from hfmem_widget.recording.reader import StreamReader
 
 _recorded: dict[Path, bool] = {}
 """Where this process has recorded to, and whether it still does."""
@@ -41,15 +43,8 @@ AT_ONCE = 1 << 20
 class GrowingFile:
     """A file to which lines are added, whole ones at a time: what was written survives the process.
 
-    Parameters
-    ----------
-    path : Path
-        Absolute, and free. With ``.gz`` at its end, the lines lie beside it until `close`.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be written, or is there.
+    Its path is absolute. With ``.gz`` at its end, the lines lie beside it until `close`. Raises `OptionError`
+    if it cannot be written, or is there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,10 +61,7 @@ class GrowingFile:
     def write(self, data: bytes) -> None:
         """Add whole lines, or none. A forked child writes nothing: these are not its lines.
 
-        Raises
-        ------
-        OSError
-            If they cannot be written, or the file is not there any more.
+        Raises `OSError` if they cannot be written, or the file is not there any more.
         """
         if os.getpid() != self._pid:
             return
@@ -140,13 +132,7 @@ def growing(path: Path) -> Path:
 
 
 def write_new(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file that is whole or not there, and never in place of another.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be written, or is there.
-    """
+    """Write a file that is whole or not there; raise `OptionError` if it cannot be written, or is there."""
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with half.open("xb") as file:
@@ -191,12 +177,7 @@ def members(lines: Iterable[bytes]) -> Iterator[bytes]:
 def read(path: Path, now: float | None = None, *, everything: bool = False) -> Session:
     """Return the session that a file holds; one that still grows at the time `now` is running.
 
-    With `everything`, a long run is not folded.
-
-    Raises
-    ------
-    OptionError
-        If there is none, or it is no recording.
+    With `everything`, a long run is not folded. Raises `OptionError` if there is none, or it is no recording.
     """
     return session_of(path, read_lines(path, everything=everything), now)
 
@@ -225,6 +206,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
     """Return a reader that has taken in a whole file, or raise `OptionError` if it cannot be read."""
+    # Only here: what writes, or looks whether there is something to read, needs none.
+    from hfmem_widget.recording.reader import StreamReader
+
     reader = StreamReader(everything=everything)
     try:
         with open_regular(path) as file:
@@ -285,11 +269,7 @@ def path_for(path: str, label: str, now: float) -> Path:
     """Return where to record: a file as it is, or a new one in a folder, named after the label and the time.
 
     Where this process has recorded to it before, as in a cell that is run again, the name gets a number.
-
-    Raises
-    ------
-    OptionError
-        If the ending is none of ours, or a recording cannot be begun there.
+    Raises `OptionError` if the ending is none of ours, or a recording cannot be begun there.
     """
     place = Path(path).expanduser()
     if path.endswith(("/", os.sep)) or place.is_dir():

@@ -12,22 +12,10 @@ from hfmem_widget.text import plain, readable
 
 
 class Follower:
-    """Takes in what a recording has got since it was last looked at.
+    """Takes in what a recording has got since it was last looked at; its `reader` has all of it so far.
 
-    Parameters
-    ----------
-    path : Path
-        Of one that is to be compressed, the name that it will have.
-
-    Attributes
-    ----------
-    reader : StreamReader
-        What was taken in so far.
-
-    Raises
-    ------
-    OptionError
-        If there is no such file, or it cannot be read.
+    The path of one that is to be compressed is the name that it will have. Raises `OptionError` if there is
+    no such file, or it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,10 +33,8 @@ class Follower:
     def look(self) -> bool:
         """Take in what is new, and return whether there was anything.
 
-        Raises
-        ------
-        OptionError
-            If it cannot be read any more, or another file has its name before the recording has ended.
+        Raises `OptionError` if it cannot be read any more, or another file has its name before the recording
+        has ended.
         """
         try:
             # Before it is read: a recording is compressed and removed right after its last line.

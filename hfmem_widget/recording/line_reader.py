@@ -8,20 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from hfmem_widget.recording.check import Floats, Rows, StepsLine
+from hfmem_widget.recording.check import Rows, StepsLine
 from hfmem_widget.recording.limits import LONGEST_LINE, MOST_FIGURES
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
+from hfmem_widget.session.timeline import Floats
 
 
 class LineReader:
     """The place in a stream of lines, and what the next line builds upon.
 
-    Attributes
-    ----------
-    dropped, holes : int
-        Lines that could not be read, and blocks of samples that are missing.
-    last_sign : float
-        When the newest line was written, by the clock of whoever wrote it.
+    Of the lines, so many were `dropped` because they could not be read, and so many `holes` are blocks of
+    samples that are missing. The newest was written at `last_sign`, by the clock of whoever wrote it.
     """
 
     __slots__ = (

@@ -7,24 +7,19 @@ import math
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.recording.limits import (
-    FORMAT,
-    MOST_FIGURES,
-    MOST_IN_BLOCK,
-    MOST_STEPS_IN_LINE,
-    VERSION,
-)
+from hfmem_widget.recording import limits
+from hfmem_widget.recording.check import Fold
 from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, outermost
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
+from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import json_number, plain
 
 KEY_EVERY = 30
@@ -36,20 +31,12 @@ FOLD_EVERY = 10.0
 LONG = 5.0
 """Seconds after which a span of a step that is still open is written: the step hangs, or is a long one."""
 
-Floats = NDArray[np.float64]
-
 
 class Lines:
-    """Lines of one recording, in the order in which they are written.
+    """Lines of one recording, in the order in which they are written; its session runs or has finished.
 
-    Parameters
-    ----------
-    session : Session
-        Running or finished.
-    rank : Rank, optional
-        Which process of a distributed run it is of.
-    only_folds : bool, optional
-        Have a fold in place of each block of samples: in a world of many ranks.
+    `rank` is which process of a distributed run it is of. In a world of many ranks, `only_folds` has a fold
+    in place of each block of samples.
     """
 
     def __init__(
@@ -62,7 +49,7 @@ class Lines:
         self._series: tuple[object, ...] = ()
         self._columns = 0
         self._last = np.empty(0)
-        self._fold = _Fold()
+        self._fold: Fold | None = None
         self._spans: dict[int, Span] = {}
         self._steps_until = -math.inf
         self._steps_lines = 0
@@ -78,8 +65,8 @@ class Lines:
         engine = {"engine": identity.pop("engine")} if identity else {}
         return _line(
             k="head",
-            format=FORMAT,
-            version=VERSION,
+            format=limits.FORMAT,
+            version=limits.VERSION,
             run=run or uuid.uuid4().hex,
             part=0,
             started=session.started_at,
@@ -91,14 +78,9 @@ class Lines:
         )
 
     def samples(self, samples: Sequence[Sample], wall: float) -> Iterator[bytes]:
-        """Yield blocks of samples, and a fold where one is full; none at all is a sign of life.
+        """Yield blocks of the samples since the last call, and a fold where one is full.
 
-        Parameters
-        ----------
-        samples : sequence of Sample
-            Those since the last call, oldest first.
-        wall : float
-            Wall clock, seconds since the epoch.
+        The samples come oldest first; none at all is a sign of life. `wall` is in seconds since the epoch.
         """
         yield from self._described()
         # What was described: another thread may add a series meanwhile.
@@ -113,8 +95,8 @@ class Lines:
             if not self._only_folds:
                 yield self._rows(time, values, wall)
             if len(time):
-                self._fold = self._fold.with_more(time, values)
-                if self._fold.seconds >= FOLD_EVERY:
+                self._fold = fold = _with_more(self._fold, time, values)
+                if fold.stop - fold.start >= FOLD_EVERY:
                     yield self.fold()
         if self._only_folds:
             yield self._rows(np.empty(0), np.empty((0, width)), wall)  # a sign of life
@@ -122,8 +104,8 @@ class Lines:
 
     def fold(self) -> bytes:
         """Return the samples since the last fold as their extremes; nothing where there are none."""
-        fold, self._fold = self._fold, _Fold()
-        return fold.line(self._block - 1) if fold.samples else b""
+        fold, self._fold = self._fold, None
+        return b"" if fold is None else _fold(fold, self._block - 1)
 
     def timeline(self) -> Iterator[bytes]:
         """Yield the session's timeline as it is kept: rows of one sample, or folds of several."""
@@ -133,7 +115,7 @@ class Lines:
         width = self._columns
         time, low, high = timeline.time, timeline.low[:, :width], timeline.high[:, :width]
         if self._only_folds and len(time):
-            self._fold = self._fold.with_more(time, high)
+            self._fold = _with_more(self._fold, time, high)
             return
         if timeline.bucket == 1:
             most = self._most_in_block
@@ -148,16 +130,12 @@ class Lines:
             taken = min(timeline.bucket, left)
             left -= taken
             last = newest if row == len(time) - 1 else low[row]
-            fold = _Fold(low[row], high[row], last, start, end, taken)
-            yield fold.line(row)
+            yield _fold(Fold(start, end, taken, low[row], high[row], last), row)
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
         """Yield what is new or has changed besides the samples.
 
-        Parameters
-        ----------
-        everything : bool, optional
-            The spans of steps too, and what was told apart by phase: at the end.
+        At the end, that is `everything`: the spans of steps too, and what was told apart by phase.
         """
         session = self._session
         yield from self._changed_spans(everything=everything)
@@ -196,13 +174,16 @@ class Lines:
             cost=_number(polling.cost),
             current_interval=polling.current_interval,
             why=polling.stopped,
+            steps=polling.steps,
+            steps_with_phases=polling.steps_with_phases,
+            share=_number(polling.share),
             # More than in the head: the code that was watched may have imported a library first.
             software=dict(session.software),
         )
 
     @property
     def _most_in_block(self) -> int:
-        return max(1, min(MOST_IN_BLOCK, MOST_FIGURES // max(1, self._columns)))
+        return max(1, min(limits.MOST_IN_BLOCK, limits.MOST_FIGURES // max(1, self._columns)))
 
     def _described(self) -> Iterator[bytes]:
         """Yield what the columns are, where there are more than before or a device is known better."""
@@ -300,8 +281,8 @@ class Lines:
             # Bytes as they are elsewhere: a step's peak is that of a span.
             times = [columns.index("start"), columns.index("stop")]
             table[:, times] = np.round(table[:, times], 9)
-        for first in range(0, len(table), MOST_STEPS_IN_LINE):
-            rows = table[first : first + MOST_STEPS_IN_LINE]
+        for first in range(0, len(table), limits.MOST_STEPS_IN_LINE):
+            rows = table[first : first + limits.MOST_STEPS_IN_LINE]
             is_key = self._steps_lines % KEY_EVERY == 0 or devices != self._steps_devices
             names = {"devices": list(devices), "columns": list(columns)} if is_key else {}
             self._steps_lines, self._steps_devices = self._steps_lines + 1, devices
@@ -320,7 +301,7 @@ class Lines:
             spans = {span.id: span for phase in phases for span in phase.highest.values()}
             rows = [
                 {"kind": phase.kind, "label": phase.label, "count": phase.count}
-                | {"seconds": _time(phase.seconds)}
+                | {"seconds": _time(phase.seconds), "steps": phase.steps}
                 | {"highest": {key: span.id for key, span in phase.highest.items()}}
                 for phase in phases
             ]
@@ -342,38 +323,22 @@ class Lines:
         self._written[kind] = now
 
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """The extremes of some samples."""
+def _with_more(fold: Fold | None, time: Floats, values: Floats) -> Fold:
+    """Return the extremes of these samples too, shape ``(samples,)`` and ``(samples, series)``."""
+    low, high, start, samples = np.fmin.reduce(values), np.fmax.reduce(values), time[0], len(time)
+    if fold is not None:
+        more = np.full(len(low) - len(fold.low), np.nan)
+        low = np.fmin(np.concatenate([fold.low, more]), low)
+        high = np.fmax(np.concatenate([fold.high, more]), high)
+        start, samples = fold.start, fold.samples + samples
+    return Fold(float(start), float(time[-1]), samples, low, high, values[-1])
 
-    low: Floats | None = None
-    high: Floats | None = None
-    last: Floats | None = None
-    start: float = NOT_AVAILABLE
-    stop: float = NOT_AVAILABLE
-    samples: int = 0
 
-    @property
-    def seconds(self) -> float:
-        return self.stop - self.start
-
-    def with_more(self, time: Floats, values: Floats) -> _Fold:
-        """Return the extremes of these samples too, shape ``(samples,)`` and ``(samples, series)``."""
-        low, high, start = np.fmin.reduce(values), np.fmax.reduce(values), float(time[0])
-        if self.low is not None and self.high is not None:
-            more = np.full(len(low) - len(self.low), np.nan)
-            low = np.fmin(np.concatenate([self.low, more]), low)
-            high = np.fmax(np.concatenate([self.high, more]), high)
-            start = self.start
-        return _Fold(low, high, values[-1], start, float(time[-1]), self.samples + len(time))
-
-    def line(self, block: int) -> bytes:
-        parts = {"low": self.low, "high": self.high, "last": self.last}
-        figures = {
-            name: _numbers(np.rint(part)) for name, part in parts.items() if part is not None
-        }
-        times = [_time(self.start), _time(self.stop)]
-        return _line(k="fold", n=block, t=times, samples=self.samples, **figures)
+def _fold(fold: Fold, block: int) -> bytes:
+    parts = {"low": fold.low, "high": fold.high, "last": fold.last}
+    figures = {name: _numbers(np.rint(part)) for name, part in parts.items()}
+    times = [_time(fold.start), _time(fold.stop)]
+    return _line(k="fold", n=block, t=times, samples=fold.samples, **figures)
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -11,10 +11,10 @@ from functools import singledispatchmethod
 import numpy as np
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.recording import limits
 from hfmem_widget.recording.check import (
     Columns,
     End,
-    Floats,
     Fold,
     Gap,
     Head,
@@ -24,12 +24,6 @@ from hfmem_widget.recording.check import (
     SpanLine,
     StepsLine,
     parse,
-)
-from hfmem_widget.recording.limits import (
-    MOST_SERIES,
-    MOST_SPANS,
-    MOST_STEPS,
-    VERSION,
 )
 from hfmem_widget.recording.line_reader import LineReader
 from hfmem_widget.session import (
@@ -48,6 +42,7 @@ from hfmem_widget.session import (
     Timeline,
 )
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
+from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import format_counted
 
 DETAIL = 4096.0
@@ -74,19 +69,8 @@ NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
 class StreamReader(LineReader):
     """Takes in the bytes of a recording, in any pieces, and makes a session of them.
 
-    Parameters
-    ----------
-    everything : bool, optional
-        Keep every sample and every step, instead of folding those of a long run.
-
-    Attributes
-    ----------
-    dropped, holes : int
-        Lines that could not be read, of which some are read by `session` alone; and blocks of samples that
-        are missing.
-    head : Head or None
-    end : End or None
-        As far as they were read.
+    With `everything`, every sample and every step is kept, instead of folding those of a long run. Some lines
+    are read by `session` alone, which may add to those `dropped`.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -169,15 +153,11 @@ class StreamReader(LineReader):
         elif known is not None:
             self._enter(known)
 
-    def session(self, now: float = -math.inf, *, newest_steps: int = MOST_STEPS) -> Session:
+    def session(self, now: float = -math.inf, *, newest_steps: int = limits.MOST_STEPS) -> Session:
         """Return what was read so far.
 
-        Parameters
-        ----------
-        now : float, optional
-            Wall clock; a run without a sign of life for `SILENT` seconds before it is over.
-        newest_steps : int, optional
-            Rows of the table of steps, the newest: all of them take long where there are very many.
+        A run without a sign of life for `SILENT` seconds before `now`, by the wall clock, is over. Of the
+        steps, the newest rows are enough for who looks often: all take long where there are very many.
         """
         head, end = self.head, self.end
         if head is None:
@@ -204,10 +184,7 @@ class StreamReader(LineReader):
         )
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off
-            session.polling = Polling(
-                *(head.interval, end.current_interval, end.ticks, end.missed),
-                *(end.longest_gap, end.cost, end.why),
-            )
+            session.polling = replace(end.polling, interval=head.interval)
         elif now - self.last_sign > SILENT:
             session.stopped_at = max(head.started, self.last_sign)
             session.broken_off = True
@@ -232,10 +209,10 @@ class StreamReader(LineReader):
         if self.head is not None:
             self.dropped += 1
             return
-        if head.version > VERSION:
+        if head.version > limits.VERSION:
             message = (
                 f"this recording has version {head.version} of the format, and this hfmem_widget reads "
-                f"version {VERSION}: pip install -U hfmem-widget"
+                f"version {limits.VERSION}: pip install -U hfmem-widget"
             )
             raise OptionError(message)
         self.head = head
@@ -243,7 +220,7 @@ class StreamReader(LineReader):
 
     @_enter.register
     def _(self, columns: Columns) -> None:
-        if columns.first != len(self._series) or len(columns.devices) > MOST_SERIES:
+        if columns.first != len(self._series) or len(columns.devices) > limits.MOST_SERIES:
             self.dropped += 1
             return
         self._devices = columns.devices
@@ -281,7 +258,7 @@ class StreamReader(LineReader):
 
     @_enter.register
     def _(self, line: SpanLine) -> None:
-        if line.id not in self._spans and len(self._spans) >= MOST_SPANS:
+        if line.id not in self._spans and len(self._spans) >= limits.MOST_SPANS:
             self.dropped += 1
             return
         self._spans[line.id] = line
@@ -294,7 +271,7 @@ class StreamReader(LineReader):
         for numbers, row in zip(line.rows[:, :3].tolist(), line.rows, strict=True):
             while self._steps and _is_within(self._steps[-1][0], *numbers):
                 self._steps.pop()
-            if len(self._steps) < MOST_STEPS:
+            if len(self._steps) < limits.MOST_STEPS:
                 self._steps.append((numbers, row))
 
     @_enter.register

@@ -20,7 +20,10 @@ _ABOUT = ("id", "parent", "kind", "label", "start", "stop", "outcome")
 def table_of(session: Session, table: str, suffix: str) -> bytes:
     """Return one of `TABLES` as the contents of a ``.csv`` or a ``.parquet`` file."""
     try:
-        frame = _frame(session, table)
+        if table == "samples":
+            frame = session.to_pandas()
+        else:
+            frame = session.steps.to_pandas() if table == "steps" else _spans(session)
     except ImportError:
         message = f"a {suffix} file needs pandas: pip install pandas"
         raise OptionError(message) from None
@@ -33,12 +36,6 @@ def table_of(session: Session, table: str, suffix: str) -> bytes:
         message = "a .parquet file needs pyarrow: pip install pyarrow"
         raise OptionError(message) from None
     return contents
-
-
-def _frame(session: Session, table: str) -> pd.DataFrame:
-    if table == "samples":
-        return session.to_pandas()
-    return session.steps.to_pandas() if table == "steps" else _spans(session)
 
 
 def _spans(session: Session) -> pd.DataFrame:

@@ -10,7 +10,6 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -43,18 +42,9 @@ _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=Fa
 
 
 def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
-    """Yield the contents of a trace.
+    """Return the contents of a trace, with `resolution` as `Session.save` says.
 
-    Parameters
-    ----------
-    session : Session
-    resolution : float, optional
-        Seconds between two points of a curve; each is the highest sample from there on.
-
-    Raises
-    ------
-    OptionError
-        If the resolution is no such time.
+    Raises `OptionError` if the resolution is no such time.
     """
     if not FINEST <= resolution < math.inf:
         raise wrong_value(resolution, "resolution", f"{FINEST:g} seconds or more")
@@ -104,55 +94,48 @@ def _micro(seconds: float) -> int:
     return max(0, round(seconds * 1e6))
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """A span, or a step of which no span is kept."""
-
-    name: str
-    kind: str
-    start: int
-    stop: int
-    args: Mapping[str, object] = field(default_factory=dict)
-
-
-def _slices(session: Session) -> Iterator[Event]:
+def _slices(session: Session) -> list[Event]:
     end = _end(session)
-    spans = session.spans
-    found = [_of_span(session, span, end) for span in spans]
-    known = {(one.kind, one.start) for one in found}
+    found = [_of_span(session, span, end) for span in session.spans]
+    known = {(each["cat"], each["ts"]) for each in found}
     # The steps of a long run are many: not all have a span, and neighbours may be one row.
     rows = map(_of_steps, _steps(session))
-    found += [one for one in rows if ("step", one.start) not in known]
-    found.sort(key=lambda one: (one.start, -one.stop))
+    found += [each for each in rows if ("step", each["ts"]) not in known]
+    found.sort(key=_order)
     tracks: list[list[int]] = []
-    for one in found:
-        track = _free_track(tracks, one)
-        yield {
-            "ph": "X", "name": one.name, "cat": one.kind, "pid": _RUN, "tid": _SLICES + track,
-            "ts": one.start, "dur": one.stop - one.start, "args": one.args,
-        }  # fmt: skip
+    for each in found:
+        each["tid"] = _SLICES + _free_track(tracks, each["ts"], each["ts"] + each["dur"])
+    return found
 
 
-def _free_track(tracks: list[list[int]], one: _Slice) -> int:
+def _slice(name: str, kind: str, start: float, stop: float, args: Mapping[str, object]) -> Event:
+    """Return a span, or a step of which no span is kept; on the first track, where that has room."""
+    at = _micro(start)
+    return {
+        "ph": "X", "name": name, "cat": kind, "pid": _RUN, "tid": _SLICES,
+        "ts": at, "dur": max(0, _micro(stop) - at), "args": args,
+    }  # fmt: skip
+
+
+def _free_track(tracks: list[list[int]], start: int, stop: int) -> int:
     """Return the first track on which a slice lies within what is open there; tracks hold the open ends."""
     for at, ends in enumerate(tracks):
-        while ends and ends[-1] <= one.start:
+        while ends and ends[-1] <= start:
             ends.pop()
-        if not ends or one.stop <= ends[-1]:
-            ends.append(one.stop)
+        if not ends or stop <= ends[-1]:
+            ends.append(stop)
             return at
-    tracks.append([one.stop])
+    tracks.append([stop])
     return len(tracks) - 1
 
 
-def _of_span(session: Session, span: Span, end: float) -> _Slice:
-    start = _micro(span.start)
-    stop = max(start, _micro(end if span.stop is None else span.stop))
+def _of_span(session: Session, span: Span, end: float) -> Event:
     args: dict[str, object] = {"outcome": outcome_of(session, span)}
     args |= {plain(name): json_number(count) for name, count in span.counts.items()}
     for key, peak in span.peaks.items():
         args[f"{key} peak"] = f"{format_bytes(peak.value)} {peak.certainty}"
-    return _Slice(plain(span.label) or span.kind, span.kind, start, stop, args)
+    stop = end if span.stop is None else span.stop
+    return _slice(plain(span.label) or span.kind, span.kind, span.start, stop, args)
 
 
 def _steps(session: Session) -> Steps:
@@ -160,17 +143,16 @@ def _steps(session: Session) -> Steps:
     return Steps.from_table(session.steps.devices, table, len(table))
 
 
-def _of_steps(group: StepGroup) -> _Slice:
+def _of_steps(group: StepGroup) -> Event:
     is_one = group.first == group.last
     name = f"step {group.first}" if is_one else f"steps {group.first}\u2013{group.last}"
-    start = _micro(group.start)
     figures = {name: getattr(group, name) for name in ("samples", "tokens", "longest")}
     args: dict[str, object] = {
         name: json_number(value) for name, value in figures.items() if math.isfinite(value)
     }
     for key, device in group.devices.items():
         args[f"{key}/allocated peak"] = f"{format_bytes(device.peak)} {device.certainty}"
-    return _Slice(name, "step", start, max(start, _micro(group.stop)), args)
+    return _slice(name, "step", group.start, group.stop, args)
 
 
 def _findings(session: Session) -> Iterator[Event]:

@@ -49,67 +49,38 @@ _GPU: Final = (
     "unattributed",
 )
 _CONTEXT: Final = 620 * MIB
-_NONE: Final[Mapping[int, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a simulated run does. Bytes and seconds; mappings are by rank unless they say otherwise.
-
-    Attributes
-    ----------
-    world, per_node : int
-        Ranks, and how many of them a node has.
-    gpus : int
-        Of each rank; with 0 it computes on its host.
-    label, engine : str
-    interval, pace : float
-        Between two samples, and between two lines.
-    step_seconds : float
-    weights, activations : float
-        Of each rank. Gradients and optimizer states follow from the weights.
-    stages : int
-        Stages of a pipeline: neighbours in stages hold other weights and activations.
-    noise : float
-        How much activations differ from step to step, as a share.
-    evaluate_every : int
-        Steps; 0 for never.
-    heavier : mapping of int to float
-        Times the memory that a rank's peers need in a step.
-    clocks : mapping of str to float
-        By host, the seconds by which its clock is ahead.
-    killed : mapping of int to float
-        When a rank stops without a word, in seconds.
-    stuck : mapping of int to int
-        The last step that a rank finishes, although it goes on to write.
-    sleeps : mapping of int to int
-        The step before which a rank sleeps for ever, while the others wait for it in its backward pass.
-    out_of_memory : mapping of int to int
-        The step in which a rank runs out of memory and ends.
-    garbage : float
-        The share of lines that are followed by one that is none.
-    """
+    """What a simulated run does. Bytes and seconds; mappings are by rank unless they say otherwise."""
 
     world: int = 4
-    per_node: int = 8
-    gpus: int = 1
+    per_node: int = 8  # ranks
+    gpus: int = 1  # of each rank; with 0 it computes on its host
     label: str = "fine-tune"
     engine: str = "torchrun"
-    interval: float = 0.1
-    pace: float = 1.0
+    interval: float = 0.1  # between two samples
+    pace: float = 1.0  # between two lines
     step_seconds: float = 0.5
-    weights: float = 4 * GIB
+    weights: float = 4 * GIB  # of each rank; gradients and optimizer states follow from them
     activations: float = 30 * GIB
-    stages: int = 1
-    noise: float = 0.004
-    evaluate_every: int = 0
+    stages: int = 1  # of a pipeline: neighbours in stages hold other weights and activations
+    noise: float = 0.004  # how much activations differ from step to step, as a share
+    evaluate_every: int = 0  # steps; 0 for never
+    # Times the memory that a rank's peers need in a step.
     heavier: Mapping[int, float] = field(default_factory=dict)
+    # By host, the seconds by which its clock is ahead.
     clocks: Mapping[str, float] = field(default_factory=dict)
+    # When a rank stops without a word, in seconds.
     killed: Mapping[int, float] = field(default_factory=dict)
+    # The last step that a rank finishes, although it goes on to write.
     stuck: Mapping[int, int] = field(default_factory=dict)
+    # The step before which a rank sleeps for ever, while the others wait for it in its backward pass.
     sleeps: Mapping[int, int] = field(default_factory=dict)
+    # The step in which a rank runs out of memory and ends.
     out_of_memory: Mapping[int, int] = field(default_factory=dict)
-    garbage: float = 0.0
+    garbage: float = 0.0  # the share of lines that are followed by one that is none
 
     def host(self, rank: int) -> str:
         """Return the name of a rank's node."""

@@ -20,6 +20,7 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
+from hfmem_widget.session.series import USUAL
 from hfmem_widget.text import GIB, MIB
 
 STARTED_AT: Final = 1_763_683_200.0
@@ -37,7 +38,7 @@ _GPU_SERIES: Final = {
     "context": "",
 }
 _HOST_SERIES: Final = {"allocated": "", "reserved": "", "peak": "resident peak", "device_used": ""}
-_PARTS: Final = (*HELD, "unattributed")
+_PARTS: Final = (*USUAL, "unattributed")
 _CONTEXT: Final = 620 * MIB
 _DRIVER: Final = 615 * MIB
 _OTHERS: Final = 0.03 * GIB
@@ -91,7 +92,7 @@ class Stage:
         """Keep a span open for a ``with`` block; only within a step is unattributed memory known."""
         if kind == "step":
             for key in self._with_parts():
-                known = sum(self._now[f"{key}/{part}"] for part in HELD)
+                known = sum(self._now.get(f"{key}/{part}", 0.0) for part in HELD)
                 self._set(key, {"unattributed": max(0.0, self._now[f"{key}/allocated"] - known)})
         span = self.recorder.open_span(kind, label, self.sample())
         self._peaks[span.id] = {}
