@@ -41,8 +41,8 @@ from common.loops import (
 )
 from common.ways import CONTROL, Way, step_in_spans, watched
 
+from hfmem_widget.drivers.optimizers import leave_optimizers
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.optimizers import leave_optimizers
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.session import Session, SpanKind

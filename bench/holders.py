@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from common import measure
 
-from hfmem_widget.sources.heap import scan
 from hfmem_widget.sources.heap.retained import Group, reach
+from hfmem_widget.sources.heap.scan import scan
 
 OBJECTS = 1_000_000
 ROUNDS = 9

@@ -10,11 +10,15 @@ taken in, so it has the time for writing in it.
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +26,8 @@ import numpy as np
 from common import measure
 
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.directory import make_or_join
+from hfmem_widget.ranks.directory import Streams, make_or_join
+from hfmem_widget.ranks.files import Disk
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.session import Finding
 from hfmem_widget.testing.ranks import Script, SimulatedRun, append
@@ -32,7 +37,17 @@ NODE, OUTLIER = 100, 417
 PLAIN = Script(world=1024, interval=1.0)
 KILLED_AT = 15.0
 
+SLOW = {
+    f"{world:,} ranks, {ms} ms a call": (world, ms / 1e3)
+    for world in (8, 128, 1024)
+    for ms in (1, 5, 20)
+}
+"""Ranks, and the seconds that a slow server takes for each call; once a thousand handles are stale."""
+
 SCRIPTS = {
+    name: replace(PLAIN, world=world, pace=max(1.0, world / 256))
+    for name, (world, _) in SLOW.items()
+} | {
     "8 ranks, a write a second": replace(PLAIN, world=8, interval=0.1),
     "1,024 ranks, a write a second": PLAIN,
     "1,024 ranks, at their own pace": replace(PLAIN, pace=4.0),
@@ -65,6 +80,10 @@ class Measured:
     steps: tuple[int, int] = (0, 0)
     ends: tuple[int, int] = (0, 0)
     bad: int = 0
+    threads: int = 1
+    finish: float = 0.0
+    notes: tuple[str, ...] = ()
+    after: tuple[Finding, ...] = ()
 
 
 class Watching(Collector):
@@ -84,9 +103,9 @@ class Watching(Collector):
             clock = self._script.clocks.get(known.rank.host, 0.0)
             self.seen.latencies.append(time.time() - (known.last_sign - clock))
 
-    def tick(self, now: float, behind: object = ()) -> None:
+    def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
         """Look, and note at which step something was found first."""
-        super().tick(now, behind)  # type: ignore[arg-type]
+        super().tick(now, behind, looks=looks)
         for finding in self.session.findings:
             self.seen.first_seen.setdefault(finding.kind, self.session.steps.count)
 
@@ -114,6 +133,42 @@ def rss() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096.0
 
 
+class SlowDisk(Disk):
+    """A disk each call to which takes some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._opened = itertools.count()
+
+    def listed(self, directory: Path, known: Container[str]) -> Streams:
+        """List the directory, and look at each new file in it."""
+        found = super().listed(directory, known)
+        time.sleep(self._seconds * (2 + sum(path.name not in known for path in found.paths)))
+        return found
+
+    def opened(self, path: str) -> tuple[int, os.stat_result]:
+        """Open a file; some are stale."""
+        time.sleep(self._seconds)
+        if self._seconds and 2000 < next(self._opened) < 3000:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return super().opened(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        """Look at a file."""
+        time.sleep(self._seconds)
+        return super().stat(path)
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        """Look at an open file."""
+        time.sleep(self._seconds)
+        return super().fstat(descriptor)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Read a file."""
+        time.sleep(self._seconds)
+        return super().read(descriptor, size, offset)
+
+
 def follow(name: str, seconds: float) -> Measured:
     """Have the ranks of a script play, and follow them."""
     script = SCRIPTS[name]
@@ -122,7 +177,8 @@ def follow(name: str, seconds: float) -> Measured:
         run = make_or_join(directory, "bench").run
         began = time.time() + 4.0  # until the senders have begun
         collector = Watching(script, run)
-        tail = Tail(directory, collector)
+        disk = SlowDisk(SLOW[name][1]) if name in SLOW else Disk()
+        tail = Tail(directory, collector, disk=disk)
         command = [
             sys.executable,
             __file__,
@@ -140,13 +196,19 @@ def follow(name: str, seconds: float) -> Measured:
         seen.before = rss()
         cpu = time.process_time()
         tail.start()
-        time.sleep(max(0.0, began + seconds - time.time()))
+        while (left := began + seconds - time.time()) > 0:
+            time.sleep(min(left, 0.5))
+            seen.threads = max(seen.threads, tail.threads)
         seen.cpu = (time.process_time() - cpu) / (time.time() - began)
         seen.rss = rss()
         seen.findings = tuple(collector.session.findings)
         seen.offsets = dict(collector.offsets)
         wanted = sum(int(sender.communicate()[0]) for sender in senders)
+        stopped = time.time()
         tail.finish()
+        seen.finish = time.time() - stopped
+        seen.notes = tuple(collector.session.notes)
+        seen.after = tuple(collector.session.findings)
         streams = collector.all_streams.values()
         seen.holes = sum(stream.holes for stream in streams)
         seen.bad = sum(stream.dropped for stream in streams)
@@ -168,6 +230,8 @@ def row(name: str, seen: Measured, seconds: float) -> list[str]:
         str(seen.holes),
         f"{seen.steps[0]:,} of {seen.steps[1]:,}",
         f"{seen.ends[0]} of {seen.ends[1]}",
+        str(seen.threads),
+        f"{seen.finish:.1f}",
     ]
 
 
@@ -189,6 +253,8 @@ def main() -> None:
         for finding in seen.findings:
             said[finding.kind].append(finding.title)
         notes.append(f"{name}: {len(seen.findings)} findings, {seen.bad} lines unreadable.")
+        notes += [f"  at the end: {one.title}" for one in seen.after if one not in seen.findings]
+        notes += [f"  note: {note}" for note in seen.notes]
         for kind, titles in said.items():
             since = seen.first_seen.get(kind, 0)
             notes += [f"  {kind} (since step {since}): {title}" for title in titles]
@@ -207,6 +273,8 @@ def main() -> None:
             "blocks lost",
             "steps",
             "ends",
+            "threads",
+            "s to finish",
         ],
         [row(name, seen, arguments.seconds) for name, seen in found.items()],
         notes=notes,

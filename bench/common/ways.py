@@ -14,7 +14,10 @@ import torch
 from transformers.trainer_utils import TrainerMemoryTracker
 
 import hfmem_widget
-from hfmem_widget.drivers.training import ModelHooks, TrainingRun
+from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
+from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.run import TrainingRun
+from hfmem_widget.monitor.governor import Governor
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.wire.protocol import Buffers, Message
@@ -43,15 +46,15 @@ class Way:
     step: Callable[[], AbstractContextManager[NextPhase]] = lambda: nullcontext(lambda _kind: None)
 
 
-def watched() -> AbstractContextManager[Session]:
+def watched(phases: str = "auto") -> AbstractContextManager[Session]:
     """Watch, and show nothing."""
-    return hfmem_widget.watch("bench", quiet=True)
+    return hfmem_widget.watch("bench", quiet=True, phases=phases)
 
 
 @contextmanager
-def watched_with_chart() -> Iterator[Session]:
+def watched_with_chart(phases: str = "auto") -> Iterator[Session]:
     """Watch, and make and pack every message that a chart would get."""
-    with watched() as session:
+    with watched(phases) as session:
         shared_monitor().recorder(session).subscribe(Publisher(session, _pack))
         yield session
 
@@ -79,24 +82,34 @@ class Everything:
     Parameters
     ----------
     model : torch.nn.Module
+    phases : {"auto", "all"}, optional
+        On which steps phases are measured. What was decided in a block is kept for the next: a block is too
+        short to decide anything.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, phases: str = "auto") -> None:
         self._model = model
+        self._phases = phases
         self._run: TrainingRun | None = None
+        self._governor: Governor | None = None
+        self.limited = ""
         self._steps = 0
 
     @contextmanager
     def block(self) -> Iterator[Session]:
         """Follow the model as a Trainer's is followed."""
-        with watched_with_chart() as session:
+        with watched_with_chart(self._phases) as session:
             self._run = run = TrainingRun(shared_monitor(), session)
+            self._governor = run.governor = self._governor or run.governor
+            yield_steps(run)
             hooks = ModelHooks(self._model, before=run.forward_begins, after=run.forward_ended)
             run.train_begins("train", {"steps": 100.0})
             try:
                 yield session
             finally:
                 hooks.remove()
+                self.limited = run.governor.polling.limited
+                resume_steps(session)
                 run.ended()
 
     @contextmanager
@@ -213,13 +226,16 @@ OFF = Way(nullcontext)
 
 def ways_for(model: torch.nn.Module) -> dict[str, Way]:
     """Return all ways by name; what is not installed is left out."""
-    everything = Everything(model)
+    everything, ungoverned = Everything(model), Everything(model, "all")
     ways = {
         CONTROL: OFF,
         "hfmem_widget.watch": Way(watched),
         "hfmem_widget.watch, feeding a chart": Way(watched_with_chart),
         "hfmem_widget.watch, with six edges a step": Way(watched, step_in_spans),
         "hfmem_widget: everything beside a Trainer": Way(everything.block, everything.step),
+        "hfmem_widget: everything beside a Trainer, with all phases": Way(
+            ungoverned.block, ungoverned.step
+        ),
     }
     if find_spec("lightning") and torch.cuda.is_available():
         ways["Lightning: what DeviceStatsMonitor reads"] = Way(nullcontext, _lightning_step)
